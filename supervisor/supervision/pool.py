@@ -59,7 +59,6 @@ class Pool:
     busy: int = 0
     residency: Residency = field(default_factory=Residency)
     grant: Grant | None = None  # of the memory that all pools share; None: there is enough for all
-    held_back: bool = False  # it needs more workers than there is memory for
 
     def __post_init__(self) -> None:
         self._places: Counter[str] = Counter()  # where more workers may start, by device
@@ -158,7 +157,6 @@ class Pool:
         """Keep to the memory that it has been given; None: there is enough for all."""
         self.grant = grant
         self._places = Counter() if grant is None else Counter(grant.start)
-        self.held_back = grant is not None and self.target > grant.most
         if grant is not None and (self.target > grant.most or (proves_itself(self) and not grant.most)):
             self.target, self.reason = min(self.target, grant.most), grant.reason
 

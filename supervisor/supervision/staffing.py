@@ -42,11 +42,9 @@ class Staffing:
         """Start missing workers of a pool and drain surplus ones."""
         now = time.monotonic()
         in_turn = pool.grant is None or not self.templates.loading  # where memory is scarce: each may load a model
-        before = self.templates.before(pool.name)
-        waits = before is not None and pool.held_back  # for memory, in which the old code may have to serve on
-        if pool.untried and pool.asleep and in_turn and not (proves_itself(pool) or waits):
+        if pool.untried and pool.asleep and in_turn and not proves_itself(pool):
             self._try_out(pool, settings, now)
-            before = None
+        before = self.templates.before(pool.name)
         missing = pool.missing(now, unproven=before is not None)
         for _ in range(missing.new):
             template = self._template(pool, settings, now)

@@ -98,6 +98,8 @@ class Templates:
     def prove(self, worker: WorkerProcess) -> None:
         """A worker is ready: its pool no longer needs older templates, if its own is not one of them."""
         if worker.template.superseded:
+            if not any(template.forks and worker.pool in template.needed_by for template in self._templates):
+                worker.template.needed_by.add(worker.pool)  # nothing newer has worked
             return
         worker.template.needed_by.add(worker.pool)
         for template in self._templates:
