@@ -205,6 +205,7 @@ def test_a_failure_of_a_superseded_version_does_not_count_for_the_current_one(
     if "canary" in hanging:
         ended = wait_for(lambda: site.event("worker_died", reason="startup_timeout"), "the end of the hanging one")
         assert ended["pid"] in stuck
+        time.sleep(2)  # until `status` knows
     else:
         time.sleep(4)
     found = pool(site)
