@@ -126,7 +126,7 @@ def test_the_canary_of_a_pool_without_workers_gets_memory(make_site: MakeSite, o
 
 @pytest.mark.fault(98)
 def test_with_memory_for_one_worker_the_old_code_serves_on_after_a_failed_canary(make_site: MakeSite) -> None:
-    site = make_site(pool("tag", f"workers = 1\n{CANARY % 1}") + machine(100), MODELS)
+    site = make_site(pool("tag", f"workers = 1\n{CANARY % 1}") + machine(115), MODELS)
     site.start()
     assert site.done(site.queue.enqueue("tag", {})).result["version"] == 1
 
@@ -145,7 +145,7 @@ def test_with_memory_for_one_worker_the_old_code_serves_on_after_a_failed_canary
     assert "the old code keeps running" in status(site, "tag")["problem"]
 
     new_version(site, 3)
-    site.configure(pool("tag", f"workers = 1\n{CANARY % 3}") + machine(100))
+    site.configure(pool("tag", f"workers = 1\n{CANARY % 3}") + machine(115))
     assert site.command("reload", "--wait").returncode == 0
     assert site.done(site.queue.enqueue("tag", {})).result["version"] == 3
 
