@@ -53,6 +53,7 @@ _KILLS: dict[str, tuple[Charge, str]] = {
 
 _KINDS = {TIME_LIMIT: "timeout", ALONE: "crash"}  # of the failure, where it is not the reason
 _NOT_ITS_SET_UP = (SHUTDOWN, PARTITION, TEMPLATE, ALONE, UNWATCHED)  # deaths that say nothing about the set-up
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _LEFT_OPEN = (HELD_DATABASE, HELD_EARLIER)  # deaths caused by a run that has ended
 
 
@@ -89,7 +90,8 @@ class ExitReport:
     `run` is the run that was active, or one that is charged although it had ended; `batch` is its number of jobs.
     `uncommitted` is the number of ended runs whose outcomes are lost, the last of them `last_job`; a run that is not
     charged because another run may be the cause is included as the last. `early` says that nothing was ever
-    committed, `broken` that the set-up failed: by an error, or because the process ended before it was ready.
+    committed, `broken` that the set-up failed: by an error, or because the process ended before it was ready; then
+    `by_signal` says that it was ended by a signal that anybody may have sent.
     """
 
     reason: str
@@ -102,6 +104,7 @@ class ExitReport:
     early: bool = False
     expected: bool = False
     broken: bool = False
+    by_signal: bool = False
     failure: dict[str, Any] = field(default_factory=dict)
 
 
@@ -116,7 +119,7 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
         return ExitReport("left", "it left as requested", "nothing", expected=True)
     cause, message, kind, number, code = _cause(slot, known)
     if slot.state is State.STARTING and cause not in _NOT_ITS_SET_UP:
-        return _set_up_ended(slot, cause, message)
+        return _set_up_ended(slot, cause, message, number)
     charge, _ = _KILLS.get(cause, ("crash", ""))
     run, accused = _run(slot, known, charge)
     side_by_side = charge == "crash" and slot.places > 1 and slot.together > 1  # it is not known which one it was
@@ -156,11 +159,14 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
     )
 
 
-def _set_up_ended(slot: Snapshot, cause: str, message: str) -> ExitReport:
+def _set_up_ended(slot: Snapshot, cause: str, message: str, number: int | None) -> ExitReport:
     """Whatever ended it before it was ready: its code cannot be used, as if it had raised an error."""
     if cause == STARTUP:
         return ExitReport(STARTUP, message, "nothing", early=True, broken=True)
-    return ExitReport("setup_failed", f"{slot.phase.label} failed: {message}", "nothing", early=True, broken=True)
+    by_signal = cause == STOPPED or (cause == "signal" and number in _FROM_OUTSIDE)
+    message = f"{slot.phase.label} failed: {message}"
+    reason = cause if by_signal else "setup_failed"
+    return ExitReport(reason, message, "nothing", early=True, broken=True, by_signal=by_signal)
 
 
 def _in_doubt(slot: Snapshot, known: Circumstances, cause: str) -> bool:

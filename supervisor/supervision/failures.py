@@ -54,7 +54,7 @@ class Failures:
         """A worker has ended."""
         restarts, born = self._restarts_of(worker), worker.asked_at
         if end.broken:
-            restarts = restarts.broken(now, end.message, born=born)
+            restarts = restarts.broken(now, end.message, born=born, sure=not end.by_signal)
         elif not end.expected and end.reason not in _NOT_ITS_FAULT:
             self.deaths += 1
             if end.reason != exit_reason.CANCELLED:  # which says nothing about the workers

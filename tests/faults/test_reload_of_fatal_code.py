@@ -185,7 +185,7 @@ def test_a_pool_whose_set_up_kills_its_template_stops_no_other_pool_of_the_modul
     assert (told.returncode, "model: new code cannot be loaded: canary failed" in told.stderr) == (1, True)
     wait_for(lambda: site.done(site.queue.enqueue("other", {})).result == 2, "the other pool's new code")
     assert version(site) == 1
-    assert not pool(site, "other")["problem"]
+    wait_for(lambda: not pool(site, "other")["problem"], "the state in status")
 
 
 @pytest.mark.fault(112)

@@ -144,25 +144,37 @@ def test_templates_that_die_again_and_again_are_isolated_and_released_when_the_j
 @pytest.mark.fault(110)
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize(
-    ("known", "why"),
+    ("known", "reason", "why"),
     [
-        (Circumstances(EXIT_3), "the worker's process ended with exit code 3"),
-        (Circumstances(0), "the worker's process ended with exit code 0"),
-        (Circumstances(KILLED), "the worker was killed by SIGKILL"),
+        (Circumstances(EXIT_3), "setup_failed", "the worker's process ended with exit code 3"),
+        (Circumstances(0), "setup_failed", "the worker's process ended with exit code 0"),
+        (Circumstances(signal.SIGSEGV), "setup_failed", "the worker was killed by SIGSEGV"),
         (
             Circumstances(KILLED, out_of_memory=lambda: True),
+            "setup_failed",
             "the kernel killed the worker because it was out of memory",
         ),
-        (Circumstances(None, kill=Kill(exit_reason.TEMPLATE_UNPROVEN)), "the template it was forked from died"),
+        (
+            Circumstances(None, kill=Kill(exit_reason.TEMPLATE_UNPROVEN)),
+            "setup_failed",
+            "the template it was forked from died",
+        ),
+        (Circumstances(KILLED), "signal", "the worker was killed by SIGKILL"),
+        (
+            Circumstances(KILLED, kill=Kill(exit_reason.STOPPED)),
+            "stopped",
+            "the worker was stopped by a signal; it was killed",
+        ),
     ],
 )
 def test_whatever_ends_a_worker_before_it_is_ready_its_set_up_has_failed(
-    slot: Slot, phase: Phase, known: Circumstances, why: str
+    slot: Slot, phase: Phase, known: Circumstances, reason: str, why: str
 ) -> None:
     slot.state(State.STARTING)
     slot.enter(phase)
     ended = explain(slot.read(), known)
-    assert (ended.broken, ended.charge, ended.reason) == (True, "nothing", "setup_failed")
+    assert (ended.broken, ended.charge, ended.reason) == (True, "nothing", reason)
+    assert ended.by_signal == (reason != "setup_failed")
     assert ended.message == f"{phase.label} failed: {why}"
 
 
