@@ -71,14 +71,14 @@ class Step(NamedTuple):
 
 
 def estimated(demand: Demand, guess: Need) -> Demand:
-    """Workers that have not been measured count as the largest of the others."""
+    """Workers that have not been measured count as the largest of the others: in their set-up they are still small."""
     if demand.need is not None:
         return demand
 
     def estimated(crew: Crew) -> Crew:
         workers = crew.staying + crew.leaving
         return crew._replace(
-            used=crew.used or workers * guess.worker, on_device=crew.on_device or workers * guess.device
+            used=max(crew.used, workers * guess.worker), on_device=max(crew.on_device, workers * guess.device)
         )
 
     return demand._replace(crews={device: estimated(crew) for device, crew in demand.crews.items()})

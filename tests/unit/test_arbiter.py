@@ -177,6 +177,13 @@ def test_what_is_being_measured_counts_as_the_largest_of_the_others() -> None:
     assert sizes(found) == {"caption": 1, "tag": 1, "embed": 0}
 
 
+def test_it_counts_as_the_largest_also_when_it_has_loaded_a_part_of_its_model() -> None:
+    crew = {"": Crew(1, 0, 5)}
+    found = decide(busy("caption"), busy("tag", need=None, due=0, busy=0, crews=crew), demand("embed"))
+
+    assert sizes(found) == {"caption": 1, "tag": 1, "embed": 0}
+
+
 def test_a_dead_worker_s_place_is_kept() -> None:
     found = decide(
         demand("caption", 0, resident=True, loaded_at=990.0, due=1, oldest_wait=1.0),
