@@ -55,5 +55,5 @@ def migration_script(url: str) -> str:
 def missing_driver(url: str) -> str:
     """What is to be installed before a database can be opened; empty if nothing is."""
     if url.startswith("postgres") and importlib.util.find_spec("psycopg") is None:
-        return "PostgreSQL needs the driver psycopg: pip install 'job-supervisor[postgres]'"
+        return "PostgreSQL needs the driver psycopg: pip install './job-supervisor[postgres]'"
     return ""

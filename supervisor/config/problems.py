@@ -13,7 +13,7 @@ from supervisor.config.lines import Key, Lines
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _LONGEST = 300  # characters of one problem's text; a line should be quick to read
 
-_SYNONYMS = {"processes": "workers", "queue": "types", "queues": "types", "retries": "retry"}
+_SYNONYMS = {"pool": "pools", "processes": "workers", "queue": "types", "queues": "types", "retries": "retry"}
 """The names that other job queues use for our keys."""
 
 

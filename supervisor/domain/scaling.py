@@ -27,7 +27,8 @@ class Load(NamedTuple):
     `busy` workers are running jobs; `size` counts all, including starting ones; `drain_rate` is jobs per
     second, 0 if unknown; `worker_memory` is the largest worker's bytes, 0 if unknown, and then a pool with a
     budget does not grow beyond its first worker; `needed_at` is when more workers than `min_workers` were last
-    needed; `fixed` is the size an operator has set.
+    needed; `fixed` is the size an operator has set;
+    `counted` tells whether `due` is known.
     """
 
     due: int
@@ -41,6 +42,7 @@ class Load(NamedTuple):
     drain_rate: float = 0.0
     worker_memory: int = 0
     fixed: int | None = None
+    counted: bool = True
 
 
 class Decision(NamedTuple):
@@ -94,7 +96,8 @@ def _wanted(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
         kept = max(policy.min_workers, load.busy)
         if load.busy > policy.min_workers:
             return kept, f"nothing due, {load.busy} busy"
-        return kept, f"nothing due: {_limit(policy, 'min_workers')}"
+        limit = _limit(policy, "min_workers")
+        return kept, f"nothing due: {limit}" if load.counted else f"{limit}; due jobs have not been counted yet"
     if load.size and load.drain_rate * _SOON > load.due and load.oldest_age < _SOON:
         kept = min(max(policy.min_workers, load.size), policy.max_workers)
         return kept, f"{load.due} due, done within {human(_SOON)} at {load.drain_rate:.0f} a second"

@@ -200,6 +200,7 @@ class Pool:
                 drain_rate=self.rate.jobs,
                 worker_memory=self.size_of_worker.value,
                 fixed=self.fixed,
+                counted=self.waiting.at > 0.0,
             ),
             policy,
         )

@@ -7,7 +7,8 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
-from supervisor.system import child, ending
+from supervisor.domain.liveness import Signs, first_late, hangs
+from supervisor.system import child, ending, kernel
 from supervisor.system.channel import Channel, Message
 from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import Scoreboard
@@ -39,11 +40,12 @@ class SupervisedProcess:
         self.early_deaths = 0  # in a row
         self.pid = 0
         self._pidfd = -1
+        self._late: Signs | None = None  # since when its heartbeat is late
 
     def start(self, run: Callable[[Channel], int], now: float, keep: Iterable[int] = ()) -> bool:
         """Fork it. Returns False if no process can be started; `restart_at` is the time of the next attempt."""
         self._started_at = now
-        self._leave_by = None
+        self._leave_by = self._late = None
         self._slot.assign(self.role, self.role)
         try:
             self._channel, self.pid, self._pidfd = child.fork_with_channel(run, role=self.role, keep=keep)
@@ -95,7 +97,13 @@ class SupervisedProcess:
     def _is_stuck(self, now: float) -> bool:
         """Whether there was no heartbeat for too long: it is stopped, or hangs in a call."""
         slot = self._slot.read()
-        return now - slot.beat > (STUCK_AFTER if slot.pid else self._starting)
+        limit = STUCK_AFTER if slot.pid else self._starting
+        if now - slot.beat <= limit:
+            self._late = None
+            return False
+        signs = Signs(now, slot.beat, *kernel.cpu_and_state(self.pid))
+        self._late = first_late(self._late, signs)
+        return hangs(signs, self._late, limit)
 
     def kill(self) -> None:
         if self._pidfd >= 0:

@@ -374,7 +374,7 @@ class Supervisor:
         self._notifier.stopping(why)
 
     def _leave(self) -> None:
-        """Wait a few seconds until every end is settled, and end the children. The maintainer, which ends last, removes
+        """Wait until every end is settled, and end the children. The maintainer, which ends last, removes
         this supervisor from the registry.
         """
         self._admin_process.close()

@@ -123,7 +123,7 @@ class ClaimStore:
                     raise
                 self.wait(error)
             else:
-                self.over()
+                self.recovered()
                 return answer
 
     @property
@@ -140,7 +140,8 @@ class ClaimStore:
         self._pause = min(max(self._pause * 2, _FIRST), _MOST)
         self.wakeups.pause(self._pause)
 
-    def over(self) -> None:
+    def recovered(self) -> None:
+        """An access has succeeded."""
         if self._pause:
             self._pause = 0.0
             self.slot.tell("")

@@ -222,7 +222,7 @@ class Worker:
             self._store.wait(error)
             return []
         if self._store.unavailable:
-            self._store.over()
+            self._store.recovered()
         if settlements:
             if runs:
                 self._settled += runs

@@ -88,7 +88,7 @@ def _handlers(read: Survey) -> Iterator[Finding]:
 
     problems = problems_of_pools(read)
     for problem in problems:
-        yield fault("handlers", problem, "fix it, then run `supervisor reload`")
+        yield fault("handlers", problem, "fix it; a supervisor that is running takes it up with `supervisor reload`")
     if not problems:
         yield good("handlers", f"the handlers of {', '.join(read.settings.pools)} can be used")
     for problem in untaken(read.settings).values():

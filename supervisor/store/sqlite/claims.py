@@ -71,9 +71,8 @@ class SqliteClaims(SqlClaims):
             if want > 0 and not claims:
                 claims = self._claim_due(raw, wanted, mark, want)
                 if not (claims or settlements):
-                    raw.execute(
-                        "ROLLBACK"
-                    )  # a commit would make the maintainer wake us for a row that cannot be claimed
+                    # A commit would make the maintainer wake us for a row that cannot be claimed.
+                    raw.execute("ROLLBACK")
         return Exchange(claims, lost)
 
     def _claim_due(self, raw: sqlite3.Connection, wanted: JobSelector, mark: dict[str, Any], want: int) -> list[Claim]:

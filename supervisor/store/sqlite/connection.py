@@ -145,7 +145,9 @@ class Connection:
             )
             os.close(descriptor)
         except OSError as error:
-            raise StoreError(f"{self.place.database}: cannot be created: {error.strerror}") from None
+            folder = self.place.database.parent
+            why = error.strerror if folder.exists() else f"there is no folder {folder}"
+            raise StoreError(f"{self.place.database}: cannot be created: {why}") from None
 
     @property
     def raw(self) -> sqlite3.Connection:

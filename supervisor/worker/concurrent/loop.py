@@ -233,7 +233,7 @@ class ConcurrentLoop:
             self.store.wait(error)
             return []
         if self.store.unavailable:
-            self.store.over()
+            self.store.recovered()
         if runs:
             self._settled += runs
             self.slot.work.settle(self._settled)
