@@ -202,14 +202,14 @@ class _Division:
 
     def load(self, share: Share) -> None:
         """The first worker of a pool that has none."""
-        if share.demand.need is None and self._measuring:
+        starving = share.waited(self._now) >= self._patience.max_wait
+        if share.demand.need is None and self._measuring and not starving:
             share.reason = f"waits until the size of {self._measuring} has been measured"
             return
         device, cost = self._next(share)
         if self._ledger.fits_now(cost):
             self._start(share, device, cost)
             return
-        starving = share.waited(self._now) >= self._patience.max_wait
         may_claim = share.demand.resident or self._now >= self._stays_until(share)
         room = self._ledger.will_fit(cost) or (may_claim and self._make_room(share, cost, starving=starving))
         share.reason = self._why_waits(share, cost)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NoReturn
 
 LONGEST = 2000  # characters of a message
 NAME = 200  # characters of a name from a row; valid names have 100 at most
@@ -46,3 +47,8 @@ def like(name: str, known: Iterable[str]) -> str:
 
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def refuse_constant(constant: str) -> NoReturn:
+    """For `json.loads(text, parse_constant=…)`, which would take NaN and Infinity for JSON. Raises ValueError."""
+    raise ValueError(f"{constant} is not valid JSON")

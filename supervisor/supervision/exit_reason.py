@@ -91,7 +91,7 @@ class ExitReport:
     `uncommitted` is the number of ended runs whose outcomes are lost, the last of them `last_job`; a run that is not
     charged because another run may be the cause is included as the last. `early` says that nothing was ever
     committed, `broken` that the set-up failed: by an error, or because the process ended before it was ready; then
-    `by_signal` says that it was ended by a signal that anybody may have sent.
+    `by_signal` says that it, or its template, was ended by a signal that anybody may have sent.
     """
 
     reason: str
@@ -163,9 +163,9 @@ def _set_up_ended(slot: Snapshot, cause: str, message: str, number: int | None) 
     """Whatever ended it before it was ready: its code cannot be used, as if it had raised an error."""
     if cause == STARTUP:
         return ExitReport(STARTUP, message, "nothing", early=True, broken=True)
-    by_signal = cause == STOPPED or (cause == "signal" and number in _FROM_OUTSIDE)
+    by_signal = cause in (STOPPED, TEMPLATE_UNPROVEN) or (cause == "signal" and number in _FROM_OUTSIDE)
     message = f"{slot.phase.label} failed: {message}"
-    reason = cause if by_signal else "setup_failed"
+    reason = "setup_failed" if not by_signal else TEMPLATE if cause == TEMPLATE_UNPROVEN else cause
     return ExitReport(reason, message, "nothing", early=True, broken=True, by_signal=by_signal)
 
 

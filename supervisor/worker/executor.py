@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 # Imported by name, here and in everything a worker does between two jobs: a handler that replaces time.time or
-# json.loads must not affect the jobs after it.
-from json import loads
+# json.dumps must not affect the jobs after it.
+from json import JSONDecoder
 from random import random
 from time import time
 from traceback import clear_frames, format_exception, format_exception_only
@@ -33,6 +33,7 @@ from supervisor.domain.settlement import (
     snoozed,
     suspected,
 )
+from supervisor.domain.text import refuse_constant
 from supervisor.system.forkmark import ALWAYS, Mark
 from supervisor.worker import forked
 from supervisor.worker.context import NO_JOB, RUN_ENDED, BatchContext, Board, Context, JobInterrupted
@@ -260,6 +261,9 @@ class Executor:
         return failed(claim, failure, self.policy.retry_of(claim.type), chance=random(), started_at=started_at)
 
 
+_decode = JSONDecoder(parse_constant=refuse_constant).decode  # Python's own takes NaN and Infinity for JSON
+
+
 def decoded(payload: str | bytes) -> Any:
     if isinstance(payload, bytes):
         try:
@@ -269,7 +273,7 @@ def decoded(payload: str | bytes) -> Any:
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise BadPayload(f"the payload has {len(payload)} characters; the limit is {MAX_PAYLOAD_BYTES}")
     try:
-        return loads(payload)
+        return _decode(payload)
     except (ValueError, RecursionError) as error:
         raise BadPayload(f"the payload is not valid JSON: {error}") from None
 

@@ -21,6 +21,7 @@ from enum import Enum
 from typing import Any, NamedTuple, NoReturn
 
 from supervisor.domain.duration import seconds
+from supervisor.domain.text import refuse_constant
 
 VERSION = 1
 MAX_LINE = 1 << 20  # bytes, without the line break
@@ -223,7 +224,7 @@ class Conversation:
         except UnicodeDecodeError:
             self._break(f"a line that is not valid UTF-8: {_short(line)}")
         try:
-            message = json.loads(text, parse_constant=_refuse)
+            message = json.loads(text, parse_constant=refuse_constant)
         except (ValueError, RecursionError):
             self._break(f"a line that is not valid JSON: {_short(text)}")
         if not isinstance(message, dict):
@@ -338,10 +339,6 @@ class Conversation:
         self.phase = Phase.BROKEN
         self._heard.clear()
         raise Violation(f"sent {what}")
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not valid JSON")
 
 
 def _line(**message: Any) -> bytes:

@@ -171,6 +171,12 @@ def test_sizes_that_are_not_known_are_measured_one_after_another() -> None:
     assert sizes(decide(busy("caption", need=None, wanted=2), waiting("tag", need=None))) == {"caption": 1, "tag": 0}
 
 
+def test_a_set_up_that_never_ends_holds_up_the_measuring_of_others_for_max_wait_only() -> None:
+    hanging = busy("caption", need=None, starting=True)
+    assert sizes(decide(hanging, waiting("tag", 59.0, need=None)))["tag"] == 0
+    assert sizes(decide(hanging, waiting("tag", 60.0, need=None)))["tag"] == 1
+
+
 def test_what_is_being_measured_counts_as_the_largest_of_the_others() -> None:
     found = decide(busy("caption"), busy("tag", need=None, due=0, busy=0), demand("embed"))
 

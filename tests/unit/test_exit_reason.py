@@ -156,7 +156,7 @@ def test_templates_that_die_again_and_again_are_isolated_and_released_when_the_j
         ),
         (
             Circumstances(None, kill=Kill(exit_reason.TEMPLATE_UNPROVEN)),
-            "setup_failed",
+            "template_died",
             "the template it was forked from died",
         ),
         (Circumstances(KILLED), "signal", "the worker was killed by SIGKILL"),
