@@ -127,7 +127,7 @@ deploy-test:
 # searches of the models and of the API, and the benchmark's own long tests. Each worker would take seconds to collect
 # the files without any.
 long: $(VENV)/.installed-ml
-	$(BIN)/python -m pytest -n $(WORKERS) -m "long and not on_postgres" $$(grep -rlE --include='test_*.py' 'mark\.long' tests | sort)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "long and not on_postgres" $$(grep -rlE --include='test_*.py' 'mark\.long|sampled' tests | sort)
 
 # The faults and the long searches on a PostgreSQL server, too; `make test-postgres` has one of each kind.
 long-postgres: $(VENV)/.installed-ml

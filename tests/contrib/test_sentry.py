@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.samples import sampled
 from tests.site_under_test import HANDLERS, Site, wait_for
 
 pytest.importorskip("sentry_sdk")
@@ -59,7 +60,9 @@ def events(site: Site) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-@pytest.mark.parametrize(("pool", "start"), [("failing", "fork"), ("failing", "spawn"), ("afailing", "fork")])
+@pytest.mark.parametrize(
+    ("pool", "start"), sampled([("failing", "fork"), ("afailing", "fork"), ("failing", "spawn")], quick=2)
+)
 def test_a_job_that_fails_for_good_is_one_event(make_site: MakeSite, pool: str, start: str) -> None:
     site = make_site(POOL.format(which="sentry", pool=pool, start=start), WORKING)
     process = site.start()

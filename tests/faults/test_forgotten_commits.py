@@ -13,6 +13,7 @@ import pytest
 
 from supervisor import Status
 from supervisor.domain.errors import StoreBusy
+from tests.samples import sampled
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
@@ -149,8 +150,10 @@ workers = 1
 
 @pytest.mark.sqlite
 @pytest.mark.fault(48)
-@pytest.mark.parametrize("kind", ["together", "on_loop"])
-@pytest.mark.parametrize("beside", ["long", "enqueues"])
+@pytest.mark.parametrize(
+    ("kind", "beside"),
+    sampled([("together", "long"), ("on_loop", "enqueues"), ("together", "enqueues"), ("on_loop", "long")], quick=2),
+)
 def test_of_jobs_that_run_together_only_the_one_that_forgot_its_commit_is_charged(
     make_site: MakeSite, kind: str, beside: str
 ) -> None:

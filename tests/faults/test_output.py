@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from supervisor import Status
+from tests.samples import sampled
 from tests.site_under_test import Site
 from tests.stopwatch import Stopwatch
 
@@ -63,8 +64,16 @@ def both(descriptor: int) -> None:
 
 
 @pytest.mark.fault(73)
-@pytest.mark.parametrize("how", [nobody_reads, closed, both_closed, full_disk])
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("how", "start"),
+    sampled(
+        [
+            *((closed, "fork"), (full_disk, "fork"), (nobody_reads, "spawn"), (both_closed, "spawn")),
+            *((nobody_reads, "fork"), (both_closed, "fork"), (closed, "spawn"), (full_disk, "spawn")),
+        ],
+        quick=4,
+    ),
+)
 def test_jobs_that_print_succeed_whatever_stdout_is(make_site: MakeSite, how: Callable[[], None], start: str) -> None:
     site = make_site(f'{POOL}start = "{start}"\n', HANDLERS)
     supervisor = site.start(wait=False, preexec_fn=how)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.samples import sampled
 from tests.site_under_test import Site, kill, wait_for
 
 MakeSite = Callable[..., Site]
@@ -87,13 +88,16 @@ def kill_those_that_serve(site: Site) -> None:
 @pytest.mark.fault(110)
 @pytest.mark.parametrize(
     ("end", "why"),
-    [
-        ("at_import = leave", "the template ended while it was loading the handler"),
-        ("at_set_up = leave", "set-up failed: the worker's process ended with exit code 3"),
-        ("at_set_up = segfault", "set-up failed: the worker was killed by SIGSEGV"),
-        ("at_canary = leave", "canary failed: the worker's process ended with exit code 3"),
-        ("at_canary = kill_itself", "canary failed: the worker was killed by SIGKILL"),
-    ],
+    sampled(
+        [
+            ("at_import = leave", "the template ended while it was loading the handler"),
+            ("at_set_up = segfault", "set-up failed: the worker was killed by SIGSEGV"),
+            ("at_canary = leave", "canary failed: the worker's process ended with exit code 3"),
+            ("at_set_up = leave", "set-up failed: the worker's process ended with exit code 3"),
+            ("at_canary = kill_itself", "canary failed: the worker was killed by SIGKILL"),
+        ],
+        quick=3,
+    ),
 )
 def test_new_code_that_ends_its_process_is_code_that_cannot_be_loaded(make_site: MakeSite, end: str, why: str) -> None:
     site = make_site(POOL, JOBS)
@@ -128,7 +132,7 @@ def test_so_is_such_code_without_an_image(make_site: MakeSite, start: str) -> No
 
 
 @pytest.mark.fault(110)
-@pytest.mark.parametrize("end", ["give_up", "leave", "kill_template"])
+@pytest.mark.parametrize("end", sampled(["leave", "kill_template", "give_up"], quick=2))
 def test_with_memory_for_one_worker_the_old_one_serves_on(make_site: MakeSite, end: str) -> None:
     one = POOL.replace("workers = 2", "workers = 1").replace("canary = { payload = {} }\n", "")
     site = make_site('[machine]\nmemory = "120MiB"\n' + one, JOBS.replace("SIZE, VERSION = 1", "SIZE, VERSION = 50"))

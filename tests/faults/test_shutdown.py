@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from supervisor import Status
+from tests.samples import sampled
 from tests.site_under_test import Site, descendants, wait_for
 from tests.stopwatch import Stopwatch
 
@@ -22,13 +23,13 @@ WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\n'
 ADMIN = '[admin]\nlisten = "127.0.0.1:0"\n'
 FORKS = [
     f"{parent}:fork_{child}{when}"
+    for when in (".child", ".before", "")
     for parent, child in (
         ("supervisor", "maintainer"),
         ("supervisor", "admin"),
         ("supervisor", "template"),
         ("template", "worker"),
     )
-    for when in (".before", "", ".child")
 ]
 
 
@@ -39,7 +40,7 @@ def tell(pid: int, number: int) -> None:
 
 
 @pytest.mark.fault(8)
-@pytest.mark.parametrize("place", FORKS)
+@pytest.mark.parametrize("place", sampled(FORKS, quick=8))
 def test_terminate_in_the_middle_of_a_fork_is_not_lost_and_leaves_no_orphan(make_site: MakeSite, place: str) -> None:
     site = make_site(WORK + (ADMIN if "admin" in place else ""))
     job = site.queue.enqueue("work", {"seconds": 0.1})

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tests.faults.programs import HELPED, POOL, program_site
+from tests.samples import sampled
 from tests.site_under_test import Site, kill, wait_for
 
 MakeSite = Callable[..., Site]
@@ -45,8 +46,16 @@ def stop(*pids: int) -> None:
 
 
 @pytest.mark.fault(49)
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-@pytest.mark.parametrize("stopped", ["template", "worker", "template and worker", "supervisor", "all"])
+@pytest.mark.parametrize(
+    ("stopped", "start"),
+    sampled(
+        [
+            *((stopped, "fork") for stopped in ("template", "worker", "template and worker", "supervisor", "all")),
+            *((stopped, "spawn") for stopped in ("all", "template", "worker", "template and worker", "supervisor")),
+        ],
+        quick=6,
+    ),
+)
 def test_nothing_outlives_a_killed_supervisor_although_its_processes_are_stopped(
     make_site: MakeSite, stopped: str, start: str
 ) -> None:

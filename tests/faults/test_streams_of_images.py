@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from supervisor.system import child, standard
+from tests.samples import sampled
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
@@ -40,7 +41,7 @@ HABITS = {
 
 
 @pytest.mark.fault(45)
-@pytest.mark.parametrize("habit", HABITS)
+@pytest.mark.parametrize("habit", sampled(HABITS, quick=3))
 def test_a_module_that_does_away_with_its_streams_at_import_ends_no_template(make_site: MakeSite, habit: str) -> None:
     site = make_site(POOL, HANDLERS.replace("HABIT", HABITS[habit]))
     site.start()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.samples import sampled
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
@@ -56,7 +57,7 @@ def version(site: Site, number: int, more: str = "") -> None:
 
 
 @pytest.mark.fault(54)
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", sampled(["fork", "spawn"], quick=1))
 def test_after_a_reload_a_pool_that_slept_runs_the_new_code_only(make_site: MakeSite, start: str) -> None:
     site = make_site(f'{POOL}start = "{start}"\n', JOBS)
     supervisor = site.start()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor import Status
+from tests.samples import sampled
 from tests.site_under_test import Site, wait_for
 from tests.store.kit import execute
 
@@ -369,8 +370,16 @@ async def returns(payload, ctx):
     assert not site.event("worker_died")
 
 
-@pytest.mark.parametrize("concurrency", ["1", "10"])
-@pytest.mark.parametrize("kind", ["function", "Method", "Batch"])
+@pytest.mark.parametrize(
+    ("kind", "concurrency"),
+    sampled(
+        [
+            *(("function", "1"), ("Method", "10"), ("Batch", "1")),
+            *(("function", "10"), ("Method", "1"), ("Batch", "10")),
+        ],
+        quick=3,
+    ),
+)
 def test_a_handler_may_be_an_async_function_in_a_plain_decorator(
     make_site: MakeSite, kind: str, concurrency: str
 ) -> None:

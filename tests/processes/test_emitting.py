@@ -15,6 +15,7 @@ import pytest
 
 from supervisor import Status
 from supervisor.system.chunk_ring import REGION
+from tests.samples import sampled
 from tests.site_under_test import Site, kill, wait_for
 from tests.web.client import Admin, admin_of
 
@@ -96,12 +97,12 @@ job_handler.serve(Either if sys.argv[1:] else text)
 """
 KINDS = {
     "fork": 'handler = "jobs:text"',
-    "spawn": 'handler = "jobs:text"\nstart = "spawn"',
-    "async": 'handler = "jobs:later"',
     "concurrency": 'handler = "jobs:later"\nconcurrency = 4',
     "threads": 'handler = "jobs:text"\nconcurrency = 4',
     "batches": 'handler = "jobs:Together"\nbatch_size = 8',
     "program": 'command = ["PYTHON", "program.py"]',
+    "spawn": 'handler = "jobs:text"\nstart = "spawn"',
+    "async": 'handler = "jobs:later"',
     "program with batches": 'command = ["PYTHON", "program.py", "batches"]\nbatch_size = 8',
 }
 
@@ -149,7 +150,7 @@ def chunks(seen: list[Event]) -> list[Any]:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, quick=5))
 def test_what_any_worker_emits_reaches_who_follows_and_who_comes_afterwards(make_site: MakeSite, kind: str) -> None:
     pool = KINDS[kind].replace("PYTHON", sys.executable)
     site = make_site(f"[pools.text]\n{pool}\nworkers = 1\n{ADMIN}", HANDLERS)
@@ -260,14 +261,15 @@ def test_a_cancelled_run_and_a_fork_of_a_handler_emit_to_nobody(
 
 
 @pytest.mark.timeout(180)
-def test_100_clients_follow_one_job_and_each_gets_all_of_it(make_site: MakeSite) -> None:
+@pytest.mark.parametrize("clients", sampled([25, 100], quick=1))
+def test_many_clients_follow_one_job_and_each_gets_all_of_it(make_site: MakeSite, clients: int) -> None:
     site = make_site(f'[pools.held]\nhandler = "jobs:held"\nworkers = 1\n{ADMIN}', HANDLERS)
     supervisor = site.start()
     admin = admin_of(site, supervisor)
     go = site.folder / "go"
     job = site.queue.enqueue("held", {"until": str(go)})
     found: list[list[Any]] = []
-    begun = threading.Barrier(101, timeout=60)
+    begun = threading.Barrier(clients + 1, timeout=60)
 
     def follow() -> None:
         with followed(admin, job) as stream:
@@ -275,13 +277,13 @@ def test_100_clients_follow_one_job_and_each_gets_all_of_it(make_site: MakeSite)
             begun.wait()
             found.append(chunks(seen + until(stream, "end")))
 
-    threads = [threading.Thread(target=follow) for _ in range(100)]
+    threads = [threading.Thread(target=follow) for _ in range(clients)]
     for thread in threads:
         thread.start()
     begun.wait()
     go.touch()
     for thread in threads:
         thread.join(60)
-    assert found == [["begin 1", "end 1"]] * 100
+    assert found == [["begin 1", "end 1"]] * clients
     assert site.stop(supervisor, signal.SIGTERM) == 0
     assert not [*site.folder.rglob("*.chunks")]

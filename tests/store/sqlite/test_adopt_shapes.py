@@ -19,6 +19,7 @@ from supervisor.domain.settlement import done
 from supervisor.engine import open_engine
 from supervisor.store.base import AdoptedColumn, AdoptOptions, AdoptReport
 from tests import forkserver
+from tests.samples import sampled
 from tests.store.kit import Desk
 from tests.store.sqlite.adoptable import ROWS, SHAPES, Shape
 
@@ -346,8 +347,16 @@ class TestTimes:
             (None, None),
         ],
     )
-    @pytest.mark.parametrize("name", ["scheduled_for", "scheduled_at"])
-    @pytest.mark.parametrize("declared", ["TEXT", "DATETIME", ""])
+    @pytest.mark.parametrize(
+        ("name", "declared"),
+        sampled(
+            [
+                *(("scheduled_for", "DATETIME"), ("scheduled_at", "TEXT"), ("scheduled_at", "")),
+                *(("scheduled_for", "TEXT"), ("scheduled_for", ""), ("scheduled_at", "DATETIME")),
+            ],
+            quick=3,
+        ),
+    )
     def test_every_usual_form_is_read_and_the_original_kept(
         self, application: Make, written: object, seconds: float | None, name: str, declared: str
     ) -> None:
