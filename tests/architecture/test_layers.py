@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import forkserver
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("supervisor", "handlers")
 
@@ -263,9 +265,9 @@ def test_enqueueing_loads_nothing_either(tmp_path: Path) -> None:
 )
 def test_a_quick_command_loads_typer_alone(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "supervisor.toml").write_text('[pools.tag]\nhandler = "jobs:tag"\n', encoding="utf-8")
-    run = "import os; os.chdir({folder!r}); from supervisor.cli import main; main({command!r})"
-    loaded_by(run.format(folder=str(tmp_path), command=["enqueue", "tag"]))
-    loaded = loaded_by(run.format(folder=str(tmp_path), command=command))
+    forkserver.run(["enqueue", "tag"], cwd=tmp_path)
+    run = f"import os; os.chdir({str(tmp_path)!r}); from supervisor.cli import main; main({command!r})"
+    loaded = loaded_by(run)
 
     libraries = {name.partition(".")[0] for name in loaded if re.fullmatch(r"[\w.]+", name)}
     assert not libraries & (HEAVY - {"typer"}), loaded

@@ -126,32 +126,34 @@ class TestEachShape:
                 v for v in then if v is not None
             ]
 
-    def test_every_unfinished_job_runs_once_under_a_real_supervisor(self, application: Make, name: str) -> None:
-        app = application(name, ROWS)
-        folder = app.path.parent
-        table = [] if app.shape.table == "jobs" else ["--table", app.shape.table]
-        adopt = ["adopt", "--database", "sqlite:///app.db", *table, *app.shape.command]
-        planned = command(*adopt, "--plan", folder=folder)
-        said = command(*adopt, folder=folder)
-        plan, marker, _ = planned.partition("nothing was changed;")
-        assert marker
-        assert said.startswith(plan)
 
-        # As it is printed, with the application's functions.
-        hint = said.partition("for supervisor.toml:")[2]
-        (folder / "supervisor.toml").write_text(hint)
-        (folder / "jobs.py").write_text(HANDLERS)
-        command("run", "--burst", folder=folder)
+@pytest.mark.parametrize("name", sampled(SHAPES, quick=2))
+def test_every_unfinished_job_runs_once_under_a_real_supervisor(application: Make, name: str) -> None:
+    app = application(name, ROWS)
+    folder = app.path.parent
+    table = [] if app.shape.table == "jobs" else ["--table", app.shape.table]
+    adopt = ["adopt", "--database", "sqlite:///app.db", *table, *app.shape.command]
+    planned = command(*adopt, "--plan", folder=folder)
+    said = command(*adopt, folder=folder)
+    plan, marker, _ = planned.partition("nothing was changed;")
+    assert marker
+    assert said.startswith(plan)
 
-        due = app.shape.unfinished() if name != "artifex" else [n for n in range(ROWS) if n % 4 in (0, 1)]
-        types = {number: app.shape.types.get(app.shape.kind(number), app.shape.kind(number)) for number in due}
-        ran = sorted((int(line.split()[0]), line.split()[1]) for line in (folder / "ledger").read_text().splitlines())
-        assert ran == sorted(types.items())
-        states = dict(app.run("SELECT status, count(*) FROM jobs GROUP BY 1"))
-        later = ROWS // 2 - len(due)
-        expected = {"done": ROWS // 4 + len(due), "failed": ROWS // 4, "pending": later}
-        assert states == {state: count for state, count in expected.items() if count}
-        assert json.loads(command("status", "--json", folder=folder))
+    # As it is printed, with the application's functions.
+    hint = said.partition("for supervisor.toml:")[2]
+    (folder / "supervisor.toml").write_text(hint)
+    (folder / "jobs.py").write_text(HANDLERS)
+    command("run", "--burst", folder=folder)
+
+    due = app.shape.unfinished() if name != "artifex" else [n for n in range(ROWS) if n % 4 in (0, 1)]
+    types = {number: app.shape.types.get(app.shape.kind(number), app.shape.kind(number)) for number in due}
+    ran = sorted((int(line.split()[0]), line.split()[1]) for line in (folder / "ledger").read_text().splitlines())
+    assert ran == sorted(types.items())
+    states = dict(app.run("SELECT status, count(*) FROM jobs GROUP BY 1"))
+    later = ROWS // 2 - len(due)
+    expected = {"done": ROWS // 4 + len(due), "failed": ROWS // 4, "pending": later}
+    assert states == {state: count for state, count in expected.items() if count}
+    assert json.loads(command("status", "--json", folder=folder))
 
 
 class TestOldStatements:
