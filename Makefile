@@ -124,8 +124,8 @@ deploy-test:
 	tests/deploy/bare_machine.sh
 
 # What `make test` leaves out: death at every single statement, most faults on PostgreSQL, pages in a real browser, long
-# searches of the models and of the API, and the benchmark's own long tests. Each worker would take seconds to collect
-# the files without any.
+# searches of the models and of the API, the cases beside those of a sample, and the benchmark's own long tests. Each
+# worker would take seconds to collect the files without any.
 long: $(VENV)/.installed-ml
 	$(BIN)/python -m pytest -n $(WORKERS) -m "long and not on_postgres" $$(grep -rlE --include='test_*.py' 'mark\.long|sampled' tests | sort)
 

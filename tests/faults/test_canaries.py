@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from supervisor import Status
+from tests.samples import sampled
 from tests.site_under_test import Site, kill, wait_for
 
 MakeSite = Callable[..., Site]
@@ -166,15 +167,18 @@ def test_each_worker_is_warmed_up_before_it_is_ready(make_site: MakeSite) -> Non
 
 @pytest.mark.parametrize(
     "pool",
-    [
-        'handler = "jobs:later"',
-        'handler = "jobs:later"\nconcurrency = 4',
-        'handler = "jobs:Batches"\nbatch_size = 4',
-        'handler = "jobs:answer"\nstart = "spawn"',
-        'handler = "jobs:answer"\nmiddleware = ["jobs:Around"]',
-        'command = ["python3", "-m", "job_handler", "jobs:simple"]',
-        'tasks = ["work"]',
-    ],
+    sampled(
+        [
+            'handler = "jobs:later"\nconcurrency = 4',
+            'handler = "jobs:Batches"\nbatch_size = 4',
+            'handler = "jobs:answer"\nmiddleware = ["jobs:Around"]',
+            'command = ["python3", "-m", "job_handler", "jobs:simple"]',
+            'handler = "jobs:later"',
+            'handler = "jobs:answer"\nstart = "spawn"',
+            'tasks = ["work"]',
+        ],
+        quick=4,
+    ),
 )
 def test_every_kind_of_handler_can_be_tried(make_site: MakeSite, pool: str) -> None:
     more = """

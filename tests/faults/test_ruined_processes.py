@@ -12,6 +12,7 @@ import pytest
 from supervisor import Status
 from supervisor.worker.fitness import EXIT_RUINED
 from tests.faults.lone_worker import LoneWorker
+from tests.samples import sampled
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
@@ -81,7 +82,7 @@ def site(make_site: MakeSite) -> Site:
 
 
 @pytest.mark.fault(45)
-@pytest.mark.parametrize("how", RUINOUS)
+@pytest.mark.parametrize("how", sampled(RUINOUS, quick=2))
 def test_a_cautious_worker_leaves_with_the_very_run_that_ruined_its_process(site: Site, how: str) -> None:
     first = site.queue.enqueue("work")
     ruinous = site.queue.enqueue("work", {"how": how})
@@ -95,7 +96,7 @@ def test_a_cautious_worker_leaves_with_the_very_run_that_ruined_its_process(site
 
 
 @pytest.mark.fault(45)
-@pytest.mark.parametrize("how", RUINOUS)
+@pytest.mark.parametrize("how", sampled(RUINOUS, quick=2))
 def test_a_worker_whose_process_is_ruined_settles_nothing_wrongly_and_does_not_try_for_ever(
     site: Site, how: str
 ) -> None:

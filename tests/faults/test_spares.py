@@ -12,6 +12,7 @@ import pytest
 
 from supervisor import Status
 from supervisor.system.slot import State
+from tests.samples import sampled
 from tests.site_under_test import Site, alive, descendants, kill, wait_for
 from tests.stopwatch import Stopwatch
 
@@ -295,12 +296,15 @@ def test_spares_are_shown(make_site: MakeSite) -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [
-        'handler = "jobs:Model"\nconcurrency = 4',
-        'handler = "jobs:Model"\nstart = "spawn"',
-        'handler = "jobs:Model"\npreload_setup = true',
-        'command = ["python3", "-m", "job_handler", "jobs:simple"]',
-    ],
+    sampled(
+        [
+            'handler = "jobs:Model"\nconcurrency = 4',
+            'handler = "jobs:Model"\npreload_setup = true',
+            'command = ["python3", "-m", "job_handler", "jobs:simple"]',
+            'handler = "jobs:Model"\nstart = "spawn"',
+        ],
+        quick=3,
+    ),
 )
 def test_every_kind_of_worker_can_be_a_spare(make_site: MakeSite, config: str) -> None:
     jobs = JOBS + "\ndef simple(payload, ctx):\n    return {'pid': os.getpid(), 'version': VERSION}\n"

@@ -34,6 +34,7 @@ from tests.model.programs import PROGRAMS
 from tests.model.protocol import Protocol
 from tests.model.rows import Row, row_of
 from tests.model.search import Found, Search
+from tests.samples import sampled
 from tests.store.kit import ENGINES, Desk
 
 # One supervisor's worker and a reclaimer, in real time.
@@ -114,7 +115,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", sampled(BROKEN, quick=5))
 def test_a_broken_guard_is_found(name: str) -> None:
     """The shortest ways are in the log (`pytest -rP --log-level=INFO`); some of them, with A0 for the worker:
 

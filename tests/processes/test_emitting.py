@@ -212,7 +212,7 @@ def test_a_stream_goes_on_after_the_death_of_any_process(make_site: MakeSite, ki
 
 @pytest.mark.fault(105)
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("size", [1, 16_000])
+@pytest.mark.parametrize("size", sampled([16_000, 1], quick=1))
 def test_an_endless_handler_fills_its_ring_and_nothing_else(make_site: MakeSite, size: int) -> None:
     site = make_site(f'[pools.endless]\nhandler = "jobs:endless"\nworkers = 1\ncancel_grace = "0s"\n{ADMIN}', HANDLERS)
     supervisor = site.start()

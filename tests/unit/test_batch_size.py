@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.domain.batch_size import AutoBatchSize
+from tests.samples import sampled
 
 Shape = Callable[[int], float]  # jobs to seconds
 
@@ -92,7 +93,7 @@ def best(shape: Shape, most: int = MOST) -> float:
     return max(n / (shape(n) + BETWEEN) for n in range(1, most + 1) if shape(n) <= TARGET)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sampled(range(8), quick=3))
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "tight"])
 def test_it_comes_within_a_tenth_of_the_best_fixed_size(shape: str, seed: int) -> None:
     machine = Machine(SHAPES[shape], seed)
@@ -101,7 +102,7 @@ def test_it_comes_within_a_tenth_of_the_best_fixed_size(shape: str, seed: int) -
     assert machine.rate(500) >= (0.85 if shape == "quadratic" else 0.9) * best(SHAPES[shape])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sampled(range(8), quick=3))
 def test_where_a_call_alone_nearly_takes_the_target_a_little_noise_means_many_jobs(seed: int) -> None:
     machine = Machine(tight, seed)
     machine.run(800)
@@ -109,7 +110,7 @@ def test_where_a_call_alone_nearly_takes_the_target_a_little_noise_means_many_jo
     assert machine.rate(500) >= 0.8 * best(tight)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sampled(range(8), quick=3))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_batches_stay_within_the_target(shape: str, seed: int) -> None:
     machine = Machine(SHAPES[shape], seed)
@@ -120,7 +121,7 @@ def test_batches_stay_within_the_target(shape: str, seed: int) -> None:
     assert max(times) <= TARGET * 1.5
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sampled(range(8), quick=3))
 def test_what_gains_nothing_from_batches_gets_small_ones(seed: int) -> None:
     machine = Machine(linear, seed)
     machine.run(800)
@@ -128,7 +129,7 @@ def test_what_gains_nothing_from_batches_gets_small_ones(seed: int) -> None:
     assert median(machine.sizes[-500:]) <= 5
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sampled(range(8), quick=3))
 def test_memory_that_is_too_small_is_found_once_and_remembered(seed: int) -> None:
     machine = Machine(small_memory, seed, memory=12)
     machine.run(800)
