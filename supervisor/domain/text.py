@@ -51,4 +51,4 @@ def like(name: str, known: Iterable[str]) -> str:
 
 def refuse_constant(constant: str) -> NoReturn:
     """For `json.loads(text, parse_constant=…)`, which would take NaN and Infinity for JSON. Raises ValueError."""
-    raise ValueError(f"{constant} is not valid JSON")
+    raise ValueError(f"{constant} is not part of JSON")

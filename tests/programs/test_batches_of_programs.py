@@ -150,12 +150,11 @@ def test_a_retry_that_is_asked_for_the_whole_batch_is_that_of_every_job(pair: Ma
 
 def test_a_payload_that_json_cannot_say_fails_alone(pair: MakePair, tmp_path: Path) -> None:
     made = raw(pair, tmp_path, "[result(job) for job in jobs]")
-    found = made.executor.run_batch([*claims({}), Claim(9, 1, "tag", "NaN", 1, None, 0)])
-    first, second = sorted(found, key=lambda one: one.job_id)
+    refused, other = made.executor.run_batch([*claims({}), Claim(9, 1, "tag", "NaN", 1, None, 0)])
 
-    assert (first.status, second.status) == (Status.DONE, Status.FAILED)
-    assert second.failure is not None
-    assert second.failure.message == "the payload is not valid JSON: NaN is not part of JSON"
+    assert (refused.job_id, refused.status, other.status) == (9, Status.FAILED, Status.DONE)
+    assert refused.failure is not None
+    assert refused.failure.message == "the payload is not valid JSON: NaN is not part of JSON"
 
 
 def test_a_program_that_takes_one_job_at_a_time_is_refused_in_words(pair: MakePair, tmp_path: Path) -> None:
