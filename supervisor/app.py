@@ -17,7 +17,7 @@ from supervisor.config import Settings, alerts, load, priorities
 from supervisor.config.hosts import of_host, own_host
 from supervisor.config.schedules import untaken
 from supervisor.domain.errors import ConfigError, StoreError
-from supervisor.domain.text import like
+from supervisor.domain.text import no_pool
 from supervisor.engine import open_engine
 from supervisor.ops.doctor.environment import names
 from supervisor.ops.doctor.place import file_system
@@ -176,9 +176,7 @@ def only(settings: Settings, names: tuple[str, ...], host: str) -> Settings:
     """The settings with only these pools, or all without names, as far as they run on this host. Raises ConfigError."""
     unknown = [name for name in names if name not in settings.pools]
     if unknown:
-        where, known = settings.path, ", ".join(settings.pools)
-        meant = ((name, like(name, settings.pools)) for name in unknown)
-        raise ConfigError([f"{where}: there is no pool {name!r}; there are {known}{hint}" for name, hint in meant])
+        raise ConfigError([f"{settings.path}: {no_pool(name, settings.pools)}" for name in unknown])
     return settings._replace(pools=of_host(settings.pools, names, host))
 
 

@@ -11,7 +11,6 @@ import sys
 import termios
 from collections import Counter
 from contextlib import suppress
-from itertools import islice
 from typing import Any, cast
 
 import h11
@@ -55,7 +54,7 @@ class Connection(H11Protocol):
             mine = [other for other in self._strangers() if other.whose == self.whose]
             if len(mine) >= MOST_STRANGERS:
                 old = (other for other in mine if other._made < self._made - YOUNG and not other._has_sent_more())
-                for oldest in islice(old, 1):
+                if (oldest := next(old, None)) is not None:
                     oldest.give_way()
         if len(self.connections) > MOST and not self._made_room():
             transport.write(FULL)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from supervisor.config.lines import Key, Lines
+from supervisor.domain.text import like
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _LONGEST = 300  # characters of one problem's text; a line should be quick to read
@@ -46,17 +47,15 @@ class Report:
 
     def add_unknown(self, at: Key, known: Iterable[str], otherwise: str = "") -> None:
         """A key that does not exist there, with the one that was probably meant, or a hint."""
-        import difflib
-
-        name = str(at[-1])
-        known = list(known)
+        name, known = str(at[-1]), list(known)
         meant = _SYNONYMS.get(name)
-        near = [meant] if meant in known else difflib.get_close_matches(name, known, n=1)
         if name in self.homes:
-            hint = f"it belongs in {self.homes[name]}"
+            hint = f"; it belongs in {self.homes[name]}"
+        elif meant in known:
+            hint = f"; did you mean {meant}?"
         else:
-            hint = f"did you mean {near[0]}?" if near else otherwise
-        self.add(at, f"unknown key; {hint}" if hint else "unknown key")
+            hint = like(name, known) or (f"; {otherwise}" if otherwise else "")
+        self.add(at, f"unknown key{hint}")
 
     def sentences(self, file: str, text: str) -> list[str]:
         """`supervisor.toml:12: pools.tag.timeout: what is wrong`, in the order of the file."""

@@ -41,6 +41,12 @@ def untaken(type_: str, known: Iterable[str]) -> str:
     return f"no pool takes the type {type_}{like(type_, sorted(known))}"
 
 
+def no_pool(name: str, pools: Iterable[str]) -> str:
+    """That there is no pool with this name, with those that there are."""
+    known = list(pools)
+    return f"there is no pool {name!r}; there are {', '.join(known)}{like(name, known)}"
+
+
 def like(name: str, known: Iterable[str]) -> str:
     """`; did you mean tag?`, for the end of a sentence, if one of these is nearly the same; otherwise empty."""
     import difflib  # imported here: only needed for misspelt names

@@ -16,7 +16,7 @@ from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Job, Status
 from supervisor.domain.priority import high_enough
-from supervisor.domain.text import like, text_of, untaken
+from supervisor.domain.text import no_pool, text_of, untaken
 from supervisor.ops.hosts import check_hosts, require_hosts, require_pool
 from supervisor.ops.posted import Seen, living, pools_of, seen, types_taken
 from supervisor.store.base import Filter, Operations, Planned, SupervisorRecord
@@ -156,7 +156,7 @@ def check_scale(operations: Operations, pool: str, workers: int | None, configur
     controls = operations.controls.current()
     stale = workers is None and (pool in controls.sizes or controls.hosts_of("workers", pool))
     if known and pool not in known and not stale:
-        raise UnknownPool([f"there is no pool {pool!r}; there are {', '.join(sorted(known))}{like(pool, known)}"])
+        raise UnknownPool([no_pool(pool, sorted(known))])
 
 
 def pause(

@@ -72,6 +72,13 @@ def pool(site: Site, name: str = "model") -> dict[str, Any]:
     return next(pool for pool in json.loads(site.command("status", "--json").stdout)["pools"] if pool["name"] == name)
 
 
+def serving_first_version(make_site: MakeSite, config: str = POOL, jobs: str = JOBS) -> Site:
+    site = make_site(config, jobs)
+    site.start()
+    assert version(site) == 1
+    return site
+
+
 def serving(site: Site) -> set[int]:
     return {worker.pid for worker in site.workers("model-") if worker.state in (2, 3)}
 
@@ -100,9 +107,7 @@ def kill_those_that_serve(site: Site) -> None:
     ),
 )
 def test_new_code_that_ends_its_process_is_code_that_cannot_be_loaded(make_site: MakeSite, end: str, why: str) -> None:
-    site = make_site(POOL, JOBS)
-    site.start()
-    assert version(site) == 1
+    site = serving_first_version(make_site)
     code(site, 2, end)
     told = reload(site, "--wait")
     assert told.returncode == 1
@@ -122,9 +127,7 @@ def test_new_code_that_ends_its_process_is_code_that_cannot_be_loaded(make_site:
 @pytest.mark.fault(110)
 @pytest.mark.parametrize("start", ['start = "spawn"', "preload = false"])
 def test_so_is_such_code_without_an_image(make_site: MakeSite, start: str) -> None:
-    site = make_site(f"{POOL}{start}\n", JOBS)
-    site.start()
-    assert version(site) == 1
+    site = serving_first_version(make_site, f"{POOL}{start}\n")
     code(site, 2, "at_canary = leave")
     told = reload(site, "--wait")
     assert (told.returncode, "failed: the worker's process ended with exit code 3" in told.stderr) == (1, True)
@@ -135,9 +138,8 @@ def test_so_is_such_code_without_an_image(make_site: MakeSite, start: str) -> No
 @pytest.mark.parametrize("end", sampled(["leave", "kill_template", "give_up"], quick=2))
 def test_with_memory_for_one_worker_the_old_one_serves_on(make_site: MakeSite, end: str) -> None:
     one = POOL.replace("workers = 2", "workers = 1").replace("canary = { payload = {} }\n", "")
-    site = make_site('[machine]\nmemory = "120MiB"\n' + one, JOBS.replace("SIZE, VERSION = 1", "SIZE, VERSION = 50"))
-    site.start()
-    assert version(site) == 1
+    jobs = JOBS.replace("SIZE, VERSION = 1", "SIZE, VERSION = 50")
+    site = serving_first_version(make_site, '[machine]\nmemory = "120MiB"\n' + one, jobs)
     code(site, 2, f"at_set_up = {end}", size=50)
     told = reload(site, "--wait")
     assert (told.returncode, "set-up failed" in told.stderr) == (1, True)
@@ -155,9 +157,7 @@ def test_with_memory_for_one_worker_the_old_one_serves_on(make_site: MakeSite, e
 
 @pytest.mark.fault(111)
 def test_new_code_that_kills_its_templates_leaves_the_old_one_in_use(make_site: MakeSite) -> None:
-    site = make_site(POOL, JOBS)
-    site.start()
-    assert version(site) == 1
+    site = serving_first_version(make_site)
     code(site, 2, "at_canary = kill_template")
     told = reload(site, "--wait")
     why = "new code cannot be loaded: canary failed: the template it was forked from died"
@@ -181,9 +181,7 @@ def test_new_code_that_kills_its_templates_leaves_the_old_one_in_use(make_site: 
 def test_a_pool_whose_set_up_kills_its_template_stops_no_other_pool_of_the_module(make_site: MakeSite) -> None:
     other = '[pools.other]\nhandler = "jobs:other"\nworkers = 1\ncanary = { payload = {} }\n'
     more = "\ndef other(payload, ctx):\n    time.sleep(0.3 if not ctx.job_id else 0)\n    return VERSION\n"
-    site = make_site(POOL + other, JOBS + more)
-    site.start()
-    assert version(site) == 1
+    site = serving_first_version(make_site, POOL + other, JOBS + more)
     code(site, 2, "at_canary = kill_template" + more)
     told = reload(site, "--wait", "--timeout", "20s")
     assert (told.returncode, "model: new code cannot be loaded: canary failed" in told.stderr) == (1, True)
@@ -197,9 +195,7 @@ def test_a_pool_whose_set_up_kills_its_template_stops_no_other_pool_of_the_modul
 def test_a_failure_of_a_superseded_version_does_not_count_for_the_current_one(
     make_site: MakeSite, hanging: str
 ) -> None:
-    site = make_site(POOL.replace("20s", "3s"), JOBS)
-    site.start()
-    assert version(site) == 1
+    site = serving_first_version(make_site, POOL.replace("20s", "3s"))
     code(site, 2, hanging)
     reload(site)
     if "canary" in hanging:
@@ -219,9 +215,7 @@ def test_a_failure_of_a_superseded_version_does_not_count_for_the_current_one(
 
 @pytest.mark.fault(112)
 def test_a_reload_during_a_hanging_canary_costs_no_worker_of_the_old_code(make_site: MakeSite) -> None:
-    site = make_site(POOL, JOBS)
-    site.start()
-    assert version(site) == 1
+    site = serving_first_version(make_site)
     before = wait_for(lambda: len(found := serving(site)) == 2 and found, "both workers")
     code(site, 2, "at_canary = hang")
     reload(site)
@@ -234,9 +228,7 @@ def test_a_reload_during_a_hanging_canary_costs_no_worker_of_the_old_code(make_s
 
 @pytest.mark.fault(112)
 def test_a_superseded_version_that_is_ready_later_does_not_end_the_old_code(make_site: MakeSite) -> None:
-    site = make_site(POOL, JOBS)
-    site.start()
-    assert version(site) == 1
+    site = serving_first_version(make_site)
     code(site, 2, "def at_canary(): time.sleep(3)")
     reload(site)
     [late] = wait_for(lambda: [w.pid for w in site.workers("model-") if w.pid and w.state == 1], "the canary")
