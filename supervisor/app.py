@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from supervisor.supervision.burst import Burst, Observer
 from supervisor.supervision.supervisor import Supervisor
 from supervisor.system import failpoints, standard
 from supervisor.system.channel import Channel
-from supervisor.system.scoreboard import ADMIN_SLOT, Scoreboard
+from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.trust import folder_problem, owner_of
 from supervisor.telemetry import configure, events
 
@@ -104,10 +104,10 @@ def run(
         node=engine.ownership.node,
     )
 
-    def serve_admin(settings: Settings, channel: Channel, listening: socket.socket) -> int:
+    def serve_admin(settings: Settings, channel: Channel, listening: socket.socket, wakes: Mapping[str, int]) -> int:
         from supervisor.admin.entry import become  # in the child only: no other process loads a web framework
 
-        return become(settings, engine, board.slot(ADMIN_SLOT), channel, listening, identity)
+        return become(settings, engine, board, channel, listening, wakes, identity)
 
     return Supervisor(
         settings,

@@ -21,6 +21,7 @@ from supervisor.telemetry import events
 MOST = 600  # connections at once
 MOST_STRANGERS = 100  # connections per address, or per user at a Unix socket, that have not shown a token
 YOUNG = 2.0  # seconds in which a new one is not closed for that
+LAST = 0.1  # seconds for a first request, or one that has arrived, when the process is about to end
 LIMITS = {
     "head": 10.0,  # seconds until a request's header is complete
     "body": 30.0,  # its body; of a file, each of its pieces
@@ -43,6 +44,7 @@ class Connection(H11Protocol):
         self._since = self._made = self.loop.time()
         self.whose: object = None
         self.lingering = False
+        self._ending = False
         self._was_known = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
@@ -69,7 +71,7 @@ class Connection(H11Protocol):
 
     def _has_sent_more(self) -> bool:
         """Whether it waits for us: something that it has sent was not read yet."""
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # it is closed
             raw = self.transport.get_extra_info("socket")
             return bool(int.from_bytes(fcntl.ioctl(raw, termios.FIONREAD, bytes(4)), sys.byteorder))
         return False
@@ -98,9 +100,21 @@ class Connection(H11Protocol):
         _ = self.is_known  # remember it: the next request has a new scope
         if not self.lingering:
             super().data_received(data)
+            if self._ending and self.cycle is not None:
+                self.cycle.keep_alive = False
 
     def shutdown(self) -> None:
-        """The process is about to end: close event streams, which would never end."""
+        """The process is about to end. A request that was sent before the client could know is still answered: if its
+        connection were closed with unread data, the kernel would reset it.
+        """
+        self._ending = True
+        if self.cycle is None or (self.cycle.response_complete and self._has_sent_more()):
+            self.loop.call_later(LAST, self._end)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        """Close event streams, too, which would never end."""
         super().shutdown()
         if self.cycle is not None and self.cycle.response_started:
             self.transport.close()
@@ -144,7 +158,8 @@ def _whose(transport: asyncio.Transport) -> object:
 
 
 class Parting:
-    """A transport that delivers the final answer to a client that is still sending.
+    """A transport that sends what is written together, such as head and body of an answer, at once, and that delivers
+    the final answer to a client that is still sending.
 
     If it were closed with unread data, the kernel would reset the connection, and the answer could be lost. So it is
     half closed, and what still arrives is discarded for a short time.
@@ -153,6 +168,17 @@ class Parting:
     def __init__(self, transport: asyncio.Transport, connection: Connection) -> None:
         self._transport = transport
         self._connection = connection
+        self._written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self._written.append(data)
+        if len(self._written) == 1:
+            self._connection.loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        written, self._written = self._written, []
+        if written:
+            self._transport.write(b"".join(written))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -161,6 +187,7 @@ class Parting:
         return self._connection.lingering or self._transport.is_closing()
 
     def close(self) -> None:
+        self._send()
         if self._connection.conn.their_state is not h11.SEND_BODY or self._transport.is_closing():
             self._transport.close()
         elif not self._connection.lingering:

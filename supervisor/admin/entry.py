@@ -6,8 +6,10 @@ import asyncio
 import gc
 import signal
 import socket
+from collections.abc import Mapping
 
 from supervisor.admin.access import AccessMiddleware
+from supervisor.admin.api.plain_requests import PlainRequests
 from supervisor.admin.app import make_app
 from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import keys_of
@@ -17,15 +19,16 @@ from supervisor.admin.spool_sweep import SpoolSweep
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.uploads import Uploads
+from supervisor.admin.waking import Waking
 from supervisor.admin.watch import Watch
 from supervisor.client.asynchronous import AsyncQueue
 from supervisor.config.settings import Settings
 from supervisor.domain.url import without_password
 from supervisor.ops.spool import folder_of
 from supervisor.store.base import Engine
-from supervisor.system import signals
+from supervisor.system import settled_notice, signals
 from supervisor.system.channel import Channel
-from supervisor.system.slot import Slot
+from supervisor.system.scoreboard import ADMIN_SLOT, Scoreboard
 from supervisor.system.spool import Spool
 
 _FAREWELL = 0.5  # seconds
@@ -33,9 +36,18 @@ IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.
 
 
 def become(
-    settings: Settings, engine: Engine, slot: Slot, channel: Channel, listening: socket.socket, supervisor: str
+    settings: Settings,
+    engine: Engine,
+    board: Scoreboard,
+    channel: Channel,
+    listening: socket.socket,
+    wakes: Mapping[str, int],
+    supervisor: str,
 ) -> int:
-    """Serve until the `supervisor`, given by its id, ends or requests it. Returns the exit code."""
+    """Serve until the `supervisor`, given by its id, ends or requests it. Returns the exit code.
+
+    `wakes` maps a pool to the eventfd on which its idle workers sleep.
+    """
     signals.Inbox(obeyed=(), ignored=IGNORED)
     signals.unblock_all()
     assert settings.admin is not None
@@ -44,9 +56,11 @@ def become(
     except (OSError, ValueError) as error:
         channel.send({"problem": str(error)})
         return 1
+    settled_notice.listen()
     executor = StoreExecutor(engine)
     queue = AsyncQueue(settings.database, create=False, listen_database=settings.listen_database)
-    requests = Requests(queue, executor, settings.types, settings.max_waiting)
+    waking = Waking(board, wakes, {name: pool.types for name, pool in settings.pools.items()})
+    requests = Requests(queue, executor, settings.types, settings.max_waiting, waking.wake)
     streams = JobStreams(queue, executor)
     uploads = _uploads(settings, engine)
     state = AppState(
@@ -61,12 +75,12 @@ def become(
         uploads=uploads,
     )
 
-    def leave() -> None:
-        requests.leave()
+    def leave(seconds: float) -> None:
         streams.end()
+        loop.call_later(seconds, requests.leave)
 
-    app = AccessMiddleware(make_app(state), keys, settings.admin)
-    server = Server(app, listening, channel, slot, leave=leave)
+    app = AccessMiddleware(PlainRequests(make_app(state), state), keys, settings.admin)
+    server = Server(app, listening, channel, board.slot(ADMIN_SLOT), leave=leave)
     gc.collect()
     gc.freeze()  # the imported modules stay in memory
     # No asyncio runner: it would wait for threads that hang in a database call.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from supervisor.admin.availability import Availability
@@ -44,7 +44,7 @@ class Requests:
     """Those of one admin process. Threads and connections are made for the first one.
 
     `types` are those of the configured pools; `max_waiting` says for which of them requests are refused while how many
-    jobs wait.
+    jobs wait. `wake` wakes workers for jobs that were inserted.
     """
 
     def __init__(
@@ -53,11 +53,13 @@ class Requests:
         executor: StoreExecutor,
         types: Collection[str] = (),
         max_waiting: Mapping[str, int] | None = None,
+        wake: Callable[[list[NewJob]], object] = lambda jobs: None,
     ) -> None:
         self.availability = Availability(executor, types)
         self._queue = queue
         self._executor = executor
         self._max_waiting = max_waiting or {}
+        self._wake = wake
         self._results: set[asyncio.Task[Any]] = set()
         self._leaving = False
 
@@ -81,7 +83,7 @@ class Requests:
         try:
             job_id, new = await self._enqueue(job, file)
             try:
-                return job_id, await self._result(job_id, deadline, wait, left)
+                return job_id, await self._result(job_id, deadline, wait, left, new=new)
             except ClientGone:
                 if cancel and new:
                     await cancel_job(self._queue, job_id)
@@ -106,8 +108,10 @@ class Requests:
         finally:
             left.cancel()
 
-    async def _result(self, job_id: int, deadline: float, wait: float, left: asyncio.Future[object]) -> Any:
-        result = asyncio.ensure_future(result_of_job(self._queue, job_id, deadline))
+    async def _result(
+        self, job_id: int, deadline: float, wait: float, left: asyncio.Future[object], *, new: bool = False
+    ) -> Any:
+        result = asyncio.ensure_future(result_of_job(self._queue, job_id, deadline, new=new))
         self._results.add(result)
         if self._leaving:
             result.cancel()
@@ -134,9 +138,9 @@ class Requests:
     async def _enqueue(self, job: NewJob, file: Received | None) -> Put:
         wanted = job._replace(max_waiting=self._max_waiting.get(job.type))
         if file is None:
-            return await enqueue(self._queue, lambda: wanted)
+            return await enqueue(self._queue, lambda: wanted, put_each=self._put_each)
         try:
-            job_id, new = await enqueue(self._queue, lambda: wanted)
+            job_id, new = await enqueue(self._queue, lambda: wanted, put_each=self._put_each)
         except _NOT_INSERTED:
             await file.discard()
             raise
@@ -148,6 +152,11 @@ class Requests:
         else:
             await file.discard()
         return job_id, new
+
+    def _put_each(self, jobs: list[NewJob]) -> list[Put | Exception]:
+        answers = self._queue._queue._put_each(jobs)
+        self._wake([job for job, answer in zip(jobs, answers, strict=True) if isinstance(answer, tuple) and answer[1]])
+        return answers
 
     def leave(self) -> None:
         """The process is about to end: nobody waits any longer."""

@@ -26,11 +26,11 @@ LARGEST_HEAD = 32 << 10  # bytes
 
 class Server(uvicorn.Server):
     """Serves `app` on a listening socket until the supervisor requests the end or its channel closes: then `leave` is
-    called, to end what would wait for longer than is left.
+    called with the seconds that are left to finish answers, to end what would take longer.
     """
 
     def __init__(
-        self, app: ASGIApp, listening: socket.socket, channel: Channel, slot: Slot, *, leave: Callable[[], None]
+        self, app: ASGIApp, listening: socket.socket, channel: Channel, slot: Slot, *, leave: Callable[[float], None]
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -75,12 +75,28 @@ class Server(uvicorn.Server):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._told.wait(), LOOK if self.server_state.connections else BEAT)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Connections that are not accepted yet wait for the next process. Those that were have three turns of the loop
+        to become known to the server: closed before, it would drop them.
+        """
+        loop = asyncio.get_running_loop()
+        for serving in self.servers:
+            for listening in serving.sockets:
+                loop.remove_reader(listening.fileno())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await super().shutdown(sockets)
+
     def _hear(self) -> None:
-        told = any("leave" in message for message, _ in self._channel.receive())
-        if told or self._channel.closed:
+        told = [message["leave"] for message, _ in self._channel.receive() if "leave" in message]
+        if self._channel.closed:
             asyncio.get_running_loop().remove_reader(self._channel.fileno())
+            told.append(0.0)
+        if told:
+            seconds = min(told)
+            self.config.timeout_graceful_shutdown = FAREWELL + round(seconds)
             self.should_exit = True
-            self._leave()
+            self._leave(seconds)
             self._told.set()
 
 

@@ -6,15 +6,15 @@ import asyncio
 import functools
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from supervisor.client import requests
-from supervisor.client.lanes import WRITER, Put
+from supervisor.client.lanes import WRITER, Put, PutEach
 from supervisor.client.requests import give_up, result_of
+from supervisor.client.watcher import Listener
 from supervisor.domain.errors import JobFailed, WaitTimeout
 from supervisor.domain.intake import require_same, waiting_limit
-from supervisor.domain.job import NewJob, Status
+from supervisor.domain.job import JobEvent, NewJob, Status
 
 if TYPE_CHECKING:
     from supervisor.client.asynchronous import AsyncQueue
@@ -27,7 +27,7 @@ async def run(queue: AsyncQueue, wanted: Callable[[], NewJob], timeout: float | 
     deadline = None if limit is None else asyncio.get_running_loop().time() + limit
     job_id, new = await enqueue(queue, wanted, cancel=cancel)
     try:
-        return await result_of_job(queue, job_id, deadline)
+        return await result_of_job(queue, job_id, deadline, new=new)
     except TimeoutError:
         if cancel and new:
             await cancel_job(queue, job_id)
@@ -42,9 +42,11 @@ async def run(queue: AsyncQueue, wanted: Callable[[], NewJob], timeout: float | 
         raise
 
 
-async def enqueue(queue: AsyncQueue, wanted: Callable[[], NewJob], *, cancel: bool = False) -> Put:
+async def enqueue(
+    queue: AsyncQueue, wanted: Callable[[], NewJob], *, cancel: bool = False, put_each: PutEach | None = None
+) -> Put:
     """`put` for the job that `wanted` returns, in the thread of those that write. If the task that awaits it is
-    cancelled, so is its job, with `cancel`.
+    cancelled, so is its job, with `cancel`. `put_each` takes the place of the queue's.
     """
     made: list[NewJob] = []
 
@@ -53,7 +55,7 @@ async def enqueue(queue: AsyncQueue, wanted: Callable[[], NewJob], *, cancel: bo
         return made[0]
 
     writer = queue._queue._lanes[WRITER]
-    begun = writer.insert(new_job, queue._queue._put_each)
+    begun = writer.insert(new_job, put_each or queue._queue._put_each)
     try:
         job_id, new = await asyncio.wrap_future(begun)
     except asyncio.CancelledError:
@@ -65,16 +67,33 @@ async def enqueue(queue: AsyncQueue, wanted: Callable[[], NewJob], *, cancel: bo
     return job_id, new
 
 
-async def result_of_job(queue: AsyncQueue, job_id: int, deadline: float | None) -> Any:
+async def result_of_job(queue: AsyncQueue, job_id: int, deadline: float | None, *, new: bool = False) -> Any:
     """Raises JobFailed if it ends without a result; TimeoutError after the deadline, in seconds of the loop."""
     while True:
-        async with aclosing(queue._events(job_id, deadline)) as events:
-            async for event in events:
-                if event.status is Status.DONE:
-                    return event.result
+        event = await _end(queue, job_id, deadline, new)
+        if event.status is Status.DONE:
+            return event.result
         job = await queue.job(job_id)
         if job.status.finished:  # nobody has retried it in between
             return result_of(job)
+        new = False
+
+
+async def _end(queue: AsyncQueue, job_id: int, deadline: float | None, new: bool) -> JobEvent:
+    """How it ends; if it is not `new`, this is looked at before the deadline counts."""
+    loop, bell, watcher = asyncio.get_running_loop(), asyncio.Event(), queue._queue._watcher
+    listener = Listener(job_id, lambda: loop.call_soon_threadsafe(bell.set), only_end=True, just_made=new)
+    try:
+        watcher.attend(listener)
+        while True:
+            event = listener.take()
+            if event is not None and event.status.finished:
+                return event
+            async with asyncio.timeout_at(deadline if new or listener.event is not None else None):
+                await bell.wait()
+            bell.clear()
+    finally:
+        watcher.leave(listener)
 
 
 async def cancel_job(queue: AsyncQueue, job_id: int) -> None:

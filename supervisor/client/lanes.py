@@ -18,6 +18,8 @@ from supervisor.domain.job import NewJob
 Answer = TypeVar("Answer")
 Put = tuple[int, bool]
 """The id of a job, and whether it is new."""
+PutEach = Callable[[list[NewJob]], list[Put | Exception]]
+"""Inserts jobs. See `Producer.put_each`."""
 
 WRITER, READER, LISTER = "writer", "reader", "lister"  # as the connections of a queue
 
@@ -46,9 +48,7 @@ class Lane:
         self._add(_Call(future, work))
         return future
 
-    def insert(
-        self, new: Callable[[], NewJob], put_each: Callable[[list[NewJob]], list[Put | Exception]]
-    ) -> Future[Put]:
+    def insert(self, new: Callable[[], NewJob], put_each: PutEach) -> Future[Put]:
         """Insert the job that `new` returns, with others that wait, by one call of `put_each`."""
         future: Future[Put] = Future()
         self._add(_Insertion(future, new, put_each))
@@ -87,7 +87,7 @@ class _Call(NamedTuple):
 class _Insertion(NamedTuple):
     future: Future[Put]
     new: Callable[[], NewJob]
-    put_each: Callable[[list[NewJob]], list[Put | Exception]]
+    put_each: PutEach
 
 
 def _serve(calls: SimpleQueue[_Call | _Insertion]) -> None:

@@ -27,20 +27,30 @@ if TYPE_CHECKING:
     from supervisor.store.base import ChangeFeed, Producer
 
 _LINGER = 1.0  # seconds without listeners after which the thread of event loops ends
-_SAFETY = 1.0  # seconds between two checks without any hint: for a file that was replaced
-_UNHINTED = 0.02  # seconds between two checks where there are no hints
 _REST = 0.005  # seconds without checks after an error
 _SHORT = 0.002  # seconds
+_SOON = 0.05  # seconds
 
 
 class Listener:
     """Somebody who waits for news of a job. `ring` is called when there are any, in the thread of whoever leads; it
-    must not block.
+    must not block. With `only_end`, news are how the job is at first, and its end; of a job that was `just_made`, only
+    its end.
     """
 
-    def __init__(self, job_id: int, ring: Callable[[], object], event: JobEvent | None = None) -> None:
+    def __init__(
+        self,
+        job_id: int,
+        ring: Callable[[], object],
+        event: JobEvent | None = None,
+        *,
+        only_end: bool = False,
+        just_made: bool = False,
+    ) -> None:
         self.job_id = job_id
         self.event = event  # the last one seen
+        self.just_made = just_made
+        self._only_end = only_end
         self._ring = ring
         self._news: deque[JobEvent | StoreError | JobNotFound] = deque(maxlen=1)  # the latest: taken in another thread
 
@@ -48,11 +58,14 @@ class Listener:
         """`None`: there is no such job."""
         if news is not None and news == self.event:
             return
+        known = self.just_made or self.event is not None
         if news is None:
-            self._news.append(JobNotFound(self.job_id, deleted=self.event is not None))
+            self._news.append(JobNotFound(self.job_id, deleted=known))
         else:
             if not isinstance(news, StoreError):
                 self.event = news
+                if self._only_end and known and not news.status.finished:
+                    return
             self._news.append(news)
         with contextlib.suppress(RuntimeError):  # its event loop was closed
             self._ring()
@@ -174,7 +187,7 @@ class Watcher:
                 return
             others.add(listener)
             self._new.add(listener)
-            if self._watch is not None:
+            if self._watch is not None and not (listener.just_made and self._watch.looks_soon):
                 self._watch.wake()
 
     def attend(self, listener: Listener) -> None:
@@ -200,6 +213,8 @@ class Watcher:
                         watch.sleep()
                         continue
                     watch.pause()
+                    if self._listeners and not watch.ended:
+                        continue  # since then somebody has come, who relied on a look
                     if not watch.ended:
                         watch.linger()
                     if self._is_over(watch):
@@ -273,6 +288,12 @@ class _Watch:
         self._rest = 0.0  # seconds without checks that are due
         self._pace = Pace()
         self._window: HintWindow | None = None
+
+    @property
+    def looks_soon(self) -> bool:
+        """Whether it looks within a moment anyway."""
+        feed = self._feed
+        return self._version is not None and feed is not None and feed.unhinted <= _SOON
 
     def wake(self) -> None:
         """To be called while it is the watcher's, under the watcher's lock."""
@@ -351,7 +372,7 @@ class _Watch:
         due = window.next_after(now)
         if due is not None:
             return due - now
-        return _UNHINTED if feed.fileno() is None else _SAFETY
+        return feed.unhinted
 
     def _sleep(self, seconds: float, until: float | None = None, feed: ChangeFeed | None = None) -> bool:
         """Until somebody wakes it, or the feed has a hint: then returns True."""

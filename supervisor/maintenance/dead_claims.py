@@ -9,6 +9,7 @@ from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.maintenance.counting import Counter
 from supervisor.store.base import ClaimLocks
+from supervisor.system import settled_notice
 
 Decide = Callable[[list[Claim]], list[Settlement]]
 
@@ -36,6 +37,7 @@ class DeadClaims:
         except LeaseHeld:
             del self._decided[incarnation]
             raise
+        settled_notice.notify()
         del self._decided[incarnation]
         self._counter.settled(settlements, count, now, worker=name)
         return count, settlements

@@ -269,6 +269,10 @@ class ChangeFeed(Protocol):
     @property
     def problem(self) -> str: ...
 
+    @property
+    def unhinted(self) -> float:
+        """The seconds after which something may have been committed without a hint."""
+
     def fileno(self) -> int | None:
         """Readable when there are hints; None where there never are."""
 

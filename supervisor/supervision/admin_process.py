@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from supervisor.config.settings import AdminSettings, Settings
 from supervisor.supervision.supervised_process import SupervisedProcess
+from supervisor.system import settled_notice
 from supervisor.system.channel import Channel
 from supervisor.system.listening import Listening
 from supervisor.telemetry import events
 
-Serve = Callable[[Settings, Channel, socket.socket], int]
-"""Runs in the child with its end of the channel and the listening socket; returns the exit code."""
+Serve = Callable[[Settings, Channel, socket.socket, Mapping[str, int]], int]
+"""Runs in the child with its end of the channel, the listening socket, and the eventfds on which the idle workers of
+pools sleep; returns the exit code.
+"""
 
 RETRY = 10.0  # seconds between two attempts to bind an address that is in use
 STARTING = 60.0  # seconds for its imports
 GRACE = 3.0  # seconds to finish its answers; it takes 2 at most
+_FINISH = 2.0  # seconds more for the results of requests, before a successor serves new ones
 
 
 class AdminProcess:
     """Keeps an admin process running as `[admin]` configures it. Times are monotonic seconds.
 
-    A failure here does not delay any job: it is logged, shown by `status`, and retried.
+    A failure here does not delay any job: it is logged, shown by `status`, and retried. `wakes` returns the eventfds on
+    which the idle workers of each pool sleep.
     """
 
-    def __init__(self, serve: Serve, process: SupervisedProcess) -> None:
+    def __init__(self, serve: Serve, process: SupervisedProcess, wakes: Callable[[], Mapping[str, int]]) -> None:
         self._serve = serve
         self._process = process
+        self._wakes = wakes
         self._log = events(process="supervisor")
         self._settings: Settings | None = None
         self._listening: Listening | None = None
@@ -41,7 +47,7 @@ class AdminProcess:
         if before is None or self._admin is None or before.listen != self._admin.listen:
             self._close_socket()
         if self._process.is_running():
-            self._process.dismiss(GRACE)
+            self._process.dismiss(GRACE, finish=_FINISH)
         self._next_try = 0.0
         self._problem = ""
 
@@ -57,9 +63,9 @@ class AdminProcess:
         listening = self._listen(settings.admin, now)
         if listening is not None:
             run = self._serve
-            self._process.start(
-                lambda channel: run(settings, channel, listening.socket), now, keep=[listening.socket.fileno()]
-            )
+            wakes = self._wakes()
+            keep = [listening.socket.fileno(), *settled_notice.kept_to_listen(), *wakes.values()]
+            self._process.start(lambda channel: run(settings, channel, listening.socket, wakes), now, keep=keep)
 
     @property
     def due_at(self) -> float | None:

@@ -41,6 +41,10 @@ class Pools(dict[str, Pool]):
         """What the maintainer must know about the pools that take jobs."""
         return {name: _info(pool) for name, pool in self.items() if not pool.closing}
 
+    def wakes(self) -> dict[str, int]:
+        """The eventfds on which the idle workers of the pools sleep that take jobs."""
+        return {name: pool.wake for name, pool in self.items() if not pool.closing}
+
     def leaving(self) -> dict[str, LockTimes]:
         """The lock times of closing pools, whose workers finish their jobs."""
         return {name: _info(pool).locks for name, pool in self.items() if pool.closing}

@@ -109,11 +109,11 @@ class SupervisedProcess:
         if self._pidfd >= 0:
             ending.send_signal(self._pidfd, signal.SIGKILL)
 
-    def dismiss(self, patience: float) -> None:
-        """Ask it to finish within `patience` seconds; then it is killed."""
-        self.send({"leave": True})
+    def dismiss(self, patience: float, *, finish: float = 0.0) -> None:
+        """Ask it to end. It has `finish` seconds for what it has begun, and is killed after `patience` more."""
+        self.send({"leave": finish})
         if self._leave_by is None:
-            self._leave_by = time.monotonic() + patience
+            self._leave_by = time.monotonic() + finish + patience
 
     def retire(self) -> None:
         """Kill it now, for a successor with new orders."""

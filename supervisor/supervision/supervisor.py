@@ -36,7 +36,7 @@ from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.watchdog import cancel, watch
 from supervisor.supervision.worker_output import Outputs
-from supervisor.system import kernel, lifeline, memory_limit, signals
+from supervisor.system import kernel, lifeline, memory_limit, settled_notice, signals
 from supervisor.system.channel import Message
 from supervisor.system.outlet import Outlet
 from supervisor.system.reactor import Reactor
@@ -80,9 +80,9 @@ class Supervisor:
         self._admin = SupervisedProcess("admin", self.board, ADMIN_SLOT, self._reactor, starting=STARTING)
         slots = Slots(self.board)
         self._client = MaintainerClient(self.engine, self.board, slots, self._maintainer)
-        self._admin_process = AdminProcess(self.serve_admin, self._admin)
         self._health = DatabaseHealth(self.engine.ownership.writers(), self.owner, waits=self.burst is None)
         self._pools = Pools()
+        self._admin_process = AdminProcess(self.serve_admin, self._admin, self._pools.wakes)
         self._templates = Templates(self.record.id, self.engine, self.board, self._reactor)
         self._outputs = Outputs(
             self._reactor, self._outlet, lambda: [w.output for w in self._pools.workers() if w.output]
@@ -150,6 +150,7 @@ class Supervisor:
     def _start(self) -> None:
         kernel.become_subreaper()
         lifeline.hold()
+        settled_notice.hold()
         configure(self.settings.log.format, self.settings.log.level, cast("TextIO", self._outlet))
         self._inbox = signals.Inbox(
             obeyed=(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD),

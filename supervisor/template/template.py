@@ -30,6 +30,7 @@ from supervisor.system import (
     lifeline,
     released,
     run_log,
+    settled_notice,
     signals,
     standard,
 )
@@ -297,10 +298,11 @@ def _exec_worker(spec: WorkerSpec, board: Path) -> NoReturn:
     file = os.memfd_create("worker", 0)
     os.write(file, pickle.dumps((spec, board)))
     os.lseek(file, 0, os.SEEK_SET)
-    for descriptor in (spec.template.wakes[spec.pool.name], spec.template.news, spec.log, file):
+    notice = settled_notice.inherited()
+    for descriptor in (spec.template.wakes[spec.pool.name], spec.template.news, spec.log, file, *notice):
         os.set_inheritable(descriptor, True)
-    line = str(lifeline.keep_over_exec())
-    os.execv(sys.executable, [sys.executable, "-m", "supervisor.template.spawned", str(file), line])  # noqa: S606
+    inherited = [str(file), str(lifeline.keep_over_exec()), *map(str, notice)]
+    os.execv(sys.executable, [sys.executable, "-m", "supervisor.template.spawned", *inherited])  # noqa: S606
 
 
 def _reason(error: Exception) -> str:

@@ -11,6 +11,7 @@ from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Blocker, Claims, Engine, Exchange, JobSelector, WorkerRecord
+from supervisor.system import settled_notice
 from supervisor.system.claim_gate import ClaimGate
 from supervisor.system.slot import Slot
 from supervisor.worker.counting import Counter
@@ -80,6 +81,8 @@ class ClaimStore:
             exchange = store.settle_and_claim(owner, settlements, wanted, want, self.lock_time, now, posted=posted)
         except StoreBusy as error:
             raise self._explained(error, [settlement.job_id for settlement in settlements]) from None
+        if settlements:
+            settled_notice.notify()
         if exchange.registered:
             return exchange
         # A crash of the server has undone it, or somebody has deleted the row.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Claims, Engine, Exchange, JobSelector
+from supervisor.system import settled_notice
 
 _NO_JOBS = JobSelector((), "")
 
@@ -28,7 +29,11 @@ class SpareStore:
     def settle(self, settlements: Sequence[Settlement], now: float) -> Exchange | None:
         """None if this process must not use a store: the main thread will see why, and exit."""
         claims = self._open()
-        return None if claims is None else claims.settle_and_claim(self._owner, settlements, _NO_JOBS, 0, 0.0, now)
+        if claims is None:
+            return None
+        exchange = claims.settle_and_claim(self._owner, settlements, _NO_JOBS, 0, 0.0, now)
+        settled_notice.notify()
+        return exchange
 
     def show_progress(self, run: tuple[int, int], batch: int, fraction: float, text: str, now: float) -> None:
         """Store the progress of a run, (job, token), or of the `batch` of this size to which that belongs."""

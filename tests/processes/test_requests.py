@@ -9,7 +9,7 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
@@ -168,7 +168,9 @@ def test_clients_of_a_killed_service_ask_again_by_their_key_and_get_the_result_o
         kill(admin.pid if killed == "admin process" else supervisor.pid)
 
     lost = asyncio.run(ask(admin, all_there))
-    assert all(isinstance(one, httpx.TransportError) for one in lost)
+    # An admin process that outlives its supervisor for a moment still tells those who wait that their jobs are there.
+    answered = {one.status_code for one in lost if not isinstance(one, httpx.TransportError)}
+    assert answered <= ({202} if killed == "supervisor" else set())
     hit = [id_ for (id_,) in site.rows("SELECT id FROM jobs WHERE status = 'running'")]
     go.touch()
     if killed == "supervisor":
@@ -250,14 +252,32 @@ def test_a_running_job_whose_client_goes_away_is_cancelled_if_that_was_asked_for
         site.queue.wait(job, timeout=20)
 
 
+@contextlib.contextmanager
+def begun(site: Site, admin: Admin, path: str) -> Iterator[http.client.HTTPConnection]:
+    """A request that waits for a job of one second that has begun: one that is only claimed goes back to the queue."""
+    with contextlib.closing(http.client.HTTPConnection(*admin.address, timeout=20)) as connection:
+        headers = admin.bearer | {"Content-Type": "application/json"}
+        connection.request("POST", path, json.dumps({"seconds": 1}), headers)
+        [number] = wait_for(lambda: site.rows("SELECT id FROM jobs WHERE type = 'work'"), "the job")[0]
+        site.running_pid(number)
+        yield connection
+
+
+def test_a_client_that_waits_during_a_reload_gets_its_result(make_site: MakeSite) -> None:
+    site = make_site(FEW + ADMIN)
+    supervisor = site.start()
+    admin = admin_of(site, supervisor)
+    with begun(site, admin, "/run/work") as connection:
+        supervisor.send_signal(signal.SIGHUP)
+        assert connection.getresponse().status == 200
+    assert admin_of(site, supervisor, other_than=admin.pid).get("/healthz") == 200
+
+
 def test_a_client_that_waits_while_the_service_is_stopped_is_told_where_to_look(make_site: MakeSite) -> None:
     site = make_site(FEW + ADMIN)
     supervisor = site.start()
     admin = admin_of(site, supervisor)
-    with contextlib.closing(http.client.HTTPConnection(*admin.address, timeout=20)) as connection:
-        headers = admin.bearer | {"Content-Type": "application/json"}
-        connection.request("POST", "/run/work?cancel=true", json.dumps({"seconds": 1}), headers)
-        wait_for(lambda: site.rows("SELECT id FROM jobs WHERE status = 'running'"), "it to run")
+    with begun(site, admin, "/run/work?cancel=true") as connection:
         assert site.stop(supervisor, signal.SIGTERM) == 0
         answer = connection.getresponse()
         assert answer.status in (200, 202)

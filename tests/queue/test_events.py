@@ -19,7 +19,6 @@ from queue import SimpleQueue
 import pytest
 
 from supervisor import JobEvent, JobNotFound, Queue, Status, StoreError, WaitTimeout
-from supervisor.client import watcher
 from supervisor.store.base import ChangeFeed
 from supervisor.store.sqlite import changes
 from tests.queue.conftest import end, run
@@ -313,7 +312,7 @@ def test_nothing_stays_open_after_the_queue_and_the_last_who_reads(url: str, oth
 def test_the_end_is_noticed_by_the_commit_and_not_by_polling(
     queue: Queue, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher, "_SAFETY", 10.0)
+    monkeypatch.setattr(changes, "_SAFETY", 10.0)
     took = []
     for _ in range(4):  # a busy machine may take the writer away in the middle of a commit
         job_id = queue.enqueue("tag")

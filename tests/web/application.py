@@ -15,6 +15,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from supervisor.admin.api.plain_requests import PlainRequests
 from supervisor.admin.app import make_app
 from supervisor.admin.state import AppState
 
@@ -36,4 +37,4 @@ class Application:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         app = self.shared()
         app.state.state = self.state
-        await app(scope, receive, send)
+        await PlainRequests(app, self.state)(scope, receive, send)

@@ -90,7 +90,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 
     def run() -> None:
         loop = asyncio.new_event_loop()
-        serving = Server(application, listening, theirs, slot, leave=lambda: None)
+        serving = Server(application, listening, theirs, slot, leave=lambda seconds: None)
         loop.run_until_complete(serving.serve(sockets=[listening]))
         for left in list(serving.server_state.connections):  # a process of its own would just be gone
             left.transport.abort()
@@ -275,7 +275,7 @@ def test_it_ends_at_once_when_the_supervisor_says_so_or_is_gone(served: Served, 
         assert answer(stream, b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
         began = time.monotonic()
         if told == "leave":
-            served.ours.send({"leave": True})
+            served.ours.send({"leave": 0.0})
         else:
             served.ours.close()
         served.thread.join(10)
@@ -283,12 +283,38 @@ def test_it_ends_at_once_when_the_supervisor_says_so_or_is_gone(served: Served, 
         assert ended_after(idle, began) < FAREWELL
 
 
+def test_at_the_end_what_was_sent_before_is_answered(served: Served) -> None:
+    with served.connect() as busy, served.connect() as known:
+        assert answer(known, GET)
+        busy.sendall(b"GET /busy HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(0.2)  # meanwhile nothing is read
+        with served.connect() as new:
+            known.sendall(GET)
+            new.sendall(GET)
+            served.ours.send({"leave": 0.0})
+            for client in (busy, known, new):
+                assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+            began = time.monotonic()
+            assert max(ended_after(client, began) for client in (busy, known, new)) < FAREWELL
+
+
+def test_at_the_end_a_new_connection_has_a_moment_for_its_request(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LAST", FAREWELL - 1)
+    with served.connect() as known, served.connect() as new:
+        assert answer(known, GET)
+        served.ours.send({"leave": 0.0})
+        assert ended_after(known, time.monotonic()) < FAREWELL - 1
+        assert answer(new, GET).startswith(b"HTTP/1.1 200 ")
+
+
 def test_it_waits_for_nobody_who_does_not_listen_longer_than_a_moment(served: Served) -> None:
     with served.connect() as unread:
         unread.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         assert unread.recv(100)
         began = time.monotonic()
-        served.ours.send({"leave": True})
+        served.ours.send({"leave": 0.0})
         served.thread.join(20)
         assert time.monotonic() - began < FAREWELL + 3
 

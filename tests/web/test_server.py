@@ -140,6 +140,7 @@ def test_a_killed_admin_process_comes_back_and_no_worker_minds(make_site: MakeSi
     end = tmp_path / "end"
     job = site.queue.enqueue("work", {"until": str(end)})
     running = site.running_pid(job)
+    wait_for(lambda: len(site.workers("work")) == 2, "both workers")
     workers = sorted(worker.pid for worker in site.workers("work"))
     kill(admin.pid)
     successor = admin_of(site, supervisor, other_than=admin.pid)

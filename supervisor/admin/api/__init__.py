@@ -2,6 +2,7 @@
 
 jobs.py       list, enqueue, show, retry, cancel, delete
 run.py        enqueue a job and wait for its result, or for that of an earlier one
+plain_requests.py  the same without the framework's routing
 bodies.py     its body: JSON, or a file
 job_events.py one job as server-sent events
 bulk.py       the same for all jobs that match a filter

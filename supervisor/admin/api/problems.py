@@ -22,12 +22,14 @@ from supervisor.config.problems import shown
 from supervisor.domain.errors import (
     ConfigError,
     Conflict,
+    EnqueueUncertain,
     InvalidJob,
     JobNotFound,
     QueueError,
     QueueFull,
-    StoreBusy,
     StoreError,
+    StoreGone,
+    StoreUnavailable,
 )
 from supervisor.domain.job import Status
 from supervisor.domain.json_safe import json_safe
@@ -63,8 +65,10 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
     (TooManyListeners, 503),
     (QueueError, 409),
 )
+TOLD = (RequestValidationError, HTTPException, QueueError, TooManyListeners, FileTooLarge, SpoolFull)
 _REFUSED = ("permanent", "payload")  # kinds of errors with which a handler says that the request cannot succeed
-_PASSING = (StoreBusy, TooManyListeners, QueueFull, NotServed)  # another try may succeed
+_PASSING = (StoreUnavailable, TooManyListeners, QueueFull, NotServed)  # another try may succeed
+_NOT_AGAIN = (EnqueueUncertain, StoreGone)  # it could store a job twice; only a restart helps
 
 
 class Problem(BaseModel):
@@ -162,18 +166,24 @@ def each_once(*repeatable: str) -> Any:
 
 
 def tell_problems(app: FastAPI) -> None:
-    app.add_exception_handler(RequestValidationError, _of_request)
-    app.add_exception_handler(HTTPException, of_http)
-    for kind in (QueueError, TooManyListeners, FileTooLarge, SpoolFull):
-        app.add_exception_handler(kind, _of_queue)
+    for kind in TOLD:
+        app.add_exception_handler(kind, told)
 
 
-async def _of_queue(request: Request, error: Exception) -> JSONResponse:
+async def told(request: Request, error: Exception) -> JSONResponse:
+    """The answer to a request that has ended with one of the errors in `TOLD`."""
+    if isinstance(error, RequestValidationError):
+        return _of_request(error)
+    return of_http(request, error) if isinstance(error, HTTPException) else _of_queue(error)
+
+
+def _of_queue(error: Exception) -> JSONResponse:
     if isinstance(error, NoResult):
         job = error.job
         return problem(_code_of_end(job.status, error.kind), str(error), job=job.id, status=job.status, kind=error.kind)
     code = next(code for kind, code in _CODES if isinstance(error, kind))
-    headers = {"Retry-After": str(RETRY_AFTER)} if isinstance(error, _PASSING) else {}
+    passing = isinstance(error, _PASSING) and not isinstance(error, _NOT_AGAIN)
+    headers = {"Retry-After": str(RETRY_AFTER)} if passing else {}
     sentence = error.problems[0] if isinstance(error, ConfigError) else str(error)
     told = {name: getattr(error, name, None) for name in ("field", "hint")}
     return problem(code, sentence, headers=headers, **told)
@@ -186,9 +196,8 @@ def _code_of_end(status: Status, kind: str) -> int:
     return 422 if status is Status.FAILED and kind in _REFUSED else 500
 
 
-async def of_http(request: Request, error: Exception) -> JSONResponse:
+def of_http(request: Request, error: HTTPException) -> JSONResponse:
     """Requests refused by the framework: unknown addresses and methods, bodies that are not JSON."""
-    assert isinstance(error, HTTPException)
     sentences = {
         400: "the body is not valid JSON",
         404: f"there is nothing at {request.url.path}",
@@ -207,12 +216,17 @@ def _methods(request: Request) -> set[str]:
     """The methods allowed at this address: each of its routes knows only its own."""
     path, paths = request.url.path, request.app.openapi()["paths"]
     known = [path] if path in paths else paths
-    fitting = [template for template in known if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path)]
-    return {method.upper() for template in fitting for method in paths[template]}
+
+    def fitting(type_: str) -> list[str]:
+        """`type_` matches the name of a type."""
+        patterns = {one: re.sub(r"\{\w+\}", "[^/]+", one.replace("{type}", type_)) for one in known}
+        return [one for one, pattern in patterns.items() if re.fullmatch(pattern, path)]
+
+    templates = fitting("[^/]+") or fitting(".+")  # such a name may have slashes
+    return {method.upper() for template in templates for method in paths[template]}
 
 
-async def _of_request(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
+def _of_request(error: RequestValidationError) -> JSONResponse:
     first, *others = error.errors()
     if first["type"] == "json_invalid":
         return problem(400, "the body is not valid JSON", hint=first.get("ctx", {}).get("error"))

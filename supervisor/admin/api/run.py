@@ -21,6 +21,7 @@ from supervisor.domain.intake import new_request
 router = APIRouter(tags=["jobs"])
 
 LONGEST_WAIT = 300.0  # seconds
+KEY = r"^[!-~]{1,200}$"  # an idempotency key
 
 
 class WaitQuery(models.Request):
@@ -51,7 +52,7 @@ class RunQuery(WaitQuery):
 IdempotencyKey = Annotated[
     str | None,
     Header(
-        pattern=r"^[!-~]{1,200}$",
+        pattern=KEY,
         description="Requests of a type with the same key are answered with the same job, which is run once, as long "
         "as that is kept.",
     ),

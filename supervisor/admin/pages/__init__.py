@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
 from supervisor.admin.access import Visit, internal_error
-from supervisor.admin.api.problems import of_http
+from supervisor.admin.api.problems import told
 from supervisor.admin.pages import failures, history, jobs, overview, tables
 from supervisor.admin.pages.route import not_found, problem
 from supervisor.admin.rendering import STATIC
@@ -39,4 +39,4 @@ async def _mistake(request: Request, error: Exception) -> Response:
 
 async def _nothing(request: Request, error: Exception) -> Response:
     """The answer for an unknown address."""
-    return not_found(request) if Visit(request.scope).wants_page else await of_http(request, error)
+    return not_found(request) if Visit(request.scope).wants_page else await told(request, error)

@@ -34,6 +34,7 @@ class PostgresChanges:
     """
 
     window: Sequence[float] = WINDOW
+    unhinted = 1.0
 
     def __init__(self, connection: Connection, listening: Connection | None = None, *, ends: bool = False) -> None:
         self._connection = connection

@@ -10,14 +10,15 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import decoded
 from supervisor.store.sql.operations import SqlOperations
 from supervisor.store.sqlite import schema
-from supervisor.store.sqlite.changes import SqliteChanges
+from supervisor.store.sqlite.changes import SqliteChanges, SqliteSettled
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.database import SqliteDatabase
 from supervisor.store.sqlite.maintenance import SqliteMaintenance
-from supervisor.store.sqlite.operations import operations, ownership
+from supervisor.store.sqlite.operations import operations, ownership, registry
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.producer import SqliteProducer, SqliteTransactionalInsert
+from supervisor.system import settled_notice
 
 if TYPE_CHECKING:
     from supervisor.store.sqlite.move import SqliteMoveEnd
@@ -74,5 +75,13 @@ class SqliteEngine:
 
         return move_end(self._place, planned=planned)
 
-    def changes(self, *, ends: bool = False) -> SqliteChanges:
-        return SqliteChanges(Connection(self._place, synchronous="NORMAL", any_thread=True))
+    def changes(self, *, ends: bool = False) -> SqliteChanges | SqliteSettled:
+        connection = Connection(self._place, synchronous="NORMAL", any_thread=True)
+        try:
+            notices = settled_notice.notices() if ends else None
+            if notices is None or len(registry(connection).supervisors()) > 1:  # their workers do not tell this process
+                return SqliteChanges(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return SqliteSettled(connection, notices)

@@ -6,6 +6,8 @@ version is checked repeatedly, at growing intervals.
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import time
 from collections.abc import Sequence
 
@@ -17,6 +19,10 @@ WINDOW = (0.0, 0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032
 
 # Seconds after the first hint of a commit. Measured with NORMAL: visible after 0.06 ms, and not before the last hint.
 SETTLING = 0.0001
+
+_SAFETY = 1.0  # seconds between two checks although there are hints: for a file that was replaced
+_POLLING = 0.02  # seconds between two checks where there are none
+_OTHERS = 0.05  # the same for what others than workers change
 
 
 class SqliteChanges:
@@ -33,6 +39,10 @@ class SqliteChanges:
             self._watch = Watch(database.parent, database.name)
         except OSError as error:
             self.problem = f"{database.parent}: {error.strerror or error}"
+
+    @property
+    def unhinted(self) -> float:
+        return _POLLING if self._watch is None else _SAFETY
 
     def fileno(self) -> int | None:
         return None if self._watch is None else self._watch.fileno()
@@ -57,4 +67,42 @@ class SqliteChanges:
     def close(self) -> None:
         if self._watch is not None:
             self._watch.close()
+        self._connection.close()
+
+
+class SqliteSettled:
+    """Implements `store.base.ChangeFeed` where the workers tell what they have settled: the file is not watched.
+
+    What others change is noticed a little later.
+    """
+
+    window: Sequence[float] = (0.0,)
+    unhinted = _OTHERS
+    problem = ""
+
+    def __init__(self, connection: Connection, notices: socket.socket) -> None:
+        self._connection = connection
+        self._notices = notices
+
+    def fileno(self) -> int:
+        return self._notices.fileno()
+
+    def drain(self) -> bool:
+        found = False
+        with contextlib.suppress(OSError):
+            while True:
+                self._notices.recv(1)
+                found = True
+        return found
+
+    def version(self) -> int:
+        return self._connection.version()
+
+    def pause(self) -> None:
+        """It costs the workers little."""
+
+    def resume(self) -> bool:
+        return False
+
+    def close(self) -> None:
         self._connection.close()

@@ -308,11 +308,11 @@ class TestSweep:
         """The machine was asleep."""
         enqueue = requests.enqueue
 
-        async def late(*arguments: Any) -> Any:
+        async def late(*arguments: Any, **options: Any) -> Any:
             await asyncio.to_thread(age, spool)
             assert site.state.uploads is not None
             await SpoolSweep(site.state.uploads, site.state.executor, self.DONE).look()
-            return await enqueue(*arguments)
+            return await enqueue(*arguments, **options)
 
         monkeypatch.setattr(requests, "enqueue", late)
         sent(site)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -13,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from supervisor.admin.api import stats
+from supervisor.admin.api.problems import told
 from supervisor.cli.steering import _names
+from supervisor.domain.errors import EnqueueUncertain, StoreError, StoreGone, StoreMoved, StoreUnavailable
 from supervisor.domain.job import Status
 from supervisor.domain.json_safe import json_safe
 from supervisor.ops import commands
@@ -263,6 +267,20 @@ def test_nothing_is_ready_without_a_supervisor(make_site: Callable[..., Site]) -
     assert make_site(supervised=False).get("/readyz", 503)["reasons"] == ["no supervisor is running"]
 
 
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (StoreUnavailable("its disk is full"), True),
+        (EnqueueUncertain("it may be stored"), False),
+        (StoreGone("it was replaced", replaced=True), False),
+        (StoreMoved("here", "there"), False),
+    ],
+)
+def test_another_try_is_advised_only_where_it_may_help(error: StoreError, *, again: bool) -> None:
+    refused = asyncio.run(told(Request({"type": "http"}), error))
+    assert (refused.status_code, "retry-after" in refused.headers) == (503, again)
+
+
 def test_a_database_that_somebody_else_holds_is_busy_and_worth_another_try(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +314,7 @@ def test_an_unknown_address_is_told_like_any_other_error(site: Site, path: str) 
         ("GET", "/jobs/retry", "POST"),
         ("DELETE", "/jobs/delete", "POST"),
         ("POST", "/overview", "GET"),
+        ("GET", "/types/App/Jobs:Send", "PUT"),
     ],
 )
 def test_a_method_that_is_not_there_is_told_with_those_that_are(
