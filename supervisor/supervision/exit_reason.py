@@ -120,31 +120,16 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
     cause, message, kind, number, code = _cause(slot, known)
     if slot.state is State.STARTING and cause not in _NOT_ITS_SET_UP:
         return _set_up_ended(slot, cause, message, number)
-    charge, _ = _KILLS.get(cause, ("crash", ""))
-    run, accused = _run(slot, known, charge)
-    side_by_side = charge == "crash" and slot.places > 1 and slot.together > 1  # it is not known which one it was
-    meant = known.kill is None or cause != known.kill.reason or run == known.kill.run
-    if charge != "nothing" and not meant and not side_by_side:
-        charge = "nothing"  # the run it was meant for had ended in the meantime
-    several = charge == "crash" and slot.together > 1  # none of them is charged
-    if side_by_side and run == NO_RUN:
-        run = (slot.last_job, slot.last_token)
-    doubted = charge == "crash" and not several and _in_doubt(slot, known, cause)
-    if doubted:
-        charge = "nothing"
-        message += "; the first time does not count, because earlier jobs had left threads or processes behind"
-    blamed = slot.job == 0 and run != NO_RUN
-    none_lost = blamed or (known.kill is not None and cause not in _LEFT_OPEN)
-    if accused:
-        message += "; its last job had just ended, and its outcome was not committed"
+    blame = _blame(slot, known, cause)
+    message += blame.added
     return ExitReport(
         cause,
         message,
-        charge,
-        run,
-        batch=slot.together if several or slot.places == 1 else 1,
-        uncommitted=max(slot.unsettled, 1) if doubted else 0 if none_lost or side_by_side else slot.unsettled,
-        last_job=slot.job if doubted else 0 if side_by_side else slot.last_job,
+        blame.charge,
+        blame.run,
+        batch=blame.batch,
+        uncommitted=blame.uncommitted,
+        last_job=blame.last_job,
         early=_early(slot),
         expected=cause == SHUTDOWN,
         failure={
@@ -157,6 +142,34 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
             "duration": known.ran,
         },
     )
+
+
+class _Blame(NamedTuple):
+    """The same fields as an ExitReport has, and what is added to its message."""
+
+    charge: Charge
+    run: Run
+    batch: int
+    uncommitted: int = 0
+    last_job: int = 0
+    added: str = ""
+
+
+def _blame(slot: Snapshot, known: Circumstances, cause: str) -> _Blame:
+    charge, _ = _KILLS.get(cause, ("crash", ""))
+    run, accused = _run(slot, known, charge)
+    added = "; its last job had just ended, and its outcome was not committed" if accused else ""
+    if charge == "crash" and slot.places > 1 and slot.together > 1:  # it is not known which
+        return _Blame(charge, (slot.last_job, slot.last_token) if run == NO_RUN else run, slot.together, added=added)
+    batch = slot.together if slot.places == 1 else 1
+    if known.kill is not None and cause == known.kill.reason and run != known.kill.run:
+        charge = "nothing"  # the run it was meant for had ended in the meantime
+    if charge == "crash" and slot.together <= 1 and _in_doubt(slot, known, cause):
+        doubt = "; the first time does not count, because earlier jobs had left threads or processes behind"
+        return _Blame("nothing", run, batch, max(slot.unsettled, 1), slot.job, doubt + added)
+    blamed = slot.job == 0 and run != NO_RUN
+    none_lost = blamed or (known.kill is not None and cause not in _LEFT_OPEN)
+    return _Blame(charge, run, batch, 0 if none_lost else slot.unsettled, slot.last_job, added)
 
 
 def _set_up_ended(slot: Snapshot, cause: str, message: str, number: int | None) -> ExitReport:

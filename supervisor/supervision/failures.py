@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 
 from supervisor.domain.restart import Restarts
 from supervisor.domain.staffing import OLD_VERSION, Missing
@@ -22,12 +23,15 @@ STALE = {
     RecycleReason.LEAKY: "too many files left open by its jobs",
     RecycleReason.CHANGED: "its process was changed by a job",
 }
+CAUTIOUS = "cautious for long enough"
 _REASONS = {
     STALE[RecycleReason.OLD]: "max_jobs_per_worker",
     STALE[RecycleReason.LARGE]: "max_memory",
     STALE[RecycleReason.LEAKY]: "open_files",
     STALE[RecycleReason.CHANGED]: "process_changed",
+    CAUTIOUS: "cautious",
 }
+_CAUTION = 30.0  # seconds: the suspects, which are due again, come before most other jobs
 _NOT_ITS_FAULT = (exit_reason.TEMPLATE, exit_reason.TEMPLATE_UNPROVEN, exit_reason.ALONE, exit_reason.UNWATCHED)
 
 
@@ -40,6 +44,7 @@ class Failures:
     restarts: Restarts = field(default_factory=Restarts)
     old_restarts: Restarts = field(default_factory=Restarts)
     suspicion: Suspicion = field(default_factory=Suspicion)
+    trusted_at: float = inf  # when the last suspicion has ended
     template_deaths: TemplateDeaths = field(default_factory=TemplateDeaths)
     deaths: int = 0
     restarted: Counter[str] = field(default_factory=Counter)  # workers to be replaced, by reason
@@ -82,12 +87,19 @@ class Failures:
         if not worker.template.superseded:
             self.old_restarts = Restarts()
 
-    def committed(self, worker: WorkerProcess, jobs: int, *, lost: bool) -> None:
+    def committed(self, worker: WorkerProcess, jobs: int, now: float, *, lost: bool) -> None:
         """A worker has committed this many jobs. One of them does not count if its program was `lost`."""
         if jobs > lost and self.restarts.early_deaths and not worker.template.superseded:
             self.restarts = self.restarts.committed_a_job()
         if worker.cautious and self.suspicion.cautious:
             self.suspicion = self.suspicion.committed(jobs)
+            self.trusted_at = inf if self.suspicion.cautious else now
+
+    def too_cautious(self, worker: WorkerProcess, now: float) -> bool:
+        """Whether a worker is still cautious although nothing is suspected any more: as long as it lives, it takes no
+        batches and runs no jobs side by side. Not at once: other jobs may have come before the suspects.
+        """
+        return worker.cautious and not self.suspicion.cautious and now >= self.trusted_at + _CAUTION
 
     def allow(self, wanted: Missing, now: float) -> Missing:
         """How many of the wanted workers may start now."""

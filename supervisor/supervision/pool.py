@@ -15,7 +15,7 @@ from supervisor.domain.residency import Residency
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.domain.staffing import Leaving, Missing, leaving, missing, spares_kept, within
 from supervisor.supervision.drain_rate import DrainRate
-from supervisor.supervision.failures import STALE, Failures
+from supervisor.supervision.failures import CAUTIOUS, STALE, Failures
 from supervisor.supervision.pool_workers import PoolWorkers, is_idle
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel
@@ -214,7 +214,7 @@ class Pool:
         self.target, self.reason, self.roof = decision.target, decision.reason, decision.roof
         return decision
 
-    def notice_progress(self) -> list[WorkerProcess]:
+    def notice_progress(self, now: float) -> list[WorkerProcess]:
         """Check which workers have committed jobs and which must be recycled. Returns those that have become ready."""
         ready = []
         for worker in self.workers.living():
@@ -222,9 +222,13 @@ class Pool:
             if worker.notice_ready(slot):
                 ready.append(worker)
                 self._learn_ready(worker)
-            self.failures.committed(worker, slot.done - slot.unsettled, lost=slot.lost)
-            if slot.recycle_reason and not worker.stale:
+            self.failures.committed(worker, slot.done - slot.unsettled, now, lost=slot.lost)
+            if worker.stale:
+                continue
+            if slot.recycle_reason:
                 worker.stale = STALE[slot.recycle_reason]
+            elif self.failures.too_cautious(worker, now):
+                worker.stale = CAUTIOUS
         return ready
 
     def _learn_ready(self, worker: WorkerProcess) -> None:

@@ -282,7 +282,7 @@ class Supervisor:
         now = time.monotonic()
         targets = {pool.name: pool.target for pool in self._pools.values()}
         for pool in self._pools.values():
-            for worker in pool.notice_progress():
+            for worker in pool.notice_progress(now):
                 self._templates.prove(worker)
                 self._arbiter.learn(worker)
             pool.decide(now)

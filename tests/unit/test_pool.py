@@ -13,6 +13,7 @@ from supervisor.config import load
 from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
 from supervisor.domain.recent_peak import RecentPeak
 from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing, spares_kept, within
+from supervisor.domain.suspicion import Suspicion
 from supervisor.supervision.failures import Failures
 from supervisor.supervision.pool import Pool, excess
 from supervisor.supervision.worker_process import Stage, WorkerProcess
@@ -260,6 +261,51 @@ def test_a_worker_of_the_old_version_is_called_that(why: str, shown: str) -> Non
     if why:
         failures.restarts = failures.restarts.broken(1.0, why)
     assert failures.old_version() == shown
+
+
+class TestACautiousWorker:
+    """It takes one job at a time as long as it lives, so it must not live as long as others."""
+
+    @pytest.fixture
+    def worker(self, crew: Crew) -> WorkerProcess:
+        worker = crew.ask()
+        worker.cautious, worker.stage = True, Stage.READY
+        worker.slot.state(State.BUSY)
+        crew.pool.target = 1
+        crew.pool.failures.suspicion = Suspicion().died(1, 7)
+        return worker
+
+    def test_is_replaced_when_its_jobs_have_gone_well_for_a_while(self, crew: Crew, worker: WorkerProcess) -> None:
+        failures = crew.pool.failures
+        failures.committed(worker, 1, 100.0, lost=False)
+        assert not failures.too_cautious(worker, 1000.0)
+        failures.committed(worker, 2, 1000.0, lost=False)
+        assert not failures.too_cautious(worker, 1029.0)  # other jobs may have come before the suspect
+        assert failures.too_cautious(worker, 1030.0)
+        worker.cautious = False
+        assert not failures.too_cautious(worker, 1030.0)
+
+    def test_stays_while_there_is_another_suspicion(self, crew: Crew, worker: WorkerProcess) -> None:
+        failures = crew.pool.failures
+        failures.committed(worker, 2, 100.0, lost=False)
+        failures.suspicion = failures.suspicion.died(3, 8)
+        assert not failures.too_cautious(worker, 1000.0)
+        failures.committed(worker, 4, 1000.0, lost=False)
+        assert not failures.too_cautious(worker, 1029.0)
+        assert failures.too_cautious(worker, 1030.0)
+
+    def test_leaves_when_its_successor_is_ready(self, crew: Crew, worker: WorkerProcess) -> None:
+        pool = crew.pool
+        pool.failures.committed(worker, 2, 100.0, lost=False)
+        pool.notice_progress(200.0)
+        assert worker.stale
+        assert pool.missing(200.0, unproven=False) == Missing(1, 0)
+        successor = crew.ask()
+        assert pool.to_drain() == []
+        successor.stage = Stage.READY
+        pool.notice_progress(200.0)
+        assert pool.to_drain() == [worker]
+        assert not successor.stale
 
 
 def test_a_spare_on_the_least_used_device_comes_first(crew: Crew) -> None:
