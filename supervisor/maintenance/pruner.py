@@ -9,6 +9,7 @@ from supervisor.store.base import FinishedJobs
 
 _ROWS = 2000  # per run
 _REST = 0.2  # seconds between two runs while there is something to delete: others write, too
+_LEAST = 10.0  # seconds: for those who wait for a result, or ask for it again after a crash
 _NEVER = 0.0
 
 
@@ -19,7 +20,9 @@ class Pruned(Result):
 
 
 class Pruner(Duty):
-    """Walks the table in the order of ids, and starts again at its end. `done`, `failed`: seconds or None."""
+    """Walks the table in the order of ids, and starts again at its end. `done`, `failed`: seconds or None; 10 at
+    least.
+    """
 
     name = "pruning"
     every = 30.0
@@ -42,8 +45,8 @@ class Pruner(Duty):
         deleted, self._reached = self._finished.prune(
             self._reached,
             _ROWS,
-            _NEVER if self._done is None else now - self._done,
-            _NEVER if self._failed is None else now - self._failed,
+            _NEVER if self._done is None else now - max(_LEAST, self._done),
+            _NEVER if self._failed is None else now - max(_LEAST, self._failed),
         )
         self._again = now + _REST if deleted else None
         return Pruned(deleted, self._reached)

@@ -18,6 +18,19 @@ class Table:
         return next(self._deleted), after + limit
 
 
+def test_a_job_stays_for_a_moment_for_those_who_wait_for_it() -> None:
+    class Bounds:
+        def prune(self, after: int, limit: int, *before: float) -> tuple[int, int]:
+            bounds.append(before)
+            return 0, 0
+
+    bounds: list[tuple[float, ...]] = []
+    table: Any = Bounds()
+    for done, failed in ((0.0, 0.0), (3600.0, None)):
+        Pruner(table, done, failed).run(10_000.0)
+    assert bounds == [(9_990.0, 9_990.0), (6_400.0, 0.0)]
+
+
 def test_it_goes_on_soon_while_there_is_something_to_delete() -> None:
     table: Any = Table([2000, 1, 0, 0])
     pruner = Pruner(table, 60.0, None)
