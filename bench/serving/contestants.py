@@ -20,6 +20,9 @@ HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 PLACE = install.PLACE / "models"
 _TOKEN = "the-token-of-the-benchmark"
+WORKERS = ("1", "2")  # with one model
+THREE = "three models"  # with one worker each
+CASES = (*WORKERS, THREE)
 _PATIENCE = 60  # seconds that a client of ours waits for its answer, as those of the others do
 
 
@@ -53,7 +56,7 @@ class Site:
 @dataclass(frozen=True)
 class Contestant:
     """`commands` makes those of its server, `client` is the program that asks it. `path` is the address of a model over
-    HTTP; the part in braces stands for its name.
+    HTTP; the part in braces stands for its name. It is measured in these `cases`.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Contestant:
     commands: Callable[[Site], list[list[str]]]
     client: Sequence[str]
     path: str = "/{}"
+    cases: tuple[str, ...] = CASES
 
     @property
     def is_ours(self) -> bool:
@@ -126,9 +130,18 @@ def _one_pool(site: Site) -> str:
     )
 
 
-def _ours(site: Site, *, admin: bool, preload: bool = False) -> list[list[str]]:
-    found = _one_pool(site) if preload else pools(site, f"workers = {site.workers}")
-    text = f'database = "{site.url}"\n{found}[log]\nlevel = "error"\n'
+def _with_spare(site: Site) -> str:
+    """The same with a spare that has scored a picture: the first one in a process takes two to three times as long."""
+    payload = f"{{ path = {json.dumps(models.pictures()[0])} }}"
+    return f'{_one_pool(site)}spares = 1\nwarmup = {{ type = "{site.names[0]}", payload = {payload} }}\n'
+
+
+def _pool_each(site: Site) -> str:
+    return pools(site, f"workers = {site.workers}")
+
+
+def _ours(site: Site, found: Callable[[Site], str], *, admin: bool) -> list[list[str]]:
+    text = f'database = "{site.url}"\n{found(site)}[log]\nlevel = "error"\n'
     if admin:
         token = site.folder / "token"
         token.write_text(_TOKEN)
@@ -151,20 +164,20 @@ QUEUE = Contestant(
     "job-supervisor, by the queue",
     (),
     dict,
-    partial(_ours, admin=False),
+    partial(_ours, found=_pool_each, admin=False),
     [sys.executable, str(PROGRAMS / "queue_load.py")],
 )
-RUN = Contestant("ours-run", "job-supervisor, POST /run", (), dict, partial(_ours, admin=True), _HTTP, _RUN)
-PRELOAD = Contestant(
-    "ours-preload",
-    "job-supervisor, POST /run, preload_setup",
-    (),
-    dict,
-    partial(_ours, admin=True, preload=True),
-    _HTTP,
-    _RUN,
-)
-OURS = {one.name: one for one in (QUEUE, RUN, PRELOAD)}
+
+
+def _over_http(name: str, title: str, found: Callable[[Site], str], cases: tuple[str, ...] = CASES) -> Contestant:
+    return Contestant(name, title, (), dict, partial(_ours, found=found, admin=True), _HTTP, _RUN, cases)
+
+
+RUN = _over_http("ours-run", "job-supervisor, POST /run", _pool_each)
+PRELOAD = _over_http("ours-preload", "job-supervisor, POST /run, preload_setup", _one_pool)
+# Not with two workers: the other one answers while the killed one is replaced, whether there is a spare or not.
+SPARE = _over_http("ours-spare", f"{PRELOAD.title}, spares = 1", _with_spare, cases=(WORKERS[0], THREE))
+OURS = {one.name: one for one in (QUEUE, RUN, PRELOAD, SPARE)}
 
 
 # The others

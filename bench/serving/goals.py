@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from bench.goals import Goal, highest, of, ratio
 from bench.record import Record
 from bench.serving import turns
-from bench.serving.contestants import OURS, PEERS, PRELOAD, QUEUE, RUN, Contestant
-from bench.serving.measures import THREE, WORKERS
+from bench.serving.contestants import OURS, PEERS, PRELOAD, QUEUE, RUN, SPARE, THREE, WORKERS, Contestant
 
 Value = Callable[[Record], float | None]
 
@@ -74,7 +73,7 @@ SERVING_GOALS: tuple[Goal, ...] = (
     ),
     *(
         Goal(f"the only worker is killed, next answer: {one.title}, against the first peer", "≥", 10, "×", _sooner(one))
-        for one in (RUN, PRELOAD)
+        for one in (RUN, PRELOAD, SPARE)
     ),
     Goal("requests of ours that a killed worker took along, or that hang", "≤", 0, "requests", _unanswered),
     Goal("three models of which two fit, pictures a second, against all fit", "≥", 80, " %", _share),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench import models, processes
 from bench.serving import server, turns
-from bench.serving.contestants import BARE, PROGRAMS, QUEUE, Contestant, Site
+from bench.serving.contestants import BARE, PROGRAMS, QUEUE, THREE, WORKERS, Contestant, Site
 from bench.serving.server import Kill, Sample, Server
 from bench.serving.turns import Bursts
 from bench.trial import Reading
@@ -34,8 +34,6 @@ UNITS = {
     "killed": "jobs",
 }
 MEASURES = ("pictures", "request", "memory", "start", "kill", "turns")
-WORKERS = ("1", "2")
-THREE = "three models"
 
 
 class Take:
@@ -125,7 +123,11 @@ def visits(course: Course, contestants: Sequence[Contestant], take: Take) -> lis
     for case in WORKERS:
         if take.wants("pictures", "kill") or (case == "1" and take.wants("request", "memory", "start")):
             found.append(Turn(BARE, case, "pictures", partial(_bare, course, case)))
-            found += [Turn(one.name, case, "first answer", partial(_serve, course, one, case)) for one in contestants]
+            found += [
+                Turn(one.name, case, "first answer", partial(_serve, course, one, case))
+                for one in contestants
+                if case in one.cases
+            ]
     if take.wants("memory"):
         found += [Turn(one.name, THREE, "memory", partial(_three, course, one)) for one in contestants]
     if take.wants("turns"):

@@ -11,12 +11,17 @@ from bench.drawing.panels import Bar, Box, Range
 from bench.drawing.svg import Canvas
 from bench.record import Record, Series
 from bench.serving import turns
-from bench.serving.contestants import BARE, OURS, PEERS, QUEUE, TITLES
+from bench.serving.contestants import BARE, OURS, PEERS, QUEUE, THREE, TITLES, WORKERS
 from bench.serving.goals import SERVING_GOALS
-from bench.serving.measures import THREE, WORKERS
 from bench.tables import NONE, median, table
 
-_SERVERS = (*OURS, *PEERS)
+_SERVERS = OURS | PEERS
+_SHORT = {
+    "ours": "job-supervisor, queue",
+    "ours-run": "POST /run",
+    "ours-preload": "POST /run, preload",
+    "ours-spare": "POST /run, preload, spare",
+}
 _WIDTH, _HEIGHT, _MARGIN, _TOP, _ROW, _LABEL = 1120, 800, 28, 84, 320, 200
 
 
@@ -143,7 +148,7 @@ class _Panel:
     def draw(self, canvas: Canvas, box: Box, record: Record) -> None:
         plot = panels.head(canvas, box, self.title, f"{self.words}; {'less' if self.less else 'more'} is better")
         worst = math.inf if self.less else 0.0
-        rows = [self.bar(record, name) for name in _SERVERS]
+        rows = [self.bar(record, name) for name, one in _SERVERS.items() if self.case in one.cases]
         rows.sort(key=lambda row: worst if row.value is None else row.value, reverse=not self.less)
         panels.bars(canvas, plot, rows, [], label=_LABEL)
 
@@ -176,6 +181,4 @@ def _range(name: str, series: Series) -> Range:
 
 
 def _short(name: str) -> str:
-    return {"ours": "job-supervisor, queue", "ours-run": "POST /run", "ours-preload": "POST /run, preload"}.get(
-        name, TITLES[name].partition(",")[0]
-    )
+    return _SHORT.get(name, TITLES[name].partition(",")[0])
