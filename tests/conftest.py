@@ -177,8 +177,9 @@ def _has_room(folder: Path) -> bool:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    in_faults = {path: path.is_relative_to(_FAULTS) for path in {item.path for item in items}}
     for item in items:
-        if item.path.is_relative_to(_FAULTS):
+        if in_faults[item.path]:
             item.add_marker("faults")
         if item.get_closest_marker("long_on_postgres") and "[postgres" in item.name:
             item.add_marker("on_postgres")

@@ -88,6 +88,7 @@ class Site:
         self.where: Path | str = url or self.database
         self.url = url or f"sqlite:///{self.database}"
         self.ledger = folder / "ledger"
+        self.patience_at_end = 5.0  # seconds for the last processes of a supervisor that has ended
         self.once = folder / "once"
         self.once.mkdir()
         self.config = folder / "supervisor.toml"
@@ -204,7 +205,7 @@ class Site:
 
     def _end_survivors(self, process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(AssertionError):
-            wait_for(lambda: not self.survivors(process), patience=5.0)
+            wait_for(lambda: not self.survivors(process), patience=self.patience_at_end)
             return
         for pid in self.survivors(process):
             with contextlib.suppress(OSError):

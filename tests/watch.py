@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 WINDOW = 1.5  # seconds between two looks that are compared
 BUSY = 0.9  # of the time: with so little sleep it is a loop that does not wait
-LEAST_CPU = 0.15  # seconds that it must really have had in that time: a busy machine has many others
+LEAST_CPU = 0.1  # of a window, which it must really have had: a busy machine has many others
 MOST_CPU = 0.6  # of the time, by the supervisor, however many jobs and deaths there are
 DESCRIPTORS = 24  # that a supervisor may have open beside those below
 EACH_WORKER = 4  # its pidfd and its stderr; as much again for one that is about to be reaped
@@ -63,15 +63,16 @@ def descriptors(pid: int) -> int:
 class Watch:
     """One supervisor from the time on at which it has recovered."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, window: float = WINDOW) -> None:
         self.pid = pid
+        self._window = window
         self.wrong: list[str] = []
         self._busy = False  # in the window before
         self._last = used(pid)
 
     def look(self) -> None:
         """Cheap, and may be called as often as one likes."""
-        if self._last is None or time.monotonic() - self._last.at < WINDOW:
+        if self._last is None or time.monotonic() - self._last.at < self._window:
             return
         before, self._last = self._last, used(self.pid)
         if self._last is not None:
@@ -80,7 +81,8 @@ class Watch:
     def _judge(self, before: Used, now: Used) -> None:
         wall, cpu = now.at - before.at, now.cpu - before.cpu
         wanted = (cpu + now.waited - before.waited) / wall
-        before_busy, self._busy = self._busy, (wanted > BUSY and cpu > LEAST_CPU) or cpu / wall > MOST_CPU
+        loops = wanted > BUSY and cpu > LEAST_CPU * self._window
+        before_busy, self._busy = self._busy, loops or cpu / wall > MOST_CPU
         if self._busy and before_busy:  # a burst of deaths is over sooner
             self.wrong.append(
                 f"supervisor {self.pid} used {cpu:.2f} s of CPU in {wall:.2f} s, and wanted {wanted:.0%} of the time"

@@ -93,10 +93,12 @@ def tree_of(path: Path) -> ast.Module:
 def imports(path: Path) -> tuple[Import, ...]:
     def walk(node: ast.AST, when: str) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                continue  # most of a tree, and no import is in it
             inner = when
-            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and when == "load":
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) and when == "load":
                 inner = "use"
-            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            elif isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
                 inner = "typing"
             if isinstance(child, ast.Import):
                 yield from (Import(name.name, child.lineno, when) for name in child.names)
@@ -307,7 +309,8 @@ LONGER = {"supervisor/helper/job_handler.py": 435}
 """It must be one file, because programs without our PYTHONPATH have a copy of it."""
 
 
-@pytest.mark.parametrize("path", sources(*PACKAGES), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_can_be_read_in_one_sitting(path: Path) -> None:
-    most = LONGER.get(str(path.relative_to(ROOT)), 400)
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= most
+def test_a_module_can_be_read_in_one_sitting() -> None:
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in sources(*PACKAGES)
+    }
+    assert {name: length for name, length in lengths.items() if length > LONGER.get(name, 400)} == {}

@@ -15,6 +15,7 @@ import pytest
 from supervisor import Status
 from tests.ledger import Ledger
 from tests.processes.test_concurrency import HANDLERS, KINDS, all_run, pool, waiting
+from tests.samples import sampled
 from tests.site_under_test import Site, kill, wait_for
 from tests.stopwatch import Stopwatch
 
@@ -185,7 +186,7 @@ def test_a_job_that_ignores_its_limit_costs_its_worker_and_is_charged_alone(make
 @pytest.mark.fault(83)
 @KINDS
 def test_of_fifty_jobs_the_cancelled_one_is_interrupted_and_no_other(make_site: MakeSite, kind: str) -> None:
-    site = make_site(pool(kind), HANDLERS)
+    site = make_site(pool(kind, cancel_grace='"500ms"'), HANDLERS)
     bad = site.queue.enqueue("many", {"do": "hang"})
     others = waiting(site, 49)
     site.start()
@@ -208,7 +209,7 @@ def interrupted(site: Site) -> list[str]:
 @KINDS
 def test_forty_of_fifty_jobs_are_cancelled_at_once(make_site: MakeSite, kind: str) -> None:
     """More than a slot has room for."""
-    site = make_site(pool(kind), HANDLERS)
+    site = make_site(pool(kind, cancel_grace='"500ms"'), HANDLERS)
     bad = site.queue.enqueue_many("many", [{"do": "hang"}] * 40)
     others = waiting(site, 10)
     site.start()
@@ -246,8 +247,9 @@ def test_fifty_jobs_end_while_the_database_cannot_be_written(make_site: MakeSite
 
 @pytest.mark.sqlite
 @pytest.mark.fault(84)
-@KINDS
-@pytest.mark.parametrize("others", [0, 3])
+@pytest.mark.parametrize(
+    ("kind", "others"), sampled([("on_loop", 3), ("in_threads", 0), ("on_loop", 0), ("in_threads", 3)], quick=2)
+)
 def test_a_run_that_has_ended_in_time_has_no_limit_while_its_outcome_cannot_be_written(
     make_site: MakeSite, kind: str, others: int
 ) -> None:

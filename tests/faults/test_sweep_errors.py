@@ -247,10 +247,10 @@ LONG = {"sqlite": pytest.mark.long, "postgres": pytest.mark.on_postgres}
 
 
 def sweep(role: str, engine: str, chunks: dict[str, list[str]]) -> list[object]:
-    """Each kind once before the statements, for `make test`; every kind and place for `make long`, and on a server for
-    `make long-postgres`.
+    """Each concern with one kind of error before its statements, two concerns in a run, for `make test`; every other
+    kind and place for `make long`, and on a server for `make long-postgres`.
     """
-    found = []
+    found, quick = [], []
     kinds = KINDS[engine]
     for number, (name, statements) in enumerate(chunks.items()):
         for kind in kinds:
@@ -260,11 +260,16 @@ def sweep(role: str, engine: str, chunks: dict[str, list[str]]) -> list[object]:
                 if engine == "postgres" and place != ".before" and kind not in SESSION_ENDS:
                     continue
                 points = [f"{role}:{s}{place}=fail:{kind}{times and '*' + times}" for s in named]
-                quick = when == ".before" and kind == kinds[number % 3] and (engine == "sqlite" or number == 0)
-                marks = [] if quick else [LONG[engine]]
-                found.append(
-                    pytest.param(engine, points, id=f"{engine}: {name}: {when or 'after'} {kind}", marks=marks)
-                )
+                words = f"{name}: {when or 'after'} {kind}"
+                if when == ".before" and kind == kinds[number % 3] and (engine == "sqlite" or number == 0):
+                    quick.append((words, points))
+                else:
+                    found.append(pytest.param(engine, points, id=f"{engine}: {words}", marks=LONG[engine]))
+    for first in range(0, len(quick), 2):
+        names, lists = zip(*quick[first : first + 2], strict=True)
+        found.append(
+            pytest.param(engine, [point for points in lists for point in points], id=f"{engine}: {', '.join(names)}")
+        )
     return found
 
 

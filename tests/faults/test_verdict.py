@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.site_under_test import Site, wait_for
-from tests.watch import WINDOW, Watch, left_behind
+from tests.watch import Watch, left_behind
 
 MakeSite = Callable[..., Site]
+WINDOW = 0.5  # seconds: the shorter, the less these tests burn
 WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 
 
@@ -35,7 +36,7 @@ def looked_at(program: str, seconds: float) -> list[str]:
     """What is found wrong with it in that time; sooner, if something is."""
     process = subprocess.Popen([sys.executable, "-c", program])
     try:
-        watch = Watch(process.pid)
+        watch = Watch(process.pid, WINDOW)
         end = time.monotonic() + seconds
         while not watch.wrong and time.monotonic() < end:
             time.sleep(0.1)
@@ -79,6 +80,7 @@ def test_a_process_that_outlives_its_supervisor_is_named_and_ended(make_site: Ma
     stray = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=environment)
     wait_for(lambda: stray.pid in site.survivors(supervisor))
     assert site.stop(supervisor) == 0
+    site.patience_at_end = 0.5
     site.close()
     assert len(site.wrong) == 1
     assert f"process {stray.pid} has outlived its supervisor" in site.wrong[0]

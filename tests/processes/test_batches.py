@@ -130,7 +130,8 @@ def test_a_batch_that_raises_is_split_until_the_one_is_found_that_fails_alone(si
 @pytest.mark.parametrize("how", ["hang", "deaf"])
 def test_a_batch_over_its_time_is_split(make_site: MakeSite, how: str) -> None:
     """Whether its handler lets go, or has to be killed."""
-    site = make_site(POOL.replace("batch_size = 16", 'batch_size = 2\ntimeout = "200ms"'), HANDLERS)
+    limits = f'timeout = "200ms"\nkill_grace = "{"1s" if how == "deaf" else "5s"}"'
+    site = make_site(POOL.replace("batch_size = 16", f"batch_size = 2\n{limits}"), HANDLERS)
     good, bad = site.queue.enqueue_many("batch", [{}, {"do": how}])
     site.start()
     site.verdict(hit=[good, bad], failed=[bad])

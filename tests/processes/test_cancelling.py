@@ -20,6 +20,7 @@ def test_a_running_job_can_be_cancelled(make_site: MakeSite) -> None:
         [pools.patient]
         handler = "jobs:patient"
         workers = 1
+        cancel_grace = "500ms"
         """,
         "import time\ndef patient(payload, ctx):\n    while not ctx.cancelled:\n        time.sleep(0.01)\n"
         "    time.sleep(30)\n",
@@ -109,7 +110,8 @@ def stubborn(payload, ctx):
 
 def test_a_cancelled_handler_is_asked_then_interrupted_then_killed(make_site: MakeSite) -> None:
     names = ("attentive", "careless", "stubborn")
-    site = make_site("".join(f"[pools.{name}]\nhandler = 'jobs:{name}'\nworkers = 1\n" for name in names), STUBBORN)
+    pools = "".join(f"[pools.{name}]\nhandler = 'jobs:{name}'\nworkers = 1\n" for name in names)
+    site = make_site("[defaults]\ncancel_grace = '2s'\nkill_grace = '2s'\n" + pools, STUBBORN)
     site.start()
     attentive, careless, stubborn = jobs = [site.queue.enqueue(name, {}) for name in names]
     pids = [site.running_pid(job) for job in jobs]
@@ -123,8 +125,8 @@ def test_a_cancelled_handler_is_asked_then_interrupted_then_killed(make_site: Ma
     # Asked at once; interrupted only when that has not helped; killed only when that has not, either.
     [[(_, _, seen)], [(_, _, let_go)], [(_, _, interrupted)]] = [site.runs("end", job) for job in jobs]
     assert seen < let_go
-    assert min(let_go, interrupted) - asked > 4.5
-    assert (ends[2].completed_at or 0) - interrupted > 4.5
+    assert min(let_go, interrupted) - asked > 1.8
+    assert (ends[2].completed_at or 0) - interrupted > 1.8
     # The worker of a handler that lets go stays, and its next job is not hit.
     again = [site.queue.enqueue(name, {}) for name in names]
     assert [site.running_pid(job) == pid for job, pid in zip(again, pids, strict=True)] == [True, True, False]
@@ -157,7 +159,8 @@ serve(handle)
 
 
 def test_a_program_that_ignores_a_cancel_gets_term_then_kill(make_site: MakeSite) -> None:
-    site = program_site(make_site, '[pools.deaf]\ncommand = ["PYTHON", "deaf.py"]\nworkers = 1\n', deaf=DEAF)
+    graces = 'cancel_grace = "1s"\nkill_grace = "1s"\n'
+    site = program_site(make_site, f'[pools.deaf]\ncommand = ["PYTHON", "deaf.py"]\nworkers = 1\n{graces}', deaf=DEAF)
     site.start()
     job = site.queue.enqueue("deaf", {})
     pid = site.running_pid(job)
@@ -168,7 +171,7 @@ def test_a_program_that_ignores_a_cancel_gets_term_then_kill(make_site: MakeSite
 
     assert (ended.status, ended.attempts) == (Status.CANCELLED, 1)
     terminated = site.runs("end", job)[0][2]
-    assert asked + 4.5 < terminated < (ended.completed_at or 0)
+    assert asked + 0.9 < terminated < (ended.completed_at or 0)
     assert last_run(site, job)[0] == "cancelled"
     assert (last_run(site, job)[1] or "").startswith("working\n")
     assert site.running_pid(site.queue.enqueue("deaf", {})) != pid

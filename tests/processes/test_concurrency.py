@@ -357,7 +357,7 @@ async def returns(payload, ctx):
 """
     )
     limit = '"1s"' if stop == "limit" else '"60s"'
-    site = make_site(pool("returns", timeout=limit, retry="{ max_attempts = 1 }"), handlers)
+    site = make_site(pool("returns", timeout=limit, cancel_grace='"500ms"', retry="{ max_attempts = 1 }"), handlers)
     hung = site.queue.enqueue("many", 600)
     others = site.queue.enqueue_many("many", [0.3] * 5)
     site.start()

@@ -161,9 +161,10 @@ def test_who_is_slow_is_told_how_many_chunks_are_lost_and_the_time_limit_holds(m
     site = make_site('[pools.endless]\nhandler = "jobs:endless"\nworkers = 1\ncancel_grace = "0s"\n', HANDLERS)
     site.start()
     job = site.queue.enqueue("endless", {"size": 16_000})
+    wait_for(lambda: site.job(job).status is Status.RUNNING, "it to begin")
     seen: list[FollowEvent] = []
     with pytest.raises(WaitTimeout):
-        seen.extend(site.queue.follow(job, 3.0))
+        seen.extend(site.queue.follow(job, 1.0))
     got = lost = 0
     for event in seen:
         got += event.name == "chunk"

@@ -75,7 +75,7 @@ def workers(site: Site, name: str) -> int:
 def test_no_more_spares_than_the_memory_takes(make_site: MakeSite) -> None:
     site = make_site(pool("tag", "workers = 1\nspares = 4") + machine(215), MODELS)
     site.start()
-    wait_for(lambda: workers(site, "tag") == 2, "a spare")
+    wait_for(lambda: workers(site, "tag") >= 2, "a spare")
 
     end = time.monotonic() + 4
     while time.monotonic() < end:

@@ -146,9 +146,9 @@ def test_there_is_none_while_it_would_free_nothing_but_a_warning_that_names_the_
     log: Log,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dead_rows, "OLD", -1.0)
     duty = make_duty()
-    with psycopg.connect(engine.url, application_name="forgotten") as other:
+    with psycopg.connect(engine.url, application_name="forgotten") as other, monkeypatch.context() as patched:
+        patched.setattr(dead_rows, "OLD", -1.0)  # any session with a snapshot, so only while there is this one
         other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT 1")
         for _ in range(3):
