@@ -75,8 +75,14 @@ class ClaimBuffer:
         """Runs that have ended and are not committed yet."""
         return len(self._finished)
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting or self._finished or self._returned)
+    @property
+    def returned(self) -> int:
+        """Claims that are to return to the queue."""
+        return len(self._returned)
+
+    def __len__(self) -> int:
+        """Claims that are not settled yet, without those that run."""
+        return len(self._waiting) + len(self._finished) + len(self._returned)
 
 
 def _move(settlements: deque[Settlement], to: list[Settlement]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import traceback
 from collections.abc import Callable
@@ -173,7 +172,7 @@ class Worker:
                 claims = self._exchange(self._want())
             if claims:
                 self._execute(self._gather(claims) if self.pool.batch_size > 1 else claims)
-            elif not self._draining:
+            elif not (self._draining or self._unsure or self._buffer):
                 self._sleep()
         self.slot.state(State.DRAINING)
         self._heartbeat.cease()
@@ -217,6 +216,7 @@ class Worker:
         except StoreError as error:
             self._buffer.put_back(settlements, runs)
             self._unsure = self._unsure or want > 0
+            self._hold(int(self._unsure))
             if self._fitness.look(self._runner.done):  # the cause may be in our own process
                 raise Ruined(f"a handler has changed the process permanently, and {error}") from None
             self._store.wait(error)
@@ -233,8 +233,12 @@ class Worker:
         self._unsure = self._unsure or exchange.doubtful
         if self._unsure and want and not gathered:
             self._give_back_others(claims)
-        self.slot.work.hold(len(claims))
+        self._hold(len(claims))
         return claims
+
+    def _hold(self, claims: int) -> None:
+        """Have the locks of so many renewed, and of those that are to be settled."""
+        self.slot.work.hold(claims + len(self._buffer))
 
     def _give_back_others(self, claims: list[Claim]) -> None:
         """Other claims that the table has for us: one whose answer was lost, or whose settlement the server has undone.
@@ -244,11 +248,15 @@ class Worker:
         """
         if self._hand_back.active or self._buffer:
             return
-        with contextlib.suppress(StoreError):
+        try:
             held = self._store.held()
-            self._unsure = False
-            known = {claim.job_id for claim in claims}
-            self._buffer.give_back(claim for claim in held if claim.job_id not in known)
+        except StoreError as error:
+            if not claims:  # those must not wait
+                self._store.wait(error)
+            return
+        self._unsure = False
+        known = {claim.job_id for claim in claims}
+        self._buffer.give_back(claim for claim in held if claim.job_id not in known)
 
     def _execute(self, claims: list[Claim]) -> None:
         limits = self._store.limits(claims) if self.pool.batch_size > 1 else {}
@@ -277,7 +285,6 @@ class Worker:
     def _commit(self) -> None:
         """In the middle of a round."""
         self._exchange(0)
-        self.slot.work.hold(self._buffer.waiting)
 
     def _leave_soon(self) -> None:
         self.slot.requests.drain()

