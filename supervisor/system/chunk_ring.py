@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from supervisor.system.forkmark import keep_from_forks
-from supervisor.system.region import mapped
+from supervisor.system.region import mapped, words
 
 REGION = 256 * 1024  # from one slot's to the next, a multiple of any page size
-_WORD = struct.Struct("=q")
-_WORDS = struct.Struct("=qq")
+_WORDS = struct.Struct("qq")
 _HEAD = struct.Struct("=IIqqq")  # bytes of the data, attempt, job, token, number
 _RING_AT = 64
 RING_BYTES = REGION - _RING_AT
@@ -69,10 +68,14 @@ class ChunkWriter:
             if memory is None:
                 return
             record = _HEAD.pack(len(data), min(run.attempt, _MOST_ATTEMPTS), run.job_id, run.token, run.emitted) + data
-            oldest, end = _valid(*_WORDS.unpack_from(memory))
-            _WORDS.pack_into(memory, 0, self._room(memory, oldest, end, len(record)), end)
+            ends = self._words
+            oldest, end = _valid(*ends)
+            room = self._room(memory, oldest, end, len(record))
+            if ends[1] != end:  # native code has written there
+                ends[1] = end
+            ends[0] = room
             self._put(memory, end, record)
-            _WORD.pack_into(memory, _WORD.size, end + len(record))
+            ends[1] = end + len(record)
 
     def _opened(self) -> memoryview | None:
         if not self._tried:
@@ -80,6 +83,7 @@ class ChunkWriter:
             mapping = mapped(self._path, self._slot * REGION, REGION)
             if mapping is not None:
                 self._memory = memoryview(mapping)
+                self._words = words(self._memory, 2)
                 keep_from_forks(self._memory)
         return self._memory
 
@@ -127,8 +131,8 @@ class ChunkReader:
         if start == end:
             return [], end
         copied = self._copied(slot, start, end)
-        still = self._words(slot)[0]
-        return [record for record in _records(copied, start) if record.position >= still], end
+        whole = max(start, self._words(slot)[0])  # what is before that may have been overwritten meanwhile
+        return list(_records(copied[whole - start :], whole)), end
 
     def _words(self, slot: int) -> tuple[int, int]:
         data = os.pread(self._file, _WORDS.size, slot * REGION)

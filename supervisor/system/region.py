@@ -19,3 +19,10 @@ def mapped(path: Path, at: int, size: int) -> mmap.mmap | None:
             os.close(descriptor)
     except OSError:
         return None
+
+
+def words(memory: memoryview, count: int) -> memoryview:
+    """The first words of it, each of which is stored whole. `struct.pack_into` clears them first, and another process
+    may see that.
+    """
+    return memory[: 8 * count].cast("q")

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from supervisor.system import region
 from supervisor.system.forkmark import ALWAYS, fork_mark, keep_from_forks
-from supervisor.system.region import mapped
 
 HEAD_BYTES = 16 * 1024  # the beginning, where the first error is
 MOST_BYTES = 64 * 1024  # including the end, where the last error is
 _RING_BYTES = MOST_BYTES - HEAD_BYTES
-_WORDS = struct.Struct("=qqq")
+_WORDS = struct.Struct("qqq")  # job, token, size
 _RING_AT = _WORDS.size + HEAD_BYTES
 _BYTES = _WORDS.size + MOST_BYTES
 _REGION = 128 * 1024  # from one slot's to the next, a multiple of any page size
@@ -38,15 +38,18 @@ class RunLog:
     def __init__(self, memory: memoryview | None = None) -> None:
         self.run: Sequence[Any] | None = None
         self.size = 0
-        self._memory = memoryview(bytearray(_BYTES)) if memory is None else memory
+        self._use(memoryview(bytearray(_BYTES)) if memory is None else memory)
         self._mark = ALWAYS if memory is None else fork_mark()
         self._lock = threading.RLock()  # a signal handler may print while it interrupts `add`
+
+    def _use(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._words = region.words(memory, 3)
 
     def forget(self) -> None:
         """What was captured is stored elsewhere, or not needed."""
         with self._lock:
-            self.size = 0
-            _WORDS.pack_into(self._memory, 0, 0, 0, 0)
+            self.size = self._words[2] = 0
 
     def line(self, text: str) -> None:
         self.add((text + "\n").encode("utf-8", "backslashreplace"))
@@ -64,7 +67,11 @@ class RunLog:
             if data:
                 self._turn(at + len(data), data[-_RING_BYTES:])
             # Last, so that a reader counts only what is there if we die.
-            _WORDS.pack_into(self._memory, 0, run[0], run[1], self.size)
+            words = self._words
+            if words[0] != run[0] or words[1] != run[1]:
+                words[2] = 0
+                words[0], words[1] = run[0], run[1]
+            words[2] = self.size
 
     def _turn(self, end: int, data: bytes) -> None:
         """Write the last bytes, of `end` in all, into the ring."""
@@ -84,18 +91,19 @@ class RunLog:
     def forget_in_child(self) -> None:
         """In a process that a handler has forked: its output is not part of the run."""
         self._lock = threading.RLock()  # the holder of the other lock does not exist here
-        self._memory = memoryview(bytearray(_BYTES))
+        self._use(memoryview(bytearray(_BYTES)))
         self.run = None
 
 
 def shared(path: Path, slot: int) -> memoryview | None:
     """Memory for a slot's run log that can be read when this process is dead; None if there is no room for it."""
-    memory = mapped(path, slot * _REGION, _BYTES)
-    if memory is None:
+    mapping = region.mapped(path, slot * _REGION, _BYTES)
+    if mapping is None:
         return None
-    _WORDS.pack_into(memory, 0, 0, 0, 0)  # clear a predecessor's output
-    keep_from_forks(memoryview(memory))
-    return memoryview(memory)
+    memory = memoryview(mapping)
+    region.words(memory, 3)[2] = 0  # clear a predecessor's output
+    keep_from_forks(memory)
+    return memory
 
 
 def said(path: Path, slot: int, job: int, token: int) -> str | None:

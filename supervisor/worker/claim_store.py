@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -42,6 +42,7 @@ class ClaimStore:
 
     def __post_init__(self) -> None:
         self._pause = 0.0
+        self.unsure = False  # the table may have claims for this worker that it does not know of
 
     def register(self) -> None:
         """Open the store and enter the worker, which another start would not make easier. Raises StoreError if the
@@ -79,8 +80,12 @@ class ClaimStore:
         owner, store = self.record.incarnation, self._store
         try:
             exchange = store.settle_and_claim(owner, settlements, wanted, want, self.lock_time, now, posted=posted)
-        except StoreBusy as error:
+        except StoreError as error:
+            self.unsure = self.unsure or want > 0
+            if not isinstance(error, StoreBusy):
+                raise
             raise self._explained(error, [settlement.job_id for settlement in settlements]) from None
+        self.unsure = self.unsure or exchange.doubtful
         if settlements:
             settled_notice.notify()
         if exchange.registered:
@@ -89,11 +94,8 @@ class ClaimStore:
         self.log.warning("registered_again")
         store.register(self.record)
         again = store.settle_and_claim(owner, [], wanted, want, self.lock_time, now, posted=posted)
-        return again._replace(
-            lost=[*exchange.lost, *again.lost],
-            refused=[*exchange.refused, *again.refused],
-            doubtful=exchange.doubtful or again.doubtful,
-        )
+        self.unsure = self.unsure or again.doubtful
+        return again._replace(lost=[*exchange.lost, *again.lost], refused=[*exchange.refused, *again.refused])
 
     def _explained(self, error: StoreBusy, jobs: Sequence[int]) -> StoreError:
         """The same error with who is in the way. Raises Ruined."""
@@ -105,9 +107,19 @@ class ClaimStore:
             raise Ruined(f"a handler left a database transaction open that this worker waits for: {who}")
         return StoreBusy(f"{error}: {who} holds what it waits for") if found else error
 
-    def held(self) -> list[Claim]:
-        """What the table has for this worker. Raises StoreError."""
-        return self._store.held_by(self.record.incarnation)
+    def others(self, known: Set[tuple[int, int]]) -> list[Claim]:
+        """What the table has for this worker beside the known (job, token): claims whose answer was lost, or whose
+        settlement the server has undone. They may have run, and must return to the queue, under another token: no other
+        worker would ever run them, since their locks are renewed as long as this one lives.
+        """
+        try:
+            held = self._store.held_by(self.record.incarnation)
+        except StoreError as error:  # it is still unsure
+            if not known:  # those must not wait
+                self.wait(error)
+            return []
+        self.unsure = False
+        return [claim for claim in held if (claim.job_id, claim.token) not in known]
 
     def limits(self, claims: Sequence[Claim]) -> Mapping[int, int]:
         """How many jobs may run together with each job whose batch has killed a worker before."""

@@ -92,7 +92,6 @@ class Worker:
         self._interrupt: Callable[[], None] = lambda: None  # the runner's, once there is one
         self._concurrent = self.pool.concurrency > 1 and not self.cautious
         self._side_by_side: ConcurrentLoop | None = None
-        self._unsure = False  # we may hold claims that we do not know of
 
     def run(self) -> int:
         """The whole life. Returns the process's exit code."""
@@ -172,7 +171,7 @@ class Worker:
                 claims = self._exchange(self._want())
             if claims:
                 self._execute(self._gather(claims) if self.pool.batch_size > 1 else claims)
-            elif not (self._draining or self._unsure or self._buffer):
+            elif not (self._draining or self._store.unsure or self._buffer):
                 self._sleep()
         self.slot.state(State.DRAINING)
         self._heartbeat.cease()
@@ -215,8 +214,7 @@ class Worker:
             exchange = self._store.settle_and_claim(settlements, want, now, self._posted)
         except StoreError as error:
             self._buffer.put_back(settlements, runs)
-            self._unsure = self._unsure or want > 0
-            self._hold(int(self._unsure))
+            self._hold(0)
             if self._fitness.look(self._runner.done):  # the cause may be in our own process
                 raise Ruined(f"a handler has changed the process permanently, and {error}") from None
             self._store.wait(error)
@@ -230,33 +228,14 @@ class Worker:
             self._counter.settled(settlements, exchange.lost, now, bool(exchange.claims))
         self._tell(settlements, exchange)
         claims = exchange.claims
-        self._unsure = self._unsure or exchange.doubtful
-        if self._unsure and want and not gathered:
-            self._give_back_others(claims)
+        if self._store.unsure and want and not (gathered or self._hand_back.active or self._buffer):
+            self._buffer.give_back(self._store.others({(claim.job_id, claim.token) for claim in claims}))
         self._hold(len(claims))
         return claims
 
     def _hold(self, claims: int) -> None:
-        """Have the locks of so many renewed, and of those that are to be settled."""
-        self.slot.work.hold(claims + len(self._buffer))
-
-    def _give_back_others(self, claims: list[Claim]) -> None:
-        """Other claims that the table has for us: one whose answer was lost, or whose settlement the server has undone.
-
-        No other worker would ever run them, since their locks are renewed as long as this worker lives. Under another
-        token, since they may have run.
-        """
-        if self._hand_back.active or self._buffer:
-            return
-        try:
-            held = self._store.held()
-        except StoreError as error:
-            if not claims:  # those must not wait
-                self._store.wait(error)
-            return
-        self._unsure = False
-        known = {claim.job_id for claim in claims}
-        self._buffer.give_back(claim for claim in held if claim.job_id not in known)
+        """Have the locks of these renewed, and of those that are to be settled or that it does not know of."""
+        self.slot.work.hold(claims + len(self._buffer) + self._store.unsure)
 
     def _execute(self, claims: list[Claim]) -> None:
         limits = self._store.limits(claims) if self.pool.batch_size > 1 else {}

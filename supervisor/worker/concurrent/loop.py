@@ -67,7 +67,6 @@ class ConcurrentLoop:
         self._void: set[tuple[int, int]] = set()  # (job, token) of runs whose job was deleted
         self._room = 0  # with that many running a claim did not fit: none is claimed until there are fewer
         self.done = self._settled = 0
-        self._unsure = False  # we may hold claims that we do not know of
         self._awake = True
 
     def run(self) -> None:
@@ -139,7 +138,7 @@ class ConcurrentLoop:
             self._limits |= self.store.limits(claims)
             self.buffer.take(claims)
         begun = self._begin()
-        self.slot.work.hold(len(self.runner.runs) + len(self.buffer) + self._unsure)
+        self.slot.work.hold(len(self.runner.runs) + len(self.buffer) + self.store.unsure)
         if ended:
             self._recycle()
         more = self.runner.finished or self.buffer.returned or (self._leaving and self.buffer)
@@ -228,7 +227,6 @@ class ConcurrentLoop:
             exchange = self.store.settle_and_claim(settlements, want, now, posted=False)
         except StoreError as error:
             self.buffer.put_back(settlements, runs)
-            self._unsure = self._unsure or want > 0
             if not self.runner.runs:
                 self._look(closely=False)  # the cause may be in our own process
             self.store.wait(error)
@@ -241,24 +239,10 @@ class ConcurrentLoop:
         if settlements:
             self.counter.settled(settlements, exchange.lost, now)
         self.tell(settlements, exchange)
-        self._unsure = self._unsure or exchange.doubtful
-        if self._unsure and want:
-            self._give_back_others(exchange.claims)
+        if self.store.unsure and want:
+            known = {(claim.job_id, claim.token) for claim in exchange.claims} | self.runner.runs.keys()
+            self.buffer.give_back(self.store.others(known))
         return exchange.claims
-
-    def _give_back_others(self, claims: list[Claim]) -> None:
-        """Other claims that the table has for us: one whose answer was lost, or whose settlement the server has undone.
-        Under another token, since they may have run.
-        """
-        try:
-            held = self.store.held()
-        except StoreError as error:
-            if not claims:  # those must not wait
-                self.store.wait(error)
-            return
-        self._unsure = False
-        known = {(claim.job_id, claim.token) for claim in claims} | self.runner.runs.keys()
-        self.buffer.give_back(claim for claim in held if (claim.job_id, claim.token) not in known)
 
     def _rest(self) -> None:
         """Until a run has ended, a job has arrived that there is room for, or a signal."""
