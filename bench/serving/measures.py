@@ -92,12 +92,21 @@ class Course:
 
     def bare(self, workers: int) -> list[Sample]:
         """Each picture that a bare loop has scored."""
-        with self.scratch() as folder, QUEUE.site(folder, workers, 1) as site:
-            command = [sys.executable, str(PROGRAMS / "bare.py"), str(workers), str(self.pictures * workers)]
-            told = processes.call(
-                [*command, *models.pictures()], env=site.env, log=folder / "bare.log", patience=_patience(site)
-            )
+        told = self._bare("bare.py", str(workers), str(self.pictures * workers), *models.pictures(), workers=workers)
         return [Sample(begin, end, None, None) for begin, end in json.loads(told)]
+
+    def bare_memory(self, networks: int) -> int:
+        """Bytes of one process with so many networks: no server of them can have less."""
+        return int(self._bare("bare_memory.py", models.pictures()[0], networks=networks))
+
+    def _bare(self, program: str, *arguments: str, workers: int = 1, networks: int = 1) -> str:
+        with self.scratch() as folder, QUEUE.site(folder, workers, networks) as site:
+            return processes.call(
+                [sys.executable, str(PROGRAMS / program), *arguments],
+                env=site.env,
+                log=folder / "bare.log",
+                patience=_patience(site),
+            )
 
 
 def _patience(site: Site) -> float:
@@ -129,6 +138,7 @@ def visits(course: Course, contestants: Sequence[Contestant], take: Take) -> lis
                 if case in one.cases
             ]
     if take.wants("memory"):
+        found.append(Turn(BARE, THREE, "memory", partial(_bare_memory, course, 3)))
         found += [Turn(one.name, THREE, "memory", partial(_three, course, one)) for one in contestants]
     if take.wants("turns"):
         found += [Turn(QUEUE.name, case, "turns", partial(_turns, course, case)) for case in (turns.ALL, turns.TWO)]
@@ -140,6 +150,11 @@ def _bare(course: Course, case: str, take: Take) -> None:
     take("pictures", "pictures", lambda: [server.rate(samples)])
     if case == "1":
         take("request", "request", lambda: _milliseconds(samples))
+        _bare_memory(course, 1, take)
+
+
+def _bare_memory(course: Course, networks: int, take: Take) -> None:
+    take("memory", "memory", lambda: [course.bare_memory(networks) / 1e6])
 
 
 def _serve(course: Course, contestant: Contestant, case: str, take: Take) -> None:
