@@ -81,6 +81,8 @@ class _Division:
         self._now = now
         unmeasured = (one.demand.name for one in self.shares if one.demand.need is None and one.kept)
         self._measuring = next(unmeasured, "")
+        self._ended: set[str] = set()  # images whose templates end with workers that have been told to leave
+        self._claimed = ""  # the image of the pool for which room is made: its template stays
         self._mates: dict[str, list[Share]] = {}
         for share in self.shares:
             self._mates.setdefault(share.demand.image, []).append(share)
@@ -116,6 +118,7 @@ class _Division:
     def _make_room(self, claimant: Share, cost: Bytes, *, starving: bool) -> bool:
         """Let others leave until there will be room. Returns False if that is not possible now; then nobody leaves."""
         taken: list[Step] = []
+        self._claimed = claimant.demand.image
         why = f"makes room for {claimant.demand.name}"
         spares = [(one, True) for one in self.shares if one is not claimant and one.surplus > 0]
         others = [(one, False) for one in self._victims(claimant, starving=starving)]
@@ -134,6 +137,7 @@ class _Division:
             if enough and not self._ledger.will_fit(cost):
                 for step in own:
                     self._apply(step, why)
+        self._claimed = ""
         return enough
 
     def _victims(self, claimant: Share, *, starving: bool) -> list[Share]:
@@ -168,26 +172,27 @@ class _Division:
                 if workers and any(step.frees.get(name, 0.0) > 0 for name in resources):
                     yield step
         elif MACHINE in resources and (freed := self._template_bytes(share)):
-            yield Step(share, None, {MACHINE: freed})
+            yield Step(share, None, {MACHINE: freed}, ends_template=True)
 
     def _worker_step(self, share: Share, device: str) -> Step:
         frees = per_worker(device, share.demand.crews[device])
-        if share.kept == 1:
-            frees[MACHINE] += self._template_bytes(share)
-        return Step(share, device, frees)
+        freed = self._template_bytes(share) if share.kept == 1 else 0
+        return Step(share, device, frees | {MACHINE: frees[MACHINE] + freed}, ends_template=freed > 0)
 
     def _template_bytes(self, share: Share) -> int:
         """What ends with the pool's last worker: nothing if others use its template or it has been told to end."""
-        template = self._templates.get(share.demand.image, Template())
-        mates = self._mates[share.demand.image]
-        in_use = bool(share.start) or any(one.size for one in mates if one is not share)
-        return 0 if in_use or template.ending or any(one.unloaded for one in mates) else template.used
+        image = share.demand.image
+        template = self._templates.get(image, Template())
+        in_use = bool(share.start) or any(one.size for one in self._mates[image] if one is not share)
+        return 0 if in_use or template.ending or image in (self._claimed, *self._ended) else template.used
 
     def _apply(self, step: Step, why: str) -> Step:
         share = step.share
         if step.device is not None:
             share.keep[step.device] -= 1
         share.unloaded, share.reason = not share.size, why
+        if step.ends_template:
+            self._ended.add(share.demand.image)
         self._ledger.expect(step.frees)
         return step
 
@@ -196,6 +201,8 @@ class _Division:
         if step.device is not None:
             share.keep[step.device] += 1
         share.unloaded, share.reason = False, ""
+        if step.ends_template:
+            self._ended.discard(share.demand.image)
         self._ledger.expect(step.frees, -1)
 
     # Who gets
@@ -278,9 +285,10 @@ class _Division:
         """The device for one more worker of the pool, and the bytes that it costs."""
         need = share.demand.need or self._guess
         template = self._templates.get(share.demand.image, Template())
-        loaded = template.used and not template.ending
+        loaded = 0 if template.ending else template.used
         started = any(one.start for one in self._mates[share.demand.image])
-        machine = need.worker + (0 if loaded or started else need.template)
+        machine = need.worker if loaded or started else need.worker + need.template
+        machine = min(machine, self._ledger.budgets[MACHINE] - loaded)  # its own template stays beside it
 
         def rank(device: str) -> tuple[bool, int, int]:
             cost, workers = by_resource(device, machine, need.device), share.keep[device] + share.start.get(device, 0)

@@ -68,6 +68,7 @@ class Step(NamedTuple):
     share: Share
     device: str | None
     frees: Bytes
+    ends_template: bool = False
 
 
 def estimated(demand: Demand, guess: Need) -> Demand:

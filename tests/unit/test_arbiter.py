@@ -146,6 +146,27 @@ def test_a_template_that_others_use_frees_nothing() -> None:
     assert sizes(found) == {"caption": 1, "embed": 1, "tag": 0}
 
 
+def test_of_pools_that_share_a_template_all_leave_if_their_template_is_needed_too() -> None:
+    shared = [idle(name, need=50, image="both", since=since) for name, since in (("caption", 100.0), ("embed", 200.0))]
+    found = decide(*shared, waiting("tag", need=125), templates={"both": Template(20)})
+
+    assert sizes(found) == {"caption": 0, "embed": 0, "tag": 0}
+    assert found["caption"].unloaded
+    assert found["embed"].unloaded
+
+
+@pytest.mark.parametrize("need", [120, 125, 500])
+def test_what_needs_all_that_its_template_leaves_runs_alone(need: int) -> None:
+    """Others of that template leave, and the template stays."""
+    shared = [idle(name, need=50, image="all", since=since) for name, since in (("caption", 100.0), ("embed", 200.0))]
+    found = decide(*shared, waiting("tag", need=need, image="all"), templates={"all": Template(10)})
+    assert sizes(found) == {"caption": 0, "embed": 0, "tag": 0}
+
+    left = [idle(name, 0, wanted=0, need=50, image="all") for name in ("caption", "embed")]
+    found = decide(*left, waiting("tag", need=need, image="all"), templates={"all": Template(10)})
+    assert sizes(found) == {"caption": 0, "embed": 0, "tag": 1}
+
+
 def test_workers_that_have_grown_leave_idle_ones_first_and_the_last_one_never() -> None:
     grown = decide(idle("caption"), busy("tag", used=100))
     assert sizes(grown) == {"caption": 0, "tag": 1}
