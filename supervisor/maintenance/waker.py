@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -66,8 +67,13 @@ class Waker(Duty):
         wanted = self._admitted(wanted)
         first = self._backlog.any_due(wanted, now)
         if first:
-            os.eventfd_write(eventfd, 1)  # it wakes up while we count
+            _post(eventfd, 1)  # it wakes up while we count
         due = self._backlog.depth(wanted, now, idle).due
         if min(idle, due) > first:
-            os.eventfd_write(eventfd, min(idle, due) - first)
+            _post(eventfd, min(idle, due) - first)
         return due
+
+
+def _post(eventfd: int, workers: int) -> None:
+    with contextlib.suppress(BlockingIOError):  # a handler has filled it, so nobody sleeps
+        os.eventfd_write(eventfd, workers)

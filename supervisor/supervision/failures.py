@@ -44,7 +44,8 @@ class Failures:
     restarts: Restarts = field(default_factory=Restarts)
     old_restarts: Restarts = field(default_factory=Restarts)
     suspicion: Suspicion = field(default_factory=Suspicion)
-    trusted_at: float = inf  # when the last suspicion has ended
+    suspected_at: float = -inf  # when the last suspicion has begun
+    trusted_at: float = inf  # when it has ended
     template_deaths: TemplateDeaths = field(default_factory=TemplateDeaths)
     deaths: int = 0
     restarted: Counter[str] = field(default_factory=Counter)  # workers to be replaced, by reason
@@ -64,9 +65,12 @@ class Failures:
             self.deaths += 1
             if end.reason != exit_reason.CANCELLED:  # which says nothing about the workers
                 restarts = restarts.died(now, early=end.early, born=born)
-            self.suspicion = self.suspicion.died(end.uncommitted, end.last_job)
+            before = self.suspicion
+            self.suspicion = before.died(end.uncommitted, end.last_job)
             if end.charge == "crash" and end.run[0] == end.last_job != 0:
                 self.suspicion = self.suspicion.accused(end.last_job)
+            if self.suspicion is not before:
+                self.suspected_at = now
         self._set_restarts(worker, restarts)
         if not end.expected:
             self.restarted[end.reason] += 1
@@ -91,7 +95,8 @@ class Failures:
         """A worker has committed this many jobs. One of them does not count if its program was `lost`."""
         if jobs > lost and self.restarts.early_deaths and not worker.template.superseded:
             self.restarts = self.restarts.committed_a_job()
-        if worker.cautious and self.suspicion.cautious:
+        # What one of an earlier suspicion has committed says nothing about these suspects.
+        if worker.cautious and self.suspicion.cautious and worker.asked_at >= self.suspected_at:
             self.suspicion = self.suspicion.committed(jobs)
             self.trusted_at = inf if self.suspicion.cautious else now
 

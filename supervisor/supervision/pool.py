@@ -227,8 +227,8 @@ class Pool:
                 continue
             if slot.recycle_reason:
                 worker.stale = STALE[slot.recycle_reason]
-            elif self.failures.too_cautious(worker, now):
-                worker.stale = CAUTIOUS
+            elif self.grant is None and self.failures.too_cautious(worker, now):
+                worker.stale = CAUTIOUS  # not where memory is scarce: nobody would work until its successor is ready
         return ready
 
     def _learn_ready(self, worker: WorkerProcess) -> None:

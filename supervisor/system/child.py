@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn
 
-from supervisor.system import failpoints, lifeline, settled_notice, signals, standard
+from supervisor.system import failpoints, lifeline, signals, standard
 from supervisor.system.channel import Channel
 from supervisor.system.kernel import die_with_parent, open_descriptors
 
@@ -26,7 +26,7 @@ def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int
     those in `keep`, and dies with this process. Returns (pid, pidfd). Raises OSError, with no child left, if no
     process or no descriptor is available.
     """
-    kept = {*STANDARD, *keep, *lifeline.inherited(), *settled_notice.inherited()}
+    kept = {*STANDARD, *keep, *lifeline.inherited()}
     parent = os.getpid()
     standard.flush()
     signals.block_all()

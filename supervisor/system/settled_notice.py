@@ -1,8 +1,8 @@
 """Workers tell the admin process that they have settled jobs: a request that waits for a result is answered at once.
 
-The supervisor makes a pair of datagram sockets before its first fork. Workers have one end, the admin process the
-other. A message is empty: it only wakes, and if a handler has put a file or a connection in the place of the worker's
-end, sending nothing there changes nothing.
+The supervisor binds a datagram socket, which the admin process reads. Each worker has a socket of its own that sends
+there: whatever a handler does to it concerns this worker alone. A message is empty: it only wakes, and if a handler has
+put a file or a connection in the place of the worker's socket, sending nothing there changes nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import socket
 
 _DATAGRAM = socket.AF_UNIX, socket.SOCK_DGRAM
 
+_address = b""  # of the receiving socket; empty where there is none
 _sending: socket.socket | None = None
 _receiving: socket.socket | None = None
 _listening = False
@@ -18,39 +19,51 @@ _listening = False
 
 def hold() -> None:
     """In the supervisor, before its first fork. Raises OSError."""
-    global _sending, _receiving
-    if _sending is None:
-        _sending, _receiving = socket.socketpair(*_DATAGRAM)
-        _sending.setblocking(False)
-        _receiving.setblocking(False)
+    global _address, _receiving
+    if _receiving is None:
+        receiving = socket.socket(*_DATAGRAM)
+        receiving.setblocking(False)
+        receiving.bind("")  # the kernel chooses a name, which is no file
+        _address, _receiving = receiving.getsockname(), receiving
 
 
-def inherited() -> tuple[int, ...]:
-    """The descriptors that a forked child keeps, so that it, or what it forks, can call `notify`."""
-    return () if _sending is None else (_sending.fileno(),)
+def address() -> bytes:
+    """Where notices are sent to, for `take_over` in a program that this process becomes."""
+    return _address
+
+
+def take_over(address: bytes) -> None:
+    global _address
+    _address = address
 
 
 def kept_to_listen() -> tuple[int, ...]:
-    """The descriptors that the admin process keeps, too, so that it can call `listen`."""
+    """The descriptors that the admin process keeps, so that it can call `listen`."""
     return () if _receiving is None else (_receiving.fileno(),)
 
 
-def take_over(descriptor: int) -> None:
-    """In a program that a worker's process has become: `descriptor` is what was inherited; negative if nothing was."""
+def open_sender() -> None:
+    """In a worker, before any handler runs: the socket is one of its own descriptors, which are checked."""
     global _sending
-    if descriptor >= 0:
-        _sending = socket.socket(*_DATAGRAM, fileno=descriptor)
-        _sending.setblocking(False)
-        _sending.set_inheritable(False)
+    if _address and _sending is None:
+        sending = socket.socket(*_DATAGRAM)
+        try:
+            sending.setblocking(False)
+            sending.connect(_address)
+        except OSError:
+            sending.close()
+            raise
+        _sending = sending
 
 
 def notify() -> None:
     """After a commit that has settled jobs. If nobody listens, the kernel keeps some messages and drops the others."""
-    if _sending is not None:
-        try:
+    try:
+        open_sender()
+        if _sending is not None:
             _sending.send(b"", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except OSError:
-            return
+    except OSError:
+        return  # who waits looks again soon
 
 
 def listen() -> None:

@@ -1,7 +1,7 @@
 """The start of a worker in a fresh interpreter, for `start = "spawn"`.
 
-Run by the template as `python -m supervisor.template.spawned FD LINE [NOTICE]`: the descriptors of the start data, of
-what tells the supervisor's end, and of what tells the admin process that jobs were settled.
+Run by the template as `python -m supervisor.template.spawned FD LINE ADDRESS`: the descriptors of the start data, and
+of what tells the supervisor's end; and, in hexadecimal digits, where the admin process is told that jobs were settled.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from supervisor.template.template import prepare, work
 def main() -> int:
     """Read what the template left in an anonymous file, and run the worker."""
     lifeline.taken_over(int(sys.argv[2]))
-    for notice in sys.argv[3:]:
-        settled_notice.take_over(int(notice))
+    settled_notice.take_over(bytes.fromhex(sys.argv[3]))
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         # Written by our own parent into memory that no other process can reach.
         spec, path = pickle.load(file)  # noqa: S301

@@ -298,11 +298,10 @@ def _exec_worker(spec: WorkerSpec, board: Path) -> NoReturn:
     file = os.memfd_create("worker", 0)
     os.write(file, pickle.dumps((spec, board)))
     os.lseek(file, 0, os.SEEK_SET)
-    notice = settled_notice.inherited()
-    for descriptor in (spec.template.wakes[spec.pool.name], spec.template.news, spec.log, file, *notice):
+    for descriptor in (spec.template.wakes[spec.pool.name], spec.template.news, spec.log, file):
         os.set_inheritable(descriptor, True)
-    inherited = [str(file), str(lifeline.keep_over_exec()), *map(str, notice)]
-    os.execv(sys.executable, [sys.executable, "-m", "supervisor.template.spawned", *inherited])  # noqa: S606
+    told = [str(file), str(lifeline.keep_over_exec()), settled_notice.address().hex()]
+    os.execv(sys.executable, [sys.executable, "-m", "supervisor.template.spawned", *told])  # noqa: S606
 
 
 def _reason(error: Exception) -> str:

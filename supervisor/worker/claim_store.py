@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from supervisor.domain.errors import StoreBusy, StoreError
@@ -39,10 +39,10 @@ class ClaimStore:
     wakeups: Wakeups
     log: Any
     keep_done: bool = True
+    unsure: bool = field(default=False, init=False)  # the table may have claims for it that it does not know of
 
     def __post_init__(self) -> None:
         self._pause = 0.0
-        self.unsure = False  # the table may have claims for this worker that it does not know of
 
     def register(self) -> None:
         """Open the store and enter the worker, which another start would not make easier. Raises StoreError if the
@@ -77,9 +77,24 @@ class ClaimStore:
         elif want and (generation := self.gate.generation) != self._generation:
             self._store.register(self.record)  # another host may have taken this one for dead
             self._generation = generation
-        owner, store = self.record.incarnation, self._store
+        exchange = self._exchange(settlements, wanted, want, now, posted)
+        if not exchange.registered:
+            # A crash of the server has undone it, or somebody has deleted the row.
+            self.log.warning("registered_again")
+            with suppress(StoreError):  # what is settled is settled; the next exchange meets the error again
+                self._store.register(self.record)
+                again = self._exchange([], wanted, want, now, posted)
+                return again._replace(lost=[*exchange.lost, *again.lost], refused=[*exchange.refused, *again.refused])
+        return exchange
+
+    def _exchange(
+        self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, now: float, posted: bool
+    ) -> Exchange:
+        owner = self.record.incarnation
         try:
-            exchange = store.settle_and_claim(owner, settlements, wanted, want, self.lock_time, now, posted=posted)
+            exchange = self._store.settle_and_claim(
+                owner, settlements, wanted, want, self.lock_time, now, posted=posted
+            )
         except StoreError as error:
             self.unsure = self.unsure or want > 0
             if not isinstance(error, StoreBusy):
@@ -88,14 +103,7 @@ class ClaimStore:
         self.unsure = self.unsure or exchange.doubtful
         if settlements:
             settled_notice.notify()
-        if exchange.registered:
-            return exchange
-        # A crash of the server has undone it, or somebody has deleted the row.
-        self.log.warning("registered_again")
-        store.register(self.record)
-        again = store.settle_and_claim(owner, [], wanted, want, self.lock_time, now, posted=posted)
-        self.unsure = self.unsure or again.doubtful
-        return again._replace(lost=[*exchange.lost, *again.lost], refused=[*exchange.refused, *again.refused])
+        return exchange
 
     def _explained(self, error: StoreBusy, jobs: Sequence[int]) -> StoreError:
         """The same error with who is in the way. Raises Ruined."""

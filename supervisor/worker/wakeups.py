@@ -8,12 +8,16 @@ import select
 import signal
 from collections.abc import Callable
 from os import eventfd_read, eventfd_write
+from time import monotonic
 from types import FrameType
 
 from supervisor.system import signals
 from supervisor.system.slot import Slot, State
 
 Handler = Callable[[int, FrameType | None], None]
+_VAIN = 64  # wake-ups in a row without a sleep and without a job, from which the eventfd must hold too much
+_CALM = 0.05  # seconds before each further one
+_SLEEP = 0.001  # seconds
 SPARE_LOOK = 0.2  # seconds between two looks of a spare whose handler has blocked the signal that wakes it
 FOREIGN = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -27,6 +31,7 @@ class Wakeups:
     def __init__(self, slot: Slot, wake: int, interrupt: Handler) -> None:
         self._slot = slot
         self._wake = wake
+        self._vain = 0
         self._inbox = signals.Inbox(obeyed=())
         self.descriptor = self._inbox.wakeup
         self.handlers: dict[int, Handler] = {
@@ -45,18 +50,25 @@ class Wakeups:
 
     def sleep(self, most: float) -> bool:
         """Until a job may have arrived, a signal has, or `most` seconds have passed. Returns whether a job may have."""
-        posted = False
+        if self._vain >= _VAIN:
+            self.pause(_CALM)
+        posted, began = False, monotonic()
         for descriptor, _ in self._poll.poll(most):
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     eventfd_read(self._wake)
                     posted = True
+                    self._vain = self._vain + 1 if monotonic() - began < _SLEEP else 0
             elif descriptor == self._inbox.fileno():
                 self._inbox.take()
             else:  # a handler's; it would wake us again and again
                 with contextlib.suppress(OSError):
                     self._poll.unregister(descriptor)
         return posted
+
+    def had_reason(self) -> None:
+        """There was a job."""
+        self._vain = 0
 
     def pause(self, seconds: float) -> None:
         """The same, but new jobs do not end it."""

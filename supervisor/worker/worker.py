@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
@@ -17,7 +18,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.prefetch import Pace
 from supervisor.store.base import Engine, JobSelector, WorkerRecord
-from supervisor.system import failpoints, forkmark
+from supervisor.system import failpoints, forkmark, settled_notice
 from supervisor.system.claim_gate import ClaimGate
 from supervisor.system.counters import Row
 from supervisor.system.slot import Cancel, RecycleReason, Slot, State
@@ -97,6 +98,8 @@ class Worker:
         """The whole life. Returns the process's exit code."""
         self._mark = forkmark.fork_mark()
         self.slot.occupy(os.getpid())
+        with suppress(OSError):
+            settled_notice.open_sender()
         forkmark.keep_from_forks(self.slot.memory)
         self._wakeups = Wakeups(self.slot, self.wake, lambda number, frame: self._interrupt())
         wanted = JobSelector(self.pool.types, " ".join(self.pool.capabilities), self.pool.min_priority)
@@ -170,6 +173,7 @@ class Worker:
                 # A job may have arrived between the claim and the state "idle": check once more.
                 claims = self._exchange(self._want())
             if claims:
+                self._wakeups.had_reason()
                 self._execute(self._gather(claims) if self.pool.batch_size > 1 else claims)
             elif not (self._draining or self._store.unsure or self._buffer):
                 self._sleep()
@@ -210,6 +214,8 @@ class Worker:
         if self._fitness.closed():  # otherwise SQLite might write to what a handler has opened in place of its files
             raise Ruined("a handler has closed all descriptors, the worker's own with them")
         (settlements, runs), now = self._buffer.collect(), self.gate.now()
+        if want and not (settlements or gathered):
+            self.slot.work.hold(1)  # before it is claimed: the answer may be long in coming, or lost
         try:
             exchange = self._store.settle_and_claim(settlements, want, now, self._posted)
         except StoreError as error:

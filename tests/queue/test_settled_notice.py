@@ -34,12 +34,12 @@ NEVER = 60.0  # seconds
 @pytest.fixture(autouse=True)
 def notices(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """This process is supervisor, worker and admin process at once."""
-    for name, value in (("_sending", None), ("_receiving", None), ("_listening", False)):
+    for name, value in (("_address", b""), ("_sending", None), ("_receiving", None), ("_listening", False)):
         monkeypatch.setattr(settled_notice, name, value)
     settled_notice.hold()
-    made = settled_notice._sending, settled_notice._receiving
+    settled_notice.open_sender()
     yield settled_notice
-    for one in made:
+    for one in (settled_notice._sending, settled_notice._receiving):
         assert one is not None
         one.close()
 
@@ -147,13 +147,17 @@ class TestNotice:
         assert self.heard() == 1
 
     def test_without_a_supervisor_does_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(settled_notice, "_sending", None)
-        settled_notice.notify()
-        assert settled_notice.inherited() == ()
+        with monkeypatch.context() as patched:
+            for name, value in (("_address", b""), ("_sending", None)):
+                patched.setattr(settled_notice, name, value)
+            settled_notice.notify()
+            assert settled_notice._sending is None
+        assert self.heard() == 0
 
     @pytest.mark.parametrize("what", ["file", "pipe", "stream", "nothing"])
     def test_writes_nothing_into_what_a_handler_has_put_in_its_place(self, tmp_path: Path, what: str) -> None:
-        [number] = settled_notice.inherited()
+        assert settled_notice._sending is not None
+        number = settled_notice._sending.fileno()
         file = tmp_path / "file"
         file.write_bytes(b"before")
         with contextlib.ExitStack() as stack:
@@ -181,11 +185,9 @@ class TestNotice:
                 theirs.recv(1)
 
     def test_is_heard_from_the_program_that_a_workers_process_becomes(self) -> None:
-        [number] = settled_notice.inherited()
-        script = (
-            "import sys; from supervisor.system import settled_notice as b; b.take_over(int(sys.argv[1])); b.notify()"
-        )
-        subprocess.run([sys.executable, "-c", script, str(number)], pass_fds=[number], check=True, timeout=60)
+        address = settled_notice.address().hex()
+        script = "import sys; from supervisor.system.settled_notice import *; take_over(bytes.fromhex(sys.argv[1])); notify()"
+        subprocess.run([sys.executable, "-c", script, address], check=True, timeout=60)
         assert self.heard() == 1
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from supervisor.config import load
 from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
+from supervisor.domain.memory import Grant
 from supervisor.domain.recent_peak import RecentPeak
 from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing, spares_kept, within
 from supervisor.domain.suspicion import Suspicion
@@ -293,6 +294,24 @@ class TestACautiousWorker:
         failures.committed(worker, 4, 1000.0, lost=False)
         assert not failures.too_cautious(worker, 1029.0)
         assert failures.too_cautious(worker, 1030.0)
+
+    def test_clears_no_suspicion_that_is_younger(self, crew: Crew, worker: WorkerProcess) -> None:
+        failures = crew.pool.failures
+        failures.suspicion, failures.suspected_at = Suspicion().died(3, 8), worker.asked_at + 1.0
+        failures.committed(worker, 50, 100.0, lost=False)
+        assert failures.suspicion.cautious
+        successor = crew.ask()
+        successor.cautious, successor.asked_at = True, failures.suspected_at
+        failures.committed(successor, 4, 100.0, lost=False)
+        assert not failures.suspicion.cautious
+
+    def test_stays_where_memory_is_scarce(self, crew: Crew, worker: WorkerProcess) -> None:
+        """Until its successor is ready, nobody would work."""
+        pool = crew.pool
+        pool.take(Grant({"": 1}, {}))
+        pool.failures.committed(worker, 2, 100.0, lost=False)
+        pool.notice_progress(200.0)
+        assert not worker.stale
 
     def test_leaves_when_its_successor_is_ready(self, crew: Crew, worker: WorkerProcess) -> None:
         pool = crew.pool

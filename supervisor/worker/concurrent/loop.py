@@ -133,8 +133,11 @@ class ConcurrentLoop:
         ended = self._collect()
         if ended:
             self.runner.show()  # first: settling them may take long
+        if not (self.runner.runs or self.buffer):
+            self.slot.work.hold(1)  # before one is claimed: the answer may be long in coming, or lost
         claims = self._distinct(self._exchange(self._want()))
         if claims:
+            self.wakeups.had_reason()
             self._limits |= self.store.limits(claims)
             self.buffer.take(claims)
         begun = self._begin()
@@ -239,7 +242,7 @@ class ConcurrentLoop:
         if settlements:
             self.counter.settled(settlements, exchange.lost, now)
         self.tell(settlements, exchange)
-        if self.store.unsure and want:
+        if self.store.unsure and not self.buffer.waiting:
             known = {(claim.job_id, claim.token) for claim in exchange.claims} | self.runner.runs.keys()
             self.buffer.give_back(self.store.others(known))
         return exchange.claims
