@@ -1,0 +1,57 @@
+"""A handler harms what several processes share; its neighbours go on as before."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.site_under_test import Site
+from tests.web.client import ADMIN, Admin, admin_of
+
+MakeSite = Callable[..., Site]
+
+POOLS = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n[pools.evil]\nhandler = "jobs:evil"\nworkers = 1\n'
+EVIL = """
+import os, socket
+
+def evil(payload, ctx):
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            stream = socket.socket(fileno=os.dup(int(name)))
+            stream.shutdown(socket.SHUT_RDWR)
+            stream.close()
+        except OSError:
+            pass
+"""
+
+
+def fastest(admin: Admin, times: int) -> float:
+    """Seconds of the fastest of several requests."""
+    took = []
+    with contextlib.closing(http.client.HTTPConnection(*admin.address, timeout=20)) as connection:
+        for _ in range(times):
+            began = time.monotonic()
+            connection.request("POST", "/run/work", json.dumps({}), admin.bearer | {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            answer.read()
+            took.append(time.monotonic() - began)
+    return min(took)
+
+
+@pytest.mark.sqlite
+@pytest.mark.fault(45)
+def test_a_handler_that_shuts_down_every_socket_delays_no_answer_to_others(make_site: MakeSite) -> None:
+    """Without notices of settled jobs, each takes until the next look, 50 ms later."""
+    site = make_site(POOLS + ADMIN)
+    with (site.folder / "jobs.py").open("a") as module:
+        module.write(EVIL)
+    admin = admin_of(site, site.start())
+    for _ in range(2):
+        site.queue.wait(site.queue.enqueue("evil"), timeout=20)
+    assert fastest(admin, 40) < 0.04
