@@ -30,8 +30,8 @@ def evil(payload, ctx):
 """
 
 
-def fastest(admin: Admin, times: int) -> float:
-    """Seconds of the fastest of several requests."""
+def seconds_of_a_quick_one(admin: Admin, times: int) -> float:
+    """A quarter of the requests take less: this machine may be busy."""
     took = []
     with contextlib.closing(http.client.HTTPConnection(*admin.address, timeout=20)) as connection:
         for _ in range(times):
@@ -41,7 +41,7 @@ def fastest(admin: Admin, times: int) -> float:
             assert answer.status == 200, answer.read()
             answer.read()
             took.append(time.monotonic() - began)
-    return min(took)
+    return sorted(took)[times // 4]
 
 
 @pytest.mark.sqlite
@@ -54,4 +54,4 @@ def test_a_handler_that_shuts_down_every_socket_delays_no_answer_to_others(make_
     admin = admin_of(site, site.start())
     for _ in range(2):
         site.queue.wait(site.queue.enqueue("evil"), timeout=20)
-    assert fastest(admin, 40) < 0.04
+    assert seconds_of_a_quick_one(admin, 40) < 0.04
