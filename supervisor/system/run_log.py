@@ -123,7 +123,7 @@ def printed(path: Path, slot: int, job: int, token: int, since: int) -> tuple[by
     with path.open("rb") as file:
         memory, size = _region(file, slot, job, token)
         _, now = _region(file, slot, job, token)
-    if size <= since:
+    if size <= since or now < size:  # the run may have ended while we read, and another one prints
         return b"", since
     # What was written while we read may have replaced the oldest bytes.
     oldest = max(HEAD_BYTES, max(size, now) - _RING_BYTES)

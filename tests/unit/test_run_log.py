@@ -10,11 +10,13 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.system import run_log as run_log_module
 from supervisor.system.run_log import HEAD_BYTES, MOST_BYTES, RunLog, behind, printed, said, shared, tee
 
 LEFT_OUT = re.compile(r"^\[(\d+) bytes left out\]$", re.MULTILINE)
@@ -150,6 +152,7 @@ def test_a_stream_that_cannot_be_heard_is_left_alone(run_log: RunLog, capsys: py
 DYING = """
 import os, sys
 from pathlib import Path
+from typing import Any
 from supervisor.system.run_log import RunLog, shared
 
 path, slot, lines = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -237,3 +240,27 @@ def test_who_follows_too_slowly_is_told_how_much_is_missing(tmp_path: Path) -> N
     assert behind(recorded, total) == ""
     assert printed(tmp_path / "run-logs", 1, 7, 2, 0) == (b"", 0)
     assert printed(tmp_path / "run-logs", 2, 7, 1, 0) == (b"", 0)
+
+
+def test_what_another_run_may_have_printed_meanwhile_is_not_told_as_that_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = shared(tmp_path / "run-logs", 1)
+    assert memory is not None
+    log = RunLog(memory)
+    log.run = (7, 1)
+    log.add(b"one\n")
+    region, looks = run_log_module._region, 0
+
+    def ends_in_between(*arguments: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            log.forget()
+            log.run = (8, 1)
+            log.add(b"two\n")
+        return region(*arguments)
+
+    monkeypatch.setattr(run_log_module, "_region", ends_in_between)
+    assert printed(tmp_path / "run-logs", 1, 7, 1, 0) == (b"", 0)
+    assert printed(tmp_path / "run-logs", 1, 8, 1, 0) == (b"two\n", 4)
