@@ -74,7 +74,8 @@ def new_request(
 ) -> NewJob:
     """`new_job` for somebody who waits for the result, and is told nothing before. Raises InvalidJob."""
     job = new_job(*given, **options)
-    job = job._replace(durable=job.unique_key is not None)  # others may find it by its key, and are told its id
+    # Others may find it by its key, and are told its id.
+    job = job._replace(durable=job.unique_key is not None, awaited=True)
     if idempotency_key is not None:
         if job.unique_key is not None:
             raise InvalidJob("idempotency_key", "give either unique_key or idempotency_key, not both")

@@ -33,7 +33,9 @@ class NewJob(NamedTuple):
     `payload` and `meta` are JSON texts. With `max_waiting`, it is refused if so many jobs of its type are due already,
     and of those who ask at the same time no more find room than there is. With `once`, a finished job with its key is
     found, too; that key must be one of `intake.once_key`. Without `durable`, a power failure may undo its
-    insertion until `Producer.make_durable` has returned: nobody has been told its id before that.
+    insertion until `Producer.make_durable` has returned: nobody has been told its id before that. It is `awaited` if
+    whoever inserts it waits for its end: then its result is kept until they look for the first time, also where jobs
+    that have succeeded are deleted at once.
     """
 
     type: str
@@ -48,6 +50,7 @@ class NewJob(NamedTuple):
     max_waiting: int | None = None
     once: bool = False
     durable: bool = True
+    awaited: bool = False
 
     def due(self, now: float) -> float:
         """When it is due if it is inserted now; both are Unix seconds."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import httpx
 import psycopg
 import pytest
 
-from supervisor import Status
+from supervisor import AsyncQueue, Status
+from supervisor.store.postgres import changes, producer
 from tests.postgres_server import Databases, Server
 from tests.site_under_test import Site, kill, wait_for
+from tests.web.client import ADMIN, admin_of
 
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\n'
 
@@ -189,6 +195,48 @@ def test_jobs_that_have_succeeded_are_deleted_if_none_are_kept(
     assert site.queue.wait(awaited, timeout=20).status is Status.DONE
     assert site.stop(supervisor) == 0
     assert site.rows("SELECT sum(done)::int FROM job_history WHERE type = 'work'") == [(51,)]
+
+
+NONE_KEPT = POOL + '[retention]\ndone = "0s"\n'
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_first_run_after_a_rest_returns_its_result_although_no_job_is_kept(
+    on_a_server: Callable[..., Site], asynchronous: bool
+) -> None:
+    site = on_a_server(NONE_KEPT)
+    site.start()
+    site.queue.job(site.queue.enqueue("work", delay=1000))  # the reader has its connection
+
+    def run() -> Any:
+        return asyncio.run(AsyncQueue.of(site.queue).run("work")) if asynchronous else site.queue.run("work")
+
+    with ThreadPoolExecutor() as threads:
+        # Nobody looks at the job before it has succeeded.
+        with site.queue._connections.reader.guard:
+            waiting = threads.submit(run)
+            wait_for(lambda: site.ledger.exists() and "end " in site.ledger.read_text(), "the run to end")
+            wait_for(lambda: site.rows("SELECT 1 FROM jobs WHERE status = 'running'") == [], "its success")
+        assert waiting.result(20)["pid"]
+
+
+def test_whoever_waits_for_longer_than_one_announcement_lasts_gets_the_result(
+    on_a_server: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "SLEEP", 3)
+    monkeypatch.setattr(changes, "RENEWAL", 2.0)
+    monkeypatch.setattr(producer, "SLEEP", 3)
+    monkeypatch.setattr(producer, "RENEWAL", 2.0)
+    site = on_a_server(NONE_KEPT)
+    site.start()
+    assert site.queue.run("work", {"seconds": 6}, timeout=60)["pid"]
+
+
+def test_a_request_gets_its_result_although_no_job_is_kept(on_a_server: Callable[..., Site]) -> None:
+    site = on_a_server(NONE_KEPT + ADMIN)
+    admin = admin_of(site, site.start())
+    answer = httpx.post(f"{admin.listen}/run/work", json={}, headers=admin.bearer, timeout=60)
+    assert (answer.status_code, answer.json()["result"]["pid"] > 0) == (200, True)
 
 
 @pytest.mark.postgres

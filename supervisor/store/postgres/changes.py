@@ -23,7 +23,7 @@ from supervisor.store.sql.connection import Row
 # Seconds after a hint. The last ones are for what was inserted before the inserter could know that somebody sleeps.
 WINDOW = (0.0, 0.01, 0.05)
 SLEEP = 10  # seconds for which notifications are wanted at once
-_RENEWAL = 5.0  # seconds
+RENEWAL = 5.0  # seconds before its end
 _RETRY = 30.0  # seconds until a connection for notifications that could not be made is tried again
 
 
@@ -136,7 +136,7 @@ class PostgresChanges:
 
     def resume(self) -> bool:
         at = time.monotonic()
-        if at + _RENEWAL < self._wanted_until:
+        if at + RENEWAL < self._wanted_until:
             return False
         paused = at >= self._wanted_until
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TypeVar
@@ -9,6 +10,7 @@ from typing import TypeVar
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import NewJob, NewJobs
 from supervisor.store.base import Operations
+from supervisor.store.postgres.changes import RENEWAL, SLEEP
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.inserting import insert, insert_or_find
 from supervisor.store.postgres.operations import operations
@@ -25,21 +27,38 @@ class PostgresProducer(SqlProducer):
 
     _connection: Connection
 
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._watched_until = 0.0  # monotonic
+
     def enqueue(self, jobs: NewJobs) -> list[int]:
         with self._connection.write() as raw:
             return insert(raw, jobs, None)
 
     def put(self, job: NewJob) -> tuple[int, bool]:
         with self._connection.write() as raw:
-            return _requests(raw).put(job, lambda job: insert_or_find(raw, job, None))
+            answer = _requests(raw).put(job, lambda job: insert_or_find(raw, job, None))
+            self._announce(raw, [job])
+            return answer
 
     def put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
         try:
             with self._connection.write() as raw:
                 requests = _requests(raw)
-                return [requests.put_or_full(job, lambda job: insert_or_find(raw, job, None)) for job in jobs]
+                answers = [requests.put_or_full(job, lambda job: insert_or_find(raw, job, None)) for job in jobs]
+                self._announce(raw, jobs)
+                return answers
         except (RowRefused, Conflict) as error:
             return [error] if len(jobs) == 1 else [self._put_alone(job) for job in jobs]
+
+    def _announce(self, raw: Transaction, jobs: Sequence[NewJob]) -> None:
+        """Before the commit, after which a job may be done at once: whoever waits for it has not looked yet. Their feed
+        of changes goes on with it. A sequence is set at once, and no rollback undoes it.
+        """
+        now = time.monotonic()
+        if now + RENEWAL >= self._watched_until and any(job.awaited for job in jobs):
+            raw.execute(QUERIES.watch, {"seconds": SLEEP})
+            self._watched_until = now + SLEEP
 
     def make_durable(self) -> None:
         """Every commit is."""

@@ -1077,8 +1077,10 @@ SELECT pg_current_snapshot()::text;
 SELECT setval('job_sleepers', extract(epoch FROM clock_timestamp())::bigint + :seconds::bigint);
 
 -- name: watch
--- Somebody waits for the end of a job: whatever is settled is to notify.
-SELECT setval('job_watchers', extract(epoch FROM clock_timestamp())::bigint + :seconds::bigint);
+-- Somebody waits for the end of a job: whatever is settled is to notify, and to be kept. Whoever may not say so can
+-- enqueue all the same.
+SELECT setval('job_watchers', extract(epoch FROM clock_timestamp())::bigint + :seconds::bigint)
+WHERE has_sequence_privilege('job_watchers', 'UPDATE');
 
 -- name: announce
 -- Changes of rows that are there already, to all who sleep or wait. Insertions and plain successes announce themselves.

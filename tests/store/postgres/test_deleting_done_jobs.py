@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
 
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import Usage, done, failed
+from supervisor.engine import open_engine
 from supervisor.store.base import Engine
-from tests.store.kit import BROKEN, NOW, POLICY, Desk
+from tests.store.kit import BROKEN, NOW, POLICY, T0, Desk
 
 
 @pytest.fixture
@@ -85,6 +88,37 @@ def test_whoever_waits_gets_the_result(desk: Desk, engine: Engine, children: tup
     assert desk.producer.events([job])[job].result == "result"
     assert desk.maintenance.finished.prune(0, 100, NOW + 1, 0.0)[0] == 1  # later
     feed.close()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_whoever_is_about_to_wait_for_a_new_job_gets_the_result(desk: Desk, together: bool) -> None:
+    """The job may have succeeded before they look for the first time."""
+    wanted = NewJob("tag", "{}", scheduled_at=T0, awaited=True)
+    [put] = desk.producer.put_each([wanted]) if together else [desk.producer.put(wanted)]
+    assert isinstance(put, tuple)
+    desk.settle(done(desk.one(), '"result"'))
+    assert desk.producer.events([put[0]])[put[0]].result == "result"
+
+
+def test_jobs_that_nobody_waits_for_are_deleted_although_others_were_put(desk: Desk) -> None:
+    put = desk.producer.put(NewJob("tag", "{}", scheduled_at=T0))
+    desk.settle(done(desk.one(), '"result"'))
+    assert desk.producer.events([put[0]]) == {}
+
+
+def test_a_user_who_may_not_say_that_it_waits_enqueues_all_the_same(
+    desk: Desk, engine: Engine, foreign: psycopg.Connection
+) -> None:
+    role = f"only_enqueues_{os.getpid()}"
+    foreign.execute(
+        f"CREATE ROLE {role}; GRANT SELECT, INSERT ON jobs, job_meta TO {role};"
+        f" GRANT USAGE ON SEQUENCE jobs_id_seq TO {role}; GRANT SELECT ON SEQUENCE job_sleepers, job_watchers TO {role}"
+    )
+    try:
+        with closing(open_engine(f"{engine.url}?options=-crole%3D{role}").producer()) as producer:
+            assert producer.put(NewJob("tag", "{}", awaited=True)) == (1, True)
+    finally:
+        foreign.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 def test_a_job_to_which_another_table_refers_is_kept(desk: Desk, foreign: psycopg.Connection) -> None:
