@@ -44,7 +44,7 @@ class Stop(Exception):
 class NoDatabase(ConfigError):
     """There is no valid configuration, and only its database URL was needed."""
 
-    hint = "or name the database with --database URL; then no configuration is read"
+    hint = "--database URL names the database; then no configuration is read"
 
 
 def wrong_usage(message: str, hint: str = "") -> Stop:

@@ -211,7 +211,8 @@ def cancel(
 ) -> None:
     """Cancel pending jobs, stop running ones.
 
-    The handler of a running job has 5 seconds to stop; then it is interrupted.
+    The handler of a running job has the `cancel_grace` of its pool to stop, 5 seconds unless configured; then it is
+    interrupted.
     """
     from supervisor.ops import commands
 
@@ -229,7 +230,7 @@ def cancel(
         confirm("cancel", len(ids), yes=yes)
         now = operations.statistics.now()
         statuses = {job_id: operations.actions.cancel(job_id, now) for job_id in ids}
-    asked = "is running and was asked to stop; it is interrupted if it has not done so after 5 seconds"
+    asked = "is running and was asked to stop; it is interrupted if it has not done so within its pool's cancel_grace"
     texts = [f"job {job_id} {'cancelled' if status.finished else asked}" for job_id, status in statuses.items()]
     result([{"id": job_id, "status": status} for job_id, status in statuses.items()], *texts, as_json=as_json)
 

@@ -55,7 +55,7 @@ def test_keys_of_other_programs_have_a_hint(cli: Run, project: Path) -> None:
 
 @pytest.mark.parametrize("words", [["status"], ["enqueue", "greet"]])
 def test_without_a_configuration_the_database_can_be_named(cli: Run, project: Path, words: list[str]) -> None:
-    hint = "hint: or name the database with --database URL; then no configuration is read\n"
+    hint = "hint: --database URL names the database; then no configuration is read\n"
     assert cli(*words, "--config", "nope.toml").err.endswith(hint)
     (project / "supervisor.toml").rename("other.toml")
     assert cli(*words).err.endswith(hint)
@@ -67,7 +67,7 @@ def test_a_broken_configuration_is_to_be_mended(cli: Run, project: Path, words: 
     ran = cli(*words)
     assert ran.code == 2
     assert "this is not valid TOML" in ran.errors()[0]
-    assert ran.err.endswith("hint: or name the database with --database URL; then no configuration is read\n")
+    assert ran.err.endswith("hint: --database URL names the database; then no configuration is read\n")
 
 
 def test_very_many_workers_are_asked_about(cli: Run, database: Path) -> None:
