@@ -26,6 +26,7 @@ _COUNTED = (
     "done/h, errors/h, wait: runs of the last hour",
     "mean, longest: of the most recent jobs that are done",
 )
+_COUNTED_LATER = ("done/h, wait: of other hosts up to the last whole minute",)
 _STATES = {True: "running", False: "dead", None: "unknown"}
 
 
@@ -178,7 +179,7 @@ def _types(overview: Overview) -> None:
             )
         )
     columns = ["type", "pending>", "running>", "done>", "failed>", "done/h>", "errors/h>", "wait>", "mean>", "longest"]
-    _section("Types, slowest first", columns, rows, legend=_COUNTED)
+    _section("Types, slowest first", columns, rows, legend=_COUNTED + (_COUNTED_LATER if overview.several_hosts else ()))
     if overview.more_types:
         line(f"and {overview.more_types} more types")
 

@@ -150,3 +150,14 @@ def combined(minutes: Iterable[Minute]) -> Hour:
     if not runs:
         return QUIET
     return Hour(sums.done, sums.failed, sums.run_seconds / runs, sums.wait_seconds / runs)
+
+
+def added_up(hours: Iterable[Hour]) -> Hour:
+    """Those of several types as one."""
+    known = [hour for hour in hours if hour.runs]
+    runs = sum(hour.runs for hour in known)
+    if not runs:
+        return QUIET
+    ran = sum((hour.mean_run or 0.0) * hour.runs for hour in known)
+    waited = sum((hour.mean_wait or 0.0) * hour.runs for hour in known)
+    return Hour(sum(hour.done for hour in known), sum(hour.failed for hour in known), ran / runs, waited / runs)

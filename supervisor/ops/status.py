@@ -14,11 +14,12 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from supervisor.domain.errors import JobNotFound
-from supervisor.domain.history import QUIET, by_type
+from supervisor.domain.history import QUIET, by_type, combined
 from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.domain.text import text_of
 from supervisor.domain.url import without_password
 from supervisor.maintenance.slot_reader import pool_of
+from supervisor.ops import last_hour
 from supervisor.ops.cost_cache import CostCache
 from supervisor.ops.diagnosis import Taker, unmet
 from supervisor.ops.posted import Seen, seen
@@ -128,13 +129,15 @@ def gather(
     costs = costs or Costs()
     controls = operations.controls.current()
     paused = controls.paused
-    supervisors, pools, workers = _posted(operations, controls, now)
+    visible = list(seen(operations, now))
+    supervisors, pools, workers = _posted(operations, visible, controls, now)
     takers: list[Taker] = [*(pools or configured)]
     handled = {type_ for pool in takers for type_ in pool.types}
     failures = _by_name_of(costs.failures.answer(lambda: dict(operations.statistics.failures(now - HOUR))))
     speeds = {text_of(speed.type): speed for speed in costs.speeds.answer(operations.statistics.speeds)}
     backlog = _by_name_of(operations.backlog.by_type(now, COUNT_LIMIT))
-    hour = _by_name_of(by_type(operations.history.minutes(now - HOUR, now)))
+    minutes = last_hour.minutes(operations, [one.record for one in visible if one.local], now)
+    hour = _by_name_of(by_type(minutes))
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     totals = {status.value: 0 for status in Status}
     for type_, status, count in costs.open.answer(operations.statistics.open_counts) + costs.closed.answer(
@@ -189,17 +192,18 @@ def gather(
         more_types=len(others),
         other_types=_together(others) if others else None,
         unmet=unmet(operations.backlog.due_groups(now), takers)[:MOST_NAMED],
+        last_hour=combined(minutes),
     )
 
 
 def _posted(
-    operations: Operations, controls: ControlState, now: float
+    operations: Operations, visible: Iterable[Seen], controls: ControlState, now: float
 ) -> tuple[list[SupervisorView], list[PoolView], list[WorkerView]]:
     """What supervisors have registered and posted."""
     supervisors: list[SupervisorView] = []
     pools: list[PoolView] = []
     workers: list[WorkerView] = []
-    for one in seen(operations, now):
+    for one in visible:
         record, news, at = one.record, (one.status or {}).get("pools", {}), time.monotonic()  # the clock of heartbeats
         supervisors.append(_supervisor(one, controls.drained))
         paused = controls.paused | controls.paused_on(record.host)

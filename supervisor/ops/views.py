@@ -225,8 +225,8 @@ class TypeView:
     """One type: its jobs by state, failed attempts of the last hour, and how long its latest jobs took.
 
     `due` is the number of jobs that are due, the oldest for `oldest_age` seconds, in any pool; it is counted up to
-    COUNT_LIMIT. `last_hour` is what the workers did, up to the last full minute. `paused` is it everywhere, and
-    `paused_on` the hosts that match these names alone.
+    COUNT_LIMIT. `last_hour` is what the workers did; on other hosts, up to the last full minute. `paused` is it
+    everywhere, and `paused_on` the hosts that match these names alone.
     """
 
     type: str
@@ -346,7 +346,8 @@ class Overview:
     `types` are at most MOST_TYPES: those with a pool, the paused ones, and of the others those with the longest
     backlog; `more_types` others are summed in `other_types`. `unhandled` and `paused` name MOST_NAMED at most;
     `unhandled_types` is how many types no pool takes, `unmet` says which jobs no pool of their type takes;
-    `paused_on_hosts` are types with the hosts on which they are paused alone; `server` is None for a file.
+    `paused_on_hosts` are types with the hosts on which they are paused alone; `server` is None for a file. `last_hour`
+    is that of all types.
     """
 
     database: str
@@ -368,6 +369,7 @@ class Overview:
     paused_on_hosts: dict[str, list[str]] = field(default_factory=dict)
     server: ServerView | None = None
     gone: list[GoneView] = field(default_factory=list)
+    last_hour: Hour = QUIET
 
     @property
     def running(self) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from supervisor.system import counters
@@ -17,6 +19,7 @@ from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard, counters_o
 from tests.faults.shifted_clock import Clock
 from tests.samples import sampled
 from tests.site_under_test import Site, kill, wait_for
+from tests.web.client import ADMIN, admin_of
 
 MakeSite = Callable[..., Site]
 POOLS = """
@@ -226,6 +229,23 @@ def test_a_killed_supervisors_tallies_go_when_it_is_recovered(make_site: MakeSit
     assert site.stop(second) == 0
     # Of the first one's last minute nobody has told.
     assert recorded(site) == {"work": (17, 11)}
+
+
+def test_what_ended_in_the_current_minute_counts_beside_its_failures(make_site: MakeSite) -> None:
+    site = make_site(POOLS + ADMIN, HANDLERS)
+    admin = admin_of(site, site.start())
+    work_off(site)
+    wait_for(lambda: counted(site) == {"work": (17, 11)}, "the tallies")
+    types = site.command("status").stdout.partition("Types, slowest first")[2].splitlines()
+    heading, row = (next(line for line in types if line.startswith(start)) for start in ("TYPE ", "work "))
+    shown = dict(zip(heading.split(), row.split(), strict=True))
+    assert (shown["DONE/H"], shown["ERRORS/H"]) == ("17", "11")
+    assert shown["WAIT"] != "–"
+    answer = httpx.get(admin.listen, headers=admin.bearer | {"Accept": "text/html"}, timeout=60)
+    page = " ".join(re.sub("<[^>]*>", " ", answer.text).split())
+    assert "Done in the last hour 17 " in page
+    assert "Failed attempts 11 in the last hour, 39 % of runs" in page
+    assert json.loads(site.command("status", "--json").stdout)["last_hour"]["failed"] == 11
 
 
 def test_status_shows_each_types_last_hour(make_site: MakeSite) -> None:

@@ -129,7 +129,7 @@ def test_what_is_wrong_is_said_for_a_page_and_not_for_a_terminal(queue: Queue, r
     assert "`" not in words(page)
     assert "jobs list --status" not in page
     assert '<a class="button" href="/jobs?status=quarantined">Show them</a>' in page
-    assert "Done in the last hour 0 nothing before this minute" in words(page)
+    assert "Done in the last hour 0 no run has ended" in words(page)
 
 
 def test_what_stands_between_backticks_is_code_and_stays_escaped() -> None:

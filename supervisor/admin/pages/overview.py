@@ -22,7 +22,9 @@ router = route.router()
 
 @dataclass(frozen=True, slots=True)
 class PoolCard:
-    """One pool with data of its workers and types: `sums` and `failures` of the last hour, `runs` as in the charts."""
+    """One pool with data of its workers and types: `sums` and `failures` of the last hour, with the current minute;
+    `runs` as in the charts, without it.
+    """
 
     view: PoolView
     busy: int
@@ -38,24 +40,23 @@ class PoolCard:
 async def overview(request: Request, state: TheState) -> HTMLResponse:
     shown = await state.watch.overview()
     chosen = history_page.chosen(request)
-    hour = await state.watch.chart_data(PERIODS["1h"], shown.time)
-    data = hour if chosen == "1h" else await state.watch.chart_data(PERIODS[chosen], shown.time)
+    data = await state.watch.chart_data(PERIODS[chosen], shown.time)
     return await route.page(
         request,
         "overview.html",
         shown,
-        total=hour.total(),
+        total=shown.last_hour,
         data=data,
         periods=history_page.choice("/", chosen),
         chosen=chosen,
         findings=diagnose(shown),
-        pools=[pool_card(pool, shown, hour, data) for pool in shown.pools],
+        pools=[pool_card(pool, shown, data) for pool in shown.pools],
         dense=len(shown.pools) >= DENSE,
         oldest=largest(view.oldest_age for view in shown.types),
     )
 
 
-def pool_card(pool: PoolView, shown: Overview, hour: ChartData, data: ChartData) -> PoolCard:
+def pool_card(pool: PoolView, shown: Overview, data: ChartData) -> PoolCard:
     own = [worker for worker in shown.workers if (worker.pool, worker.home) == (pool.name, pool.home)]
     kept = [view for view in shown.types if view.type in pool.paused]
     return PoolCard(
@@ -63,7 +64,7 @@ def pool_card(pool: PoolView, shown: Overview, hour: ChartData, data: ChartData)
         busy=sum(worker.state == "busy" for worker in own),
         due=pool.due + sum(view.due for view in kept),
         oldest=largest((pool.oldest_age, *(view.oldest_age for view in kept))),
-        sums=hour.sums(pool.types),
+        sums=history.added_up(view.last_hour for view in shown.types if view.type in pool.types),
         runs=data.runs_of(pool.types),
         total=data.sums(pool.types).runs,
         failures=sum(shown.failures_last_hour.get(type_, 0) for type_ in pool.types),
