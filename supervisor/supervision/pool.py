@@ -281,10 +281,14 @@ def excess(pool: Pool) -> str:
     )
 
 
+def spares_configured(pool: Pool) -> int:
+    """How many it should have, whatever the memory allows."""
+    settings = pool.settings
+    beyond = pool.fixed is not None and pool.fixed > settings.max_workers
+    return 0 if beyond or pool.target <= 0 else settings.spares
+
+
 def spares_wanted(pool: Pool) -> int:
     """How many, if there is memory for them beside those of other pools."""
-    settings = pool.settings
-    if not settings.spares or (pool.fixed is not None and pool.fixed > settings.max_workers):
-        return 0
-    measured = settings.memory_budget is None or pool.size_of_worker.value > 0
-    return spares_kept(settings.spares, pool.target, pool.roof, measured=measured)
+    measured = pool.settings.memory_budget is None or pool.size_of_worker.value > 0
+    return spares_kept(spares_configured(pool), pool.target, pool.roof, measured=measured)

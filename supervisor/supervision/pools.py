@@ -13,7 +13,7 @@ from supervisor.maintenance.redriver import RedrivePolicy
 from supervisor.maintenance.renewer import LockTimes
 from supervisor.store.base import JobSelector
 from supervisor.supervision.failures import RELOADED
-from supervisor.supervision.pool import Pool, Waiting, excess
+from supervisor.supervision.pool import Pool, Waiting, excess, spares_configured, spares_wanted
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.scoreboard import MAX_SLOTS
 
@@ -103,13 +103,13 @@ def _status(pool: Pool, now: float) -> dict[str, Any]:
     return {
         "size": pool.workers.working(spares),
         "target": pool.target,
-        "why": shortened(alone if deaths.isolated(now) else pool.reason),
+        "why": shortened(alone if deaths.isolated(now) else "; ".join(filter(None, (pool.reason, _crowded_out(pool))))),
         "due": pool.waiting.due,
         "oldest_age": round(pool.waiting.oldest_age, 3),
         "rate": round(pool.rate.jobs, 1),
         "problem": problem or excess(pool),
         "spares": pool.workers.spare(),
-        "spares_wanted": spares,
+        "spares_wanted": spares_configured(pool),
         "broken": bool(problem) and not pool.workers.old_serve(),
         "fixed": pool.fixed,
         "deaths": failures.deaths,
@@ -123,6 +123,18 @@ def _status(pool: Pool, now: float) -> dict[str, Any]:
         "devices": {w.name: w.device for w in living if w.device is not None},
         "stale": {w.name: failures.old_version() if w.stale == RELOADED else w.stale for w in living if w.stale},
     }
+
+
+def _crowded_out(pool: Pool) -> str:
+    """Why it keeps fewer spares than configured; "" if it does not."""
+    configured = spares_configured(pool)
+    lacking = configured - pool.spares
+    if lacking <= 0:
+        return ""
+    if not pool.size_of_worker.value:
+        return "spares start when the size of a worker is known"
+    more = "another spare" if lacking == 1 else f"{lacking} more spares"
+    return f"memory_budget has no room for {more}" if spares_wanted(pool) < configured else f"no memory for {more}"
 
 
 def _image(settings: PoolSettings) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -82,8 +83,28 @@ def test_no_more_spares_than_the_memory_takes(make_site: MakeSite) -> None:
         assert workers(site, "tag") <= 3
         time.sleep(0.05)
 
-    assert "spare" in site.command("status").stdout
+    shown = " ".join(site.command("status").stdout.split())  # the reasons are wrapped
+    assert re.search(r"1 of 1, ([12]) of 4 spare .* no memory for (another spare|[23] more spares)", shown), shown
     site.done(site.queue.enqueue("tag", {}))
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (pool("tag", "workers = 1\nspares = 1") + machine(100), "no memory for another spare"),
+        (
+            pool("tag", 'workers = 1\nspares = 1\nmemory_budget = "100MiB"'),
+            "memory_budget has no room for another spare",
+        ),
+    ],
+    ids=["machine", "pool"],
+)
+def test_spares_without_memory_are_shown_with_the_reason(make_site: MakeSite, config: str, reason: str) -> None:
+    site = make_site(config, MODELS)
+    site.start()
+    site.done(site.queue.enqueue("tag", {}))
+    shown = wait_for(lambda: reason in (text := " ".join(site.command("status").stdout.split())) and text, reason)
+    assert "1 of 1, 0 of 1 spare" in shown
 
 
 def test_a_spare_makes_room_for_a_pool_with_jobs_and_comes_back(make_site: MakeSite) -> None:
@@ -134,7 +155,7 @@ def test_with_memory_for_one_worker_the_old_code_serves_on_after_a_failed_canary
     told = site.command("reload", "--wait", code=None)
 
     assert told.returncode == 1
-    assert "canary failed" in told.stderr
+    assert "failed its canary" in told.stderr
     wait_for(lambda: workers(site, "tag") == 1 and status(site, "tag")["size"], "the old one again")
     before = len(loads(site))
     end = time.monotonic() + 8
