@@ -25,7 +25,7 @@ from supervisor.client.asynchronous import AsyncQueue
 from supervisor.config.settings import Settings
 from supervisor.domain.url import without_password
 from supervisor.ops.spool import folder_of
-from supervisor.store.base import Engine
+from supervisor.store.base import Engine, JobSelector
 from supervisor.system import settled_notice, signals
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import ADMIN_SLOT, Scoreboard
@@ -59,7 +59,8 @@ def become(
     settled_notice.listen()
     executor = StoreExecutor(engine)
     queue = AsyncQueue(settings.database, create=False, listen_database=settings.listen_database)
-    waking = Waking(board, wakes, {name: pool.types for name, pool in settings.pools.items()})
+    takes = {name: JobSelector(pool.types, min_priority=pool.min_priority) for name, pool in settings.pools.items()}
+    waking = Waking(board, wakes, takes)
     requests = Requests(queue, executor, settings.types, settings.max_waiting, waking.wake)
     streams = JobStreams(queue, executor)
     uploads = _uploads(settings, engine)

@@ -10,10 +10,15 @@ import pytest
 
 from supervisor.admin.waking import Waking
 from supervisor.domain.intake import new_request
+from supervisor.store.base import JobSelector
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
 
-TYPES = {"first": ["tag", "both"], "second": ["both"], "gone": ["lost"]}
+TAKES = {
+    "first": JobSelector(("tag", "both")),
+    "second": JobSelector(("both",)),
+    "gone": JobSelector(("lost",)),
+}
 
 
 @pytest.fixture
@@ -48,7 +53,7 @@ def woken(wakes: dict[str, int]) -> dict[str, int]:
 
 
 def test_as_many_workers_are_woken_as_are_idle_and_have_a_job(board: Scoreboard, wakes: dict[str, int]) -> None:
-    waking = Waking(board, wakes, TYPES)
+    waking = Waking(board, wakes, TAKES)
     waking.wake([new_request("tag")])
     assert woken(wakes) == {"first": 0, "second": 0}  # nobody is there
 
@@ -64,3 +69,23 @@ def test_as_many_workers_are_woken_as_are_idle_and_have_a_job(board: Scoreboard,
     assert woken(wakes) == {"first": 1, "second": 2}
     waking.wake([new_request("lost"), new_request("unknown")])
     assert woken(wakes) == {"first": 0, "second": 0}
+
+
+@pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
+def test_of_pools_that_take_a_job_the_first_of_the_configuration_is_woken(
+    board: Scoreboard, wakes: dict[str, int], order: tuple[str, str]
+) -> None:
+    worker(board, 1, "first-1", State.IDLE)
+    worker(board, 2, "second-1", State.IDLE)
+    Waking(board, wakes, {name: JobSelector(("tag",)) for name in order}).wake([new_request("tag")])
+    assert woken(wakes) == {order[0]: 1, order[1]: 0}
+
+
+def test_a_pool_for_urgent_jobs_is_woken_for_these_alone(board: Scoreboard, wakes: dict[str, int]) -> None:
+    worker(board, 1, "first-1", State.IDLE)
+    worker(board, 2, "second-1", State.IDLE)
+    waking = Waking(board, wakes, {"first": JobSelector(("tag",), min_priority=10), "second": JobSelector(("tag",))})
+    waking.wake([new_request("tag", priority=9)])
+    assert woken(wakes) == {"first": 0, "second": 1}
+    waking.wake([new_request("tag", priority=10)])
+    assert woken(wakes) == {"first": 1, "second": 0}
