@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from supervisor.config.settings import AdminSettings, Settings
 from supervisor.supervision.supervised_process import SupervisedProcess
@@ -18,10 +20,20 @@ Serve = Callable[[Settings, Channel, socket.socket, Mapping[str, int]], int]
 pools sleep; returns the exit code.
 """
 
+_File = tuple[int, ...]
+
 RETRY = 10.0  # seconds between two attempts to bind an address that is in use
 STARTING = 60.0  # seconds for its imports
 GRACE = 3.0  # seconds to finish its answers; it takes 2 at most
 _FINISH = 2.0  # seconds more for the results of requests, before a successor serves new ones
+
+
+class _Given(NamedTuple):
+    """All that a process uses and that a reload may change. It imports nothing of the handlers."""
+
+    settings: Settings
+    wakes: dict[str, int]
+    tokens: tuple[_File, ...]
 
 
 class AdminProcess:
@@ -37,16 +49,19 @@ class AdminProcess:
         self._wakes = wakes
         self._log = events(process="supervisor")
         self._settings: Settings | None = None
+        self._given: _Given | None = None  # to the process that runs, or has run last
         self._listening: Listening | None = None
         self._next_try = 0.0
         self._problem = ""
 
     def open(self, settings: Settings) -> None:
-        """Use these settings from now on. A process with other settings finishes first; meanwhile connections wait."""
+        """Use these settings from now on. A process for which anything is new finishes first; meanwhile connections
+        wait. Any other one is kept.
+        """
         before, self._settings = self._admin, settings
         if before is None or self._admin is None or before.listen != self._admin.listen:
             self._close_socket()
-        if self._process.is_running():
+        if self._process.is_running() and (self._problem or self._given != self._gives(settings)):
             self._process.dismiss(GRACE, finish=_FINISH)
         self._next_try = 0.0
         self._problem = ""
@@ -63,9 +78,14 @@ class AdminProcess:
         listening = self._listen(settings.admin, now)
         if listening is not None:
             run = self._serve
-            wakes = self._wakes()
-            keep = [listening.socket.fileno(), *settled_notice.kept_to_listen(), *wakes.values()]
-            self._process.start(lambda channel: run(settings, channel, listening.socket, wakes), now, keep=keep)
+            given = self._given = self._gives(settings)  # before it reads the tokens, or a change might be missed
+            keep = [listening.socket.fileno(), *settled_notice.kept_to_listen(), *given.wakes.values()]
+            self._process.start(lambda channel: run(settings, channel, listening.socket, given.wakes), now, keep=keep)
+
+    def _gives(self, settings: Settings) -> _Given:
+        admin = settings.admin
+        files = () if admin is None else (admin.token_file, admin.read_token_file)
+        return _Given(settings, dict(self._wakes()), tuple(_file(path) for path in files if path is not None))
 
     @property
     def due_at(self) -> float | None:
@@ -115,6 +135,14 @@ class AdminProcess:
         if self._listening is not None:
             self._listening.close()
             self._listening = None
+
+
+def _file(path: Path) -> _File:
+    """What changes whenever the file does."""
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return ()
 
 
 def _text(path: object) -> str | None:

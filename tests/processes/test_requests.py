@@ -254,11 +254,11 @@ def test_a_running_job_whose_client_goes_away_is_cancelled_if_that_was_asked_for
 
 
 @contextlib.contextmanager
-def begun(site: Site, admin: Admin, path: str) -> Iterator[http.client.HTTPConnection]:
-    """A request that waits for a job of one second that has begun: one that is only claimed goes back to the queue."""
+def begun(site: Site, admin: Admin, path: str, seconds: float = 1) -> Iterator[http.client.HTTPConnection]:
+    """A request that waits for a job that has begun: one that is only claimed goes back to the queue."""
     with contextlib.closing(http.client.HTTPConnection(*admin.address, timeout=20)) as connection:
         headers = admin.bearer | {"Content-Type": "application/json"}
-        connection.request("POST", path, json.dumps({"seconds": 1}), headers)
+        connection.request("POST", path, json.dumps({"seconds": seconds}), headers)
         [number] = wait_for(lambda: site.rows("SELECT id FROM jobs WHERE type = 'work'"), "the job")[0]
         site.running_pid(number)
         yield connection
@@ -269,9 +269,26 @@ def test_a_client_that_waits_during_a_reload_gets_its_result(make_site: MakeSite
     supervisor = site.start()
     admin = admin_of(site, supervisor)
     with begun(site, admin, "/run/work") as connection:
+        site.configure(FEW + ADMIN + "show_payloads = true\n")
         supervisor.send_signal(signal.SIGHUP)
         assert connection.getresponse().status == 200
     assert admin_of(site, supervisor, other_than=admin.pid).get("/healthz") == 200
+
+
+def test_a_reload_of_other_code_alone_delays_no_request_however_long_it_waits(make_site: MakeSite) -> None:
+    site = make_site(FEW + ADMIN)
+    supervisor = site.start()
+    admin = admin_of(site, supervisor)
+    with begun(site, admin, "/run/work", seconds=3) as connection:  # longer than a process that is replaced waits
+        with (site.folder / "jobs.py").open("a") as handlers:
+            handlers.write("\nADDED = 1\n")
+        supervisor.send_signal(signal.SIGHUP)
+        wait_for(lambda: site.event("reloaded"), "the reload")
+        began = time.monotonic()
+        assert admin.get("/healthz") == 200
+        assert time.monotonic() - began < 1
+        assert connection.getresponse().status == 200
+    assert admin_of(site, supervisor).pid == admin.pid
 
 
 def test_a_client_that_waits_while_the_service_is_stopped_is_told_where_to_look(make_site: MakeSite) -> None:

@@ -113,6 +113,7 @@ def test_no_other_process_carries_the_web_framework(make_site: MakeSite) -> None
     supervisor = site.start(close_fds=True)  # an option: it is not forked from a process that has imported anything
     admin = admin_of(site, supervisor)
     # A template that was forked after the admin process has whatever that has left in the supervisor.
+    site.configure(WORK + ADMIN + "show_payloads = true\n")  # so that it is replaced, too
     supervisor.send_signal(signal.SIGHUP)
     wait_for(lambda: site.event("reloaded"), "the reload")
     admin = admin_of(site, supervisor, other_than=admin.pid)
@@ -321,6 +322,36 @@ def test_a_reload_takes_another_address_another_token_or_none_of_it_at_all(make_
     assert not site.event("admin_died")
     site.done(site.queue.enqueue("work"))
     site.verdict()
+
+
+@pytest.mark.parametrize(
+    ("config", "token", "kept"),
+    [
+        (WORK + ADMIN, "", True),
+        (WORK + ADMIN, "another-token-of-good-length", False),
+        (WORK + '[pools.more]\nhandler = "jobs:work"\n' + ADMIN, "", False),
+        (WORK + ADMIN + 'hosts = ["jobs.example.org"]\n', "", False),
+    ],
+    ids=["nothing", "a token", "a pool", "a host"],
+)
+def test_a_reload_replaces_it_only_for_what_it_uses(make_site: MakeSite, config: str, token: str, kept: bool) -> None:
+    site, supervisor, admin = started(make_site)
+    if token:
+        Path(f"{site.database}-supervisor/admin-token").write_text(token)
+    site.configure(config)
+    connection = http.client.HTTPConnection(*admin.address, timeout=20)
+    connection.connect()
+    site.command("reload", "--wait")
+    if kept:
+        connection.request("GET", PRIVATE, headers=admin.bearer)  # whoever is connected is served
+        assert connection.getresponse().status == 200
+        assert admin_of(site, supervisor).pid == admin.pid
+    else:
+        successor = admin_of(site, supervisor, other_than=admin.pid)
+        assert successor.get(PRIVATE) == 200
+        assert Admin(successor.pid, successor.listen, admin.token).get(PRIVATE) == (401 if token else 200)
+    connection.close()
+    assert not site.event("admin_died")
 
 
 # Tokens
