@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from supervisor.store.base import ChangeFeed, Producer
 
 _LINGER = 1.0  # seconds without listeners after which the thread of event loops ends
-_REST = 0.005  # seconds without checks after an error
+_REST = 0.005  # seconds without checks after an error, doubled with each one in a row
+_LONGEST_REST = 0.25
 _SHORT = 0.002  # seconds
-_SOON = 0.05  # seconds
 
 
 class Listener:
@@ -187,8 +187,8 @@ class Watcher:
                 return
             others.add(listener)
             self._new.add(listener)
-            if self._watch is not None and not (listener.just_made and self._watch.looks_soon):
-                self._watch.wake()
+            if self._watch is not None:
+                self._watch.wake()  # also for a job that was just made: it may have ended already
 
     def attend(self, listener: Listener) -> None:
         """`listen` for somebody who cannot lead: a thread does."""
@@ -286,14 +286,9 @@ class _Watch:
         self._feed: ChangeFeed | None = None
         self._version: int | None = None
         self._rest = 0.0  # seconds without checks that are due
+        self._errors_rest = _REST  # the same after the next error
         self._pace = Pace()
         self._window: HintWindow | None = None
-
-    @property
-    def looks_soon(self) -> bool:
-        """Whether it looks within a moment anyway."""
-        feed = self._feed
-        return self._version is not None and feed is not None and feed.unhinted <= _SOON
 
     def wake(self) -> None:
         """To be called while it is the watcher's, under the watcher's lock."""
@@ -328,8 +323,9 @@ class _Watch:
             for listener in self._watcher.wanted(self, changed=True):
                 listener.tell(problem)
             self._forget_feed()
-            self._rest = _REST
+            self._rest, self._errors_rest = self._errors_rest, min(self._errors_rest * 2, _LONGEST_REST)
             return
+        self._errors_rest = _REST
         for listener in listeners:
             listener.tell(found.get(listener.job_id))
         if changed:  # those that find nothing are bounded by the feed's window

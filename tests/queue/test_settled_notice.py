@@ -9,15 +9,18 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from supervisor import AsyncQueue, Queue
+from supervisor.client.watcher import Listener
 from supervisor.maintenance.dead_claims import DeadClaims
 from supervisor.store.base import Exchange, JobSelector
 from supervisor.store.sqlite import changes
@@ -66,6 +69,16 @@ async def run_beside(queue: Queue, other: sqlite3.Connection, then: Callable[[],
     return time.monotonic() - began
 
 
+@contextlib.contextmanager
+def listening(queue: Queue, job: int, told: threading.Event, *, just_made: bool) -> Iterator[None]:
+    listener = Listener(job, told.set, only_end=True, just_made=just_made)
+    queue._watcher.attend(listener)
+    try:
+        yield
+    finally:
+        queue._watcher.leave(listener)
+
+
 class TestWhoWaits:
     def test_hears_of_the_end_from_the_worker(
         self, queue: Queue, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
@@ -73,6 +86,21 @@ class TestWhoWaits:
         monkeypatch.setattr(SqliteSettled, "unhinted", NEVER)
         settled_notice.listen()
         assert asyncio.run(run_beside(queue, other, settled_notice.notify, times=20)) < NEVER / 4
+
+    def test_for_a_job_that_has_ended_already_hears_it_at_once(self, queue: Queue, other: sqlite3.Connection) -> None:
+        """Also beside others, for whom the next look is due later."""
+        settled_notice.listen()
+        first, *jobs = queue.enqueue_many("tag", [None] * 21)
+        with listening(queue, first, looked := threading.Event(), just_made=False):
+            assert looked.wait(20)
+            took = []
+            for job in jobs:
+                end(other, job)
+                began = time.monotonic()
+                with listening(queue, job, told := threading.Event(), just_made=True):
+                    assert told.wait(20)
+                took.append(time.monotonic() - began)
+        assert median(took) < changes._OTHERS / 3
 
     def test_sees_what_nobody_told(self, queue: Queue, other: sqlite3.Connection) -> None:
         settled_notice.listen()
@@ -186,7 +214,8 @@ class TestNotice:
 
     def test_is_heard_from_the_program_that_a_workers_process_becomes(self) -> None:
         address = settled_notice.address().hex()
-        script = "import sys; from supervisor.system.settled_notice import *; take_over(bytes.fromhex(sys.argv[1])); notify()"
+        use = "from supervisor.system.settled_notice import notify, take_over"
+        script = f"import sys; {use}; take_over(bytes.fromhex(sys.argv[1])); notify()"
         subprocess.run([sys.executable, "-c", script, address], check=True, timeout=60)
         assert self.heard() == 1
 
