@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from supervisor.client import requests
 from supervisor.client.lanes import WRITER, Put, PutEach
-from supervisor.client.requests import give_up, result_of
+from supervisor.client.requests import AGAIN, give_up, naming, result_of
 from supervisor.client.watcher import Listener
-from supervisor.domain.errors import JobFailed, WaitTimeout
+from supervisor.domain.errors import JobFailed, StoreError, WaitTimeout
 from supervisor.domain.intake import require_same, waiting_limit
 from supervisor.domain.job import JobEvent, NewJob, Status
 
@@ -20,33 +20,38 @@ if TYPE_CHECKING:
     from supervisor.client.asynchronous import AsyncQueue
     from supervisor.client.queue import Queue
 
+Answer = TypeVar("Answer")
+Inserted = Callable[[list[NewJob]], object]
+"""Called with the jobs that a commit has inserted, in the thread of those that write. It must not raise."""
+
 
 async def run(queue: AsyncQueue, wanted: Callable[[], NewJob], timeout: float | None, cancel: bool) -> Any:
     """See `AsyncQueue.run`."""
     limit = waiting_limit(timeout)
     deadline = None if limit is None else asyncio.get_running_loop().time() + limit
     job_id, new = await enqueue(queue, wanted, cancel=cancel)
-    try:
-        return await result_of_job(queue, job_id, deadline, new=new)
-    except TimeoutError:
-        if cancel and new:
-            await cancel_job(queue, job_id)
-        await make_durable(queue)
-        raise WaitTimeout(job_id, limit or 0.0) from None
-    except JobFailed:
-        await make_durable(queue)
-        raise
-    except asyncio.CancelledError:
-        if cancel and new:
-            _cancel_later(queue._queue, job_id)
-        raise
+    with naming(job_id):
+        try:
+            return await result_of_job(queue, job_id, deadline, new=new)
+        except TimeoutError:
+            if cancel and new:
+                await cancel_job(queue, job_id)
+            await make_durable(queue)
+            raise WaitTimeout(job_id, limit or 0.0) from None
+        except JobFailed:
+            await make_durable(queue)
+            raise
+        except (asyncio.CancelledError, StoreError):
+            if cancel and new:
+                _cancel_later(queue._queue, job_id)
+            raise
 
 
 async def enqueue(
-    queue: AsyncQueue, wanted: Callable[[], NewJob], *, cancel: bool = False, put_each: PutEach | None = None
+    queue: AsyncQueue, wanted: Callable[[], NewJob], *, cancel: bool = False, inserted: Inserted | None = None
 ) -> Put:
     """`put` for the job that `wanted` returns, in the thread of those that write. If the task that awaits it is
-    cancelled, so is its job, with `cancel`. `put_each` takes the place of the queue's.
+    cancelled, so is its job, with `cancel`.
     """
     made: list[NewJob] = []
 
@@ -55,7 +60,8 @@ async def enqueue(
         return made[0]
 
     writer = queue._queue._lanes[WRITER]
-    begun = writer.insert(new_job, put_each or queue._queue._put_each)
+    put_each = queue._queue._put_each
+    begun = writer.insert(new_job, put_each if inserted is None else functools.partial(_put_each, put_each, inserted))
     try:
         job_id, new = await asyncio.wrap_future(begun)
     except asyncio.CancelledError:
@@ -63,17 +69,40 @@ async def enqueue(
             writer.call(functools.partial(_cancel_what_it_made, queue._queue, begun))  # its turn comes after the insert
         raise
     if not new and made[0].once:
-        require_same(await queue.job(job_id), made[0])
+        with naming(job_id):
+            require_same(await queue.job(job_id), made[0])
     return job_id, new
 
 
+def _put_each(put_each: PutEach, inserted: Inserted, jobs: list[NewJob]) -> list[Put | Exception]:
+    answers = put_each(jobs)
+    inserted([job for job, answer in zip(jobs, answers, strict=True) if isinstance(answer, tuple) and answer[1]])
+    return answers
+
+
+async def patiently(look: Callable[[], Awaitable[Answer]], deadline: float | None) -> Answer:
+    """What a look finds. One that fails is made again until the deadline, in seconds of the loop, and then raises
+    TimeoutError; without a deadline it raises StoreError.
+    """
+    while True:
+        try:
+            return await look()
+        except StoreError:
+            if deadline is None:
+                raise
+        async with asyncio.timeout_at(deadline):
+            await asyncio.sleep(AGAIN)
+
+
 async def result_of_job(queue: AsyncQueue, job_id: int, deadline: float | None, *, new: bool = False) -> Any:
-    """Raises JobFailed if it ends without a result; TimeoutError after the deadline, in seconds of the loop."""
+    """Raises JobFailed if it ends without a result; TimeoutError after the deadline, in seconds of the loop. A database
+    that cannot be used tells nothing about the job: it is waited for; without a deadline, raises StoreError.
+    """
     while True:
         event = await _end(queue, job_id, deadline, new)
         if event.status is Status.DONE:
             return event.result
-        job = await queue.job(job_id)
+        job = await patiently(lambda: queue.job(job_id), deadline)
         if job.status.finished:  # nobody has retried it in between
             return result_of(job)
         new = False
@@ -82,14 +111,20 @@ async def result_of_job(queue: AsyncQueue, job_id: int, deadline: float | None, 
 async def _end(queue: AsyncQueue, job_id: int, deadline: float | None, new: bool) -> JobEvent:
     """How it ends; if it is not `new`, this is looked at before the deadline counts."""
     loop, bell, watcher = asyncio.get_running_loop(), asyncio.Event(), queue._queue._watcher
-    listener = Listener(job_id, lambda: loop.call_soon_threadsafe(bell.set), only_end=True, just_made=new)
+    listener, looked = Listener(job_id, lambda: loop.call_soon_threadsafe(bell.set), only_end=True, just_made=new), new
     try:
-        watcher.attend(listener)
         while True:
-            event = listener.take()
+            try:
+                watcher.attend(listener)  # again after a failure
+                event = listener.take()
+            except StoreError:
+                if deadline is None:
+                    raise
+                event = listener.event  # the end may have come just before
+                looked = True
             if event is not None and event.status.finished:
                 return event
-            async with asyncio.timeout_at(deadline if new or listener.event is not None else None):
+            async with asyncio.timeout_at(deadline if looked or listener.event is not None else None):
                 await bell.wait()
             bell.clear()
     finally:

@@ -4,14 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from supervisor.domain.errors import JobFailed, QueueError, WaitTimeout
+from supervisor.domain.errors import JobFailed, QueueError, StoreError, WaitTimeout
 from supervisor.domain.intake import require_same, waiting_limit
 from supervisor.domain.job import Job, NewJob, Status
 
 if TYPE_CHECKING:
     from supervisor.client.queue import Queue
+
+AGAIN = 0.1  # seconds from a look that has failed to the next one
+
+
+class ResultUnknown(StoreError):
+    """The job `job_id` is in the table, but the database cannot be used any more, and its result is not known.
+
+    Whoever makes the same request again without an idempotency key has a second job.
+    """
+
+    def __init__(self, job_id: int, error: StoreError) -> None:
+        super().__init__(f"job {job_id} was enqueued, and its result is not known: {error}")
+        self.job_id = job_id
+
+
+@contextlib.contextmanager
+def naming(job_id: int) -> Iterator[None]:
+    """Errors of the database name this job, which is in the table."""
+    try:
+        yield
+    except StoreError as error:
+        raise ResultUnknown(job_id, error) from error
 
 
 def run(queue: Queue, wanted: NewJob, timeout: float | None, cancel: bool) -> Any:
@@ -19,33 +42,48 @@ def run(queue: Queue, wanted: NewJob, timeout: float | None, cancel: bool) -> An
     limit = waiting_limit(timeout)
     deadline = None if limit is None else time.monotonic() + limit
     job_id, new = queue._connections.using(queue._connections.writer, lambda producer: producer.put(wanted))
-    try:
-        if wanted.once and not new:
-            require_same(queue.job(job_id), wanted)
-        return _result(queue, job_id, deadline)
-    except TimeoutError:
-        if cancel and new:
-            give_up(queue, job_id)
-        make_durable(queue)
-        raise WaitTimeout(job_id, limit or 0.0) from None
-    except JobFailed:
-        make_durable(queue)
-        raise
-    except (KeyboardInterrupt, SystemExit):
-        if cancel and new:
-            give_up(queue, job_id)
-        raise
+    with naming(job_id):
+        try:
+            if wanted.once and not new:
+                require_same(queue.job(job_id), wanted)
+            return _result(queue, job_id, deadline)
+        except TimeoutError:
+            if cancel and new:
+                give_up(queue, job_id)
+            make_durable(queue)
+            raise WaitTimeout(job_id, limit or 0.0) from None
+        except JobFailed:
+            make_durable(queue)
+            raise
+        except (KeyboardInterrupt, SystemExit, StoreError):
+            if cancel and new:
+                give_up(queue, job_id)
+            raise
 
 
 def _result(queue: Queue, job_id: int, deadline: float | None) -> Any:
-    """Raises TimeoutError after the deadline, in monotonic seconds."""
+    """Raises TimeoutError after the deadline, in monotonic seconds. Until then, a look that fails is made again;
+    without a deadline it raises StoreError, or a database that is gone for good would be waited for without end.
+    """
     while True:
-        for event in queue._watcher.events(job_id, deadline):
-            if event.status is Status.DONE:
-                return event.result
-        job = queue.job(job_id)
-        if job.status.finished:  # nobody has retried it in between
-            return result_of(job)
+        try:
+            for event in queue._watcher.events(job_id, deadline):
+                if event.status is Status.DONE:
+                    return event.result
+            job = queue.job(job_id)
+            if job.status.finished:  # nobody has retried it in between
+                return result_of(job)
+        except StoreError:
+            if deadline is None:
+                raise
+            _rest(deadline)
+
+
+def _rest(deadline: float) -> None:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    time.sleep(min(left, AGAIN))
 
 
 def result_of(job: Job) -> Any:

@@ -18,6 +18,7 @@ import pytest
 
 from supervisor import Status
 from supervisor.admin.api.problems import RETRY_AFTER
+from tests.postgres_server import Server
 from tests.samples import sampled
 from tests.site_under_test import Site, kill, wait_for
 from tests.web.client import ADMIN, Admin, admin_of
@@ -289,6 +290,42 @@ def test_a_reload_of_other_code_alone_delays_no_request_however_long_it_waits(ma
         assert time.monotonic() - began < 1
         assert connection.getresponse().status == 200
     assert admin_of(site, supervisor).pid == admin.pid
+
+
+@pytest.mark.each_engine
+def test_a_client_whose_job_is_there_is_not_told_to_ask_again_when_the_database_cannot_be_read(
+    make_site: MakeSite,
+) -> None:
+    site = make_site(FEW + ADMIN)
+    point = "admin:job_events.before=fail:error*3"
+    supervisor = site.start(env=site.failpoints(point))
+    admin = admin_of(site, supervisor)
+    with begun(site, admin, "/run/work") as connection:
+        answer = connection.getresponse()
+        told = json.loads(answer.read())
+    assert answer.status == 200, told
+    assert site.hit(point) == admin.pid
+    site.verdict(others=[told["id"]])
+
+
+@pytest.mark.postgres
+def test_a_client_that_waits_while_the_server_is_restarted_gets_its_result(
+    own_postgres: Callable[..., Server],
+    make_site: MakeSite,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    server = own_postgres(fsync="on")
+    site = make_site(FEW + ADMIN, url=server.fresh_database())
+    admin = admin_of(site, site.start())
+    with begun(site, admin, "/run/work", seconds=2) as connection:
+        server.restart("fast")
+        answer = connection.getresponse()
+        told = json.loads(answer.read())
+    assert answer.status == 200, told
+    assert site.rows("SELECT count(*) FROM jobs WHERE type = 'work'") == [(1,)]
+    site.verdict(hit=[told["id"]], others=[told["id"]])
 
 
 def test_a_client_that_waits_while_the_service_is_stopped_is_told_where_to_look(make_site: MakeSite) -> None:

@@ -10,11 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from supervisor import AsyncQueue, InvalidJob, JobFailed, Queue, QueueFull, WaitTimeout
+from supervisor import AsyncQueue, InvalidJob, JobFailed, Queue, QueueFull, StoreError, WaitTimeout
+from supervisor.system import failpoints
 from tests.queue.conftest import end
 from tests.store.kit import until
 
@@ -51,6 +53,18 @@ def worker(other: sqlite3.Connection) -> Iterator[Callable[[str], threading.Thre
     yield work
     for thread in threads:
         thread.join(20)
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """So many looks at waiting jobs fail."""
+
+    def fail(times: int) -> None:
+        monkeypatch.setenv(failpoints.VARIABLE, f"job_events.before=fail:error*{times}")
+        failpoints._armed.cache_clear()
+
+    yield fail
+    failpoints._armed.cache_clear()
 
 
 def pending(other: sqlite3.Connection) -> list[int]:
@@ -196,3 +210,49 @@ def test_a_signal_ends_the_waiting_and_cancels_the_job(queue: Queue, other: sqli
         thread.join(20)
         signal.signal(signal.SIGINT, before)
     assert states(other) == ["cancelled"]
+
+
+def test_looks_that_fail_do_not_end_the_waiting(run: Run, worker: Run, failing: Callable[[int], None]) -> None:
+    failing(3)
+    worker("done")
+    assert run("tag", {"n": 1}) == [1]
+
+
+def test_a_database_that_cannot_be_read_is_waited_for_until_the_time_is_up(
+    run: Run, other: sqlite3.Connection, failing: Callable[[int], None]
+) -> None:
+    failing(10_000)
+    with pytest.raises(WaitTimeout) as late:
+        run("tag", timeout=0.2)
+    assert (late.value.job_id, states(other)) == (1, ["pending"])
+
+
+@pytest.mark.parametrize(("cancel", "state"), [(False, "pending"), (True, "cancelled")])
+def test_without_a_time_limit_the_error_names_the_job(
+    run: Run, other: sqlite3.Connection, failing: Callable[[int], None], cancel: bool, state: str
+) -> None:
+    failing(10_000)
+    with pytest.raises(StoreError, match="job 1 was enqueued, and its result is not known: ") as failed:
+        run("tag", timeout=None, cancel=cancel)
+    assert getattr(failed.value, "job_id", None) == 1
+    until(lambda: states(other) == [state])
+
+
+def test_a_job_that_cannot_be_made_durable_is_named(run: Run, path: Path, other: sqlite3.Connection) -> None:
+    log, kept = path.with_name(f"{path.name}-wal"), path.with_name("kept")
+
+    def take_away() -> None:
+        until(lambda: pending(other))
+        log.rename(kept)
+        log.symlink_to(log)  # it cannot be opened
+
+    thread = threading.Thread(target=take_away)
+    thread.start()
+    try:
+        with pytest.raises(StoreError, match="job 1 was enqueued") as failed:
+            run("tag", timeout=0.5)
+    finally:
+        thread.join(20)
+        kept.rename(log)
+    assert getattr(failed.value, "job_id", None) == 1
+    assert states(other) == ["pending"]

@@ -74,7 +74,9 @@ Moment = Annotated[float | str, AfterValidator(_moment), WithJsonSchema(_TIME)]
 # `domain.intake` validates these values, as for every other way to enqueue.
 At = Annotated[float | str, WithJsonSchema(_TIME)]
 Delay = Annotated[float | str, AfterValidator(_delay), WithJsonSchema(_SPAN)]
-Capability = Annotated[str, Field(pattern=r"^[!-~]{1,100}$")]
+CAPABILITY = r"^[!-~]{1,100}$"
+IDEMPOTENCY_KEY = r"^[!-~]{1,200}$"
+Capability = Annotated[str, Field(pattern=CAPABILITY)]
 
 
 def _state(value: Any) -> Any:

@@ -18,7 +18,7 @@ from supervisor.admin.state import AppState
 from supervisor.admin.uploads import is_file
 
 _ADDRESS = "/run/"
-_KEY = re.compile(run.KEY)
+_KEY = re.compile(models.IDEMPOTENCY_KEY)
 _type = TypeAdapter(models.JobType)
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from supervisor.admin.api import models
 from supervisor.admin.requests import NoResult
 from supervisor.admin.uploads import NoSpool
 from supervisor.admin.watch import TooManyListeners
@@ -33,6 +34,7 @@ from supervisor.domain.errors import (
 )
 from supervisor.domain.job import Status
 from supervisor.domain.json_safe import json_safe
+from supervisor.domain.text import like
 from supervisor.ops.commands import UnknownPool, UnknownSchedule, UnknownType
 from supervisor.ops.hosts import UnknownHost
 from supervisor.ops.serving import NotServed
@@ -77,7 +79,9 @@ class Problem(BaseModel):
     error: str = Field(description="One sentence for people.")
     hint: str | None = Field(default=None, description="What to do about it.")
     field: str | None = Field(default=None, description="The invalid field of the request.")
-    job: int | None = Field(default=None, description="The id of the job that has ended without a result.")
+    job: int | None = Field(
+        default=None, description="The id of the job that has ended without a result, or whose result is not known."
+    )
     status: str | None = Field(default=None, description="The state in which that job has ended.")
     kind: str | None = Field(
         default=None,
@@ -107,6 +111,8 @@ _MEANINGS = {
     507: "The spool has no room for the file.",
 }
 _SENTENCES = {"extra_forbidden": "unknown field", "missing": "it is required"}
+_WORD = "must be 1 to {} printable ASCII characters without spaces"
+_PATTERNS = {models.IDEMPOTENCY_KEY: _WORD.format(200), models.CAPABILITY: _WORD.format(100)}
 _OBJECT = 'must be an object, like {{"name": …}}'
 _KINDS = {
     "string_type": values.MUST_BE_TEXT,
@@ -173,7 +179,7 @@ def tell_problems(app: FastAPI) -> None:
 async def told(request: Request, error: Exception) -> JSONResponse:
     """The answer to a request that has ended with one of the errors in `TOLD`."""
     if isinstance(error, RequestValidationError):
-        return _of_request(error)
+        return _of_request(request, error)
     return of_http(request, error) if isinstance(error, HTTPException) else _of_queue(error)
 
 
@@ -226,21 +232,37 @@ def _methods(request: Request) -> set[str]:
     return {method.upper() for template in templates for method in paths[template]}
 
 
-def _of_request(error: RequestValidationError) -> JSONResponse:
+def _of_request(request: Request, error: RequestValidationError) -> JSONResponse:
     first, *others = error.errors()
     if first["type"] == "json_invalid":
         return problem(400, "the body is not valid JSON", hint=first.get("ctx", {}).get("error"))
     place = [str(part) for part in first["loc"][1:]]
     name = ".".join(place) or str(first["loc"][0])
-    message = _SENTENCES.get(first["type"]) or _in_words(first)
+    if first["type"] == "extra_forbidden" and first["loc"][0] == "query":
+        message = f"unknown parameter{like(name, _parameters(request))}"
+    else:
+        message = _SENTENCES.get(first["type"]) or _in_words(first)
     more = f" (and {len(others)} more)" if others else ""
     return problem(422, f"{name}: {message[:1].lower()}{message[1:]}{more}", field=name)
 
 
+def _parameters(request: Request) -> list[str]:
+    """Those that the address of the request may have in its query."""
+    operations = request.app.openapi()["paths"].get(getattr(request.scope.get("route"), "path_format", ""), {})
+    known = operations.get(request.method.lower(), {}).get("parameters", ())
+    return [one["name"] for one in known if one["in"] == "query"]
+
+
 def _in_words(error: Any) -> str:
     """One of pydantic's errors as the end of a sentence that starts with the field."""
-    rule = _KINDS.get(error["type"])
+    limits = error.get("ctx", {})
+    rule = _PATTERNS.get(limits.get("pattern")) or _KINDS.get(error["type"])
     if rule is None:
         text = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
         return text[:1].lower() + text[1:]
-    return f"{rule.format(*error.get('ctx', {}).values())}, not {shown(error['input'])}"
+    return f"{rule.format(*map(_whole, limits.values()))}, not {shown(error['input'])}"
+
+
+def _whole(limit: Any) -> Any:
+    """For readers, 300.0 is 300."""
+    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit

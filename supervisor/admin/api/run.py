@@ -12,16 +12,16 @@ from starlette.responses import Response
 
 from supervisor.admin.api import bodies, models
 from supervisor.admin.api.documents import answer
-from supervisor.admin.api.problems import Hidden, changing, each_once, reading
-from supervisor.admin.requests import ClientGone
+from supervisor.admin.api.problems import Hidden, changing, each_once, problem, reading
+from supervisor.admin.requests import ClientGone, NotFinished, plain
 from supervisor.admin.state import TheState, may_change
-from supervisor.domain.errors import WaitTimeout
+from supervisor.client.requests import ResultUnknown
 from supervisor.domain.intake import new_request
+from supervisor.domain.job import Status
 
 router = APIRouter(tags=["jobs"])
 
 LONGEST_WAIT = 300.0  # seconds
-KEY = r"^[!-~]{1,200}$"  # an idempotency key
 
 
 class WaitQuery(models.Request):
@@ -52,7 +52,7 @@ class RunQuery(WaitQuery):
 IdempotencyKey = Annotated[
     str | None,
     Header(
-        pattern=KEY,
+        pattern=models.IDEMPOTENCY_KEY,
         description="Requests of a type with the same key are answered with the same job, which is run once, as long "
         "as that is kept.",
     ),
@@ -70,6 +70,11 @@ class RunLater(BaseModel):
     """The job has not finished yet."""
 
     id: int
+    status: Status | None = Field(
+        default=None, description="Its state at this moment; left out if the database could not tell."
+    )
+    attempts: int | None = Field(default=None, description="The number of its attempts, if there were any.")
+    last_error: str | None = Field(default=None, description="The error of the last attempt that has failed, if any.")
 
 
 @router.post(
@@ -102,8 +107,13 @@ async def run(
         await state.requests.availability.require(type, job.unique_key)
         job, file = await bodies.requested(request, state.uploads, job, query.fields)
         job_id, result = await state.requests.run(job, query.wait, _gone(request), cancel=query.cancel, file=file)
-    except WaitTimeout as error:
-        return answer({"id": error.job_id}, 202, _location(type, error.job_id))
+    except NotFinished as error:
+        return _later(type, error)
+    except ResultUnknown as error:
+        hint = (
+            "the job is in the table: the same request again would make another one, unless it has an Idempotency-Key"
+        )
+        return problem(503, str(error), headers=_location(type, error.job_id), hint=hint, job=error.job_id)
     except (ClientGone, ClientDisconnect):
         return Response()  # nobody reads it
     return answer({"id": job_id, "result": result}, headers=_location(type, job_id))
@@ -130,8 +140,8 @@ async def result(
         raise Hidden("this token does not show results: the full token is needed, as for the request itself")
     try:
         found = await state.requests.wait(type, job_id, query.wait, _gone(request))
-    except WaitTimeout:
-        return answer({"id": job_id}, 202, _location(type, job_id))
+    except NotFinished as error:
+        return _later(type, error)
     except ClientGone:
         return Response()  # nobody reads it
     return answer({"id": job_id, "result": found})
@@ -140,6 +150,15 @@ async def result(
 async def _gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _later(type: str, error: NotFinished) -> Response:
+    told: dict[str, Any] = {"id": error.job_id}
+    if (job := error.job) is not None:
+        told["status"] = job.status
+        told |= {"attempts": job.attempts} if job.attempts else {}
+        told |= {"last_error": plain(job.last_error)} if job.last_error else {}
+    return answer(told, 202, _location(type, error.job_id))
 
 
 def _location(type: str, job_id: int) -> dict[str, str]:

@@ -24,6 +24,7 @@ from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.uploads import Uploads
 from supervisor.admin.watch import Watch
 from supervisor.client.asynchronous import AsyncQueue
+from supervisor.domain.job import NewJob
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
 from supervisor.system.scoreboard import Scoreboard
@@ -153,7 +154,12 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
     with contextlib.ExitStack() as stack:
 
         def make(
-            *, supervised: bool = True, supervisor_status: dict[str, Any] | None = None, own: str = "", **settings: Any
+            *,
+            supervised: bool = True,
+            supervisor_status: dict[str, Any] | None = None,
+            own: str = "",
+            wake: Callable[[list[NewJob]], object] = lambda jobs: None,
+            **settings: Any,
         ) -> Site:
             path = tmp_path / "jobs.db"
             engine = open_engine(f"sqlite:///{path}")
@@ -166,7 +172,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
             chosen = SETTINGS._replace(**settings)
             queue = Queue(engine.url)
             stack.callback(queue.close)
-            requests = Requests(AsyncQueue.of(queue), asking, TYPES, LIMITS)
+            requests = Requests(AsyncQueue.of(queue), asking, TYPES, LIMITS, wake)
             uploads = Uploads(Spool(tmp_path / "spool", LARGEST_FILE, LARGEST_SPOOL), engine.url)
             stack.callback(uploads.close)
             state = AppState(

@@ -85,7 +85,7 @@ class TestATypeThatNoPoolTakes:
         assert asked(site, "resize", key="k").status_code == 202
         board.post(status())
         site.state.requests.availability._at = 0.0  # as if a second had passed
-        assert checked(asked(site, "resize", key="k"), 202) == {"id": 1}
+        assert checked(asked(site, "resize", key="k"), 202) == {"id": 1, "status": "pending"}
         checked(asked(site, "resize", key="other"), 404)
 
 
@@ -139,7 +139,7 @@ class TestAPausedType:
         assert asked(site, key="k").status_code == 202
         site.put("/api/admin/types/tag", {"paused": True})
         site.state.requests.availability._at = 0.0
-        assert checked(asked(site, key="k"), 202) == {"id": 1}
+        assert checked(asked(site, key="k"), 202) == {"id": 1, "status": "pending"}
         unavailable(asked(site, key="other"))
 
     def test_on_the_only_host_that_takes_it_takes_none_either(self, site: Site) -> None:

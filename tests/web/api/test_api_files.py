@@ -46,7 +46,7 @@ def names(spool: Path) -> list[str]:
 
 
 def test_the_job_has_the_path_of_a_private_file_and_its_media_type(site: Site, spool: Path) -> None:
-    assert checked(sent(site), 202) == {"id": 1}
+    assert checked(sent(site), 202) == {"id": 1, "status": "pending"}
 
     (payload,) = payloads(site)
     path = Path(payload["path"])
@@ -124,14 +124,14 @@ def test_a_full_spool_is_told_and_has_room_again_when_files_have_gone(site: Site
     assert len(payloads(site)) == 1
 
     site.state.uploads.spool.remove(before)  # type: ignore[union-attr] - this site has them
-    assert checked(sent(site, body), 202) == {"id": 2}
+    assert checked(sent(site, body), 202) == {"id": 2, "status": "pending"}
 
 
 class TestKeys:
     def test_the_same_file_again_is_answered_with_the_same_job_and_is_not_kept(self, site: Site, spool: Path) -> None:
-        assert checked(sent(site, key="k"), 202) == {"id": 1}
+        assert checked(sent(site, key="k"), 202) == {"id": 1, "status": "pending"}
         before = names(spool)
-        assert checked(sent(site, key="k"), 202) == {"id": 1}
+        assert checked(sent(site, key="k"), 202) == {"id": 1, "status": "pending"}
         assert names(spool) == before
 
     def test_another_file_is_refused_and_is_not_kept(self, site: Site, spool: Path) -> None:

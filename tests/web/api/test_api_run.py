@@ -10,13 +10,17 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
+from supervisor.domain.job import NewJob
+from supervisor.system import failpoints
 from tests.store.kit import until
 from tests.web.api.conftest import Client, Site, as_reader, checked
 
 END = "UPDATE jobs SET status = ?, result = ?, last_error = ? WHERE status = 'running'"
 CLAIM = "UPDATE jobs SET status = 'running' WHERE status = 'pending'"
 ERROR = "INSERT INTO job_errors (job_id, attempt, kind, message, created_at) VALUES"
+PENDING = {"id": 1, "status": "pending"}
 ENDS: dict[str, tuple[str | None, str | None]] = {"done": ('{"n": 1}', None)}
 
 
@@ -37,6 +41,19 @@ def work(site: Site) -> Iterator[Callable[[str], None]]:
     yield work
     for thread in threads:
         thread.join(20)
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """These statements fail, so many times."""
+
+    def fail(*statements: str, times: int = 10_000) -> None:
+        points = (f"{statement}.before=fail:error*{times}" for statement in statements)
+        monkeypatch.setenv(failpoints.VARIABLE, ";".join(points))
+        failpoints._armed.cache_clear()
+
+    yield fail
+    failpoints._armed.cache_clear()
 
 
 def asked(site: Site, path: str = "/run/tag", payload: Any = None, key: str = "", **params: Any) -> httpx.Response:
@@ -96,13 +113,13 @@ def test_a_job_without_a_result_is_a_problem_that_names_it_and_whose_fault_it_is
 
 def test_when_the_time_is_up_the_answer_says_where_to_look(site: Site) -> None:
     answer = asked(site, wait=0.05, cancel=True)
-    assert checked(answer, 202) == {"id": 1}
+    assert checked(answer, 202) == PENDING
     assert answer.headers["location"] == "/run/tag/1"
 
 
 def test_the_same_key_again_is_answered_with_the_same_job(site: Site, work: Callable[..., None]) -> None:
-    assert checked(asked(site, payload={"n": 1}, key="k", wait=0), 202) == {"id": 1}
-    assert checked(asked(site, payload={"n": 1}, key="k", wait=0), 202) == {"id": 1}
+    assert checked(asked(site, payload={"n": 1}, key="k", wait=0), 202) == PENDING
+    assert checked(asked(site, payload={"n": 1}, key="k", wait=0), 202) == PENDING
     work()
     for _ in range(2):
         assert checked(asked(site, payload={"n": 1}, key="k"), 200)["id"] == 1
@@ -115,6 +132,90 @@ def test_the_key_of_another_request_is_refused(site: Site) -> None:
     assert problem == {"error": "idempotency_key: job 1 has it, with another payload", "field": "idempotency_key"}
 
 
+def test_who_has_waited_in_vain_is_told_what_has_become_of_the_job(site: Site) -> None:
+    answer = asked(site, wait=0)
+    error = "supervisor.domain.errors.InvalidJob: result: it has no JSON"
+    site.rows("UPDATE jobs SET attempts = 2, last_error = ?", error)
+    told = {"id": 1, "status": "pending", "attempts": 2, "last_error": "result: it has no JSON"}
+    assert site.get(answer.headers["location"], 202, wait=0) == told
+    site.rows("UPDATE jobs SET last_error = 'ValueError: no'")
+    assert site.get(answer.headers["location"], 202, wait=0) == told | {"last_error": "ValueError: no"}
+    site.rows(CLAIM)
+    site.rows(END, "failed", None, error)
+    assert site.get(answer.headers["location"], 500)["error"] == "job 1 has failed: result: it has no JSON"
+
+
+class TestADatabaseThatCannotBeUsedAnyMore:
+    """Once the job is there, nothing invites the client to ask for it again."""
+
+    def test_for_a_moment_is_waited_for(
+        self, site: Site, work: Callable[..., None], failing: Callable[..., None]
+    ) -> None:
+        failing("job_events", times=3)
+        work()
+        assert checked(asked(site), 200) == {"id": 1, "result": {"n": 1}}
+
+    def test_while_it_says_why_a_job_has_failed_is_waited_for(
+        self, site: Site, work: Callable[..., None], failing: Callable[..., None]
+    ) -> None:
+        failing("job_errors", times=1)
+        work("failed")
+        assert checked(asked(site), 500)["job"] == 1
+
+    @pytest.mark.parametrize(
+        ("statements", "known"),
+        [(["job_events"], {"status": "pending"}), (["job_events", "job"], {})],
+    )
+    def test_until_the_time_is_up_is_answered_with_the_id(
+        self, site: Site, failing: Callable[..., None], statements: list[str], known: dict[str, str]
+    ) -> None:
+        failing(*statements)
+        answer = asked(site, wait=0.3)
+        assert checked(answer, 202) == {"id": 1} | known
+        assert answer.headers["location"] == "/run/tag/1"
+
+    def test_is_told_so_to_who_asks_for_a_result_later(self, site: Site, failing: Callable[..., None]) -> None:
+        site.rows("INSERT INTO jobs (type) VALUES ('tag')")
+        failing("job_events")
+        assert site.get("/run/tag/1", 202, wait=0.3) == PENDING
+
+    def test_when_the_job_is_to_be_made_durable_is_told_with_the_job(self, site: Site) -> None:
+        log, kept = site.path.with_name(f"{site.path.name}-wal"), site.path.with_name("kept")
+
+        def take_away() -> None:
+            until(lambda: states(site))
+            log.rename(kept)
+            log.symlink_to(log)  # it cannot be opened
+
+        thread = threading.Thread(target=take_away)
+        thread.start()
+        try:
+            answer = asked(site, wait=0.5)
+        finally:
+            thread.join(20)
+            kept.rename(log)
+        problem = checked(answer, 503)
+        assert problem["error"].startswith("job 1 was enqueued, and its result is not known: ")
+        assert problem["job"] == 1
+        assert "would make another one" in problem["hint"]
+        assert answer.headers["location"] == "/run/tag/1"
+        assert "retry-after" not in answer.headers
+        assert states(site) == ["pending"]
+
+
+def test_workers_that_cannot_be_woken_are_no_reason_to_refuse_what_is_enqueued(
+    make_site: Callable[..., Site],
+) -> None:
+    def fail(jobs: list[NewJob]) -> None:
+        raise OSError("no eventfd")
+
+    site = make_site(wake=fail)
+    with capture_logs() as told:
+        for number in (1, 2):
+            assert checked(asked(site, wait=0), 202)["id"] == number
+    assert [event["event"] for event in told] == ["wake_failed"]
+
+
 class TestTheResultLater:
     """At the `Location` that a 202 names."""
 
@@ -124,7 +225,7 @@ class TestTheResultLater:
 
     def test_is_waited_for_as_by_the_request(self, site: Site, location: str, work: Callable[..., None]) -> None:
         answer = site.client.ask("GET", location, params={"wait": 0})
-        assert checked(answer, 202) == {"id": 1}
+        assert checked(answer, 202) == PENDING
         assert answer.headers["location"] == location
         work()
         for wait in (20, 0):
@@ -142,7 +243,7 @@ class TestTheResultLater:
     def test_of_a_type_with_slashes_has_an_address_too(self, site: Site) -> None:
         location = asked(site, "/run/App%2FJobs:Send", wait=0).headers["location"]
         assert location == "/run/App%2FJobs%3ASend/1"
-        assert site.get(location, 202, wait=0) == {"id": 1}
+        assert site.get(location, 202, wait=0) == PENDING
 
     @pytest.mark.parametrize("path", ["/run/caption/1", "/run/tag/2", "/run/tag%2F1/1"])
     def test_is_that_of_a_job_of_the_type(self, site: Site, location: str, path: str) -> None:
@@ -198,6 +299,22 @@ def test_invalid_requests_are_refused_and_nothing_is_written(
     assert states(site) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"wait": 999}, "wait: must be at most 300, not '999'"),
+        ({"key": "a b"}, "idempotency-key: must be 1 to 200 printable ASCII characters without spaces, not 'a b'"),
+        ({"requires": "a b"}, "requires.0: must be 1 to 100 printable ASCII characters without spaces, not 'a b'"),
+        ({"wiat": 1}, "wiat: unknown parameter; did you mean wait?"),
+        ({"max_attempt": 1}, "max_attempt: unknown parameter; did you mean max_attempts?"),
+        ({"unique_key": 1}, "unique_key: unknown parameter"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_a_request_is_said_in_words(site: Site, options: dict[str, Any], error: str) -> None:
+    assert checked(asked(site, **options), 422)["error"] == error
+
+
 def test_a_type_may_contain_slashes(site: Site) -> None:
     asked(site, "/run/App%2FJobs:Send", wait=0)
     assert site.rows("SELECT type FROM jobs") == [(b"App/Jobs:Send",)]
@@ -210,10 +327,10 @@ def test_who_waits_when_the_process_ends_is_told_where_to_look(site: Site) -> No
 
     thread = threading.Thread(target=leave)
     thread.start()
-    assert checked(asked(site, cancel=True), 202) == {"id": 1}
+    assert checked(asked(site, cancel=True), 202) == PENDING
     thread.join(20)
     assert states(site) == ["pending"]
-    assert checked(asked(site), 202) == {"id": 2}
+    assert checked(asked(site), 202) == {"id": 2, "status": "pending"}
 
 
 class TestTheClientGoesAway:
