@@ -179,7 +179,8 @@ def _types(overview: Overview) -> None:
             )
         )
     columns = ["type", "pending>", "running>", "done>", "failed>", "done/h>", "errors/h>", "wait>", "mean>", "longest"]
-    _section("Types, slowest first", columns, rows, legend=_COUNTED + (_COUNTED_LATER if overview.several_hosts else ()))
+    legend = _COUNTED + (_COUNTED_LATER if overview.several_hosts else ())
+    _section("Types, slowest first", columns, rows, legend=legend)
     if overview.more_types:
         line(f"and {overview.more_types} more types")
 
