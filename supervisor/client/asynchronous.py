@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from supervisor.domain.job import Job, JobEvent
     from supervisor.domain.job_stream import FollowEvent
 
+_LAST_LOOK = 0.5  # seconds
+
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
 
@@ -92,7 +94,10 @@ class _Run(_Awaited[Parameters, Answer]):
         options = {**(self._method.__kwdefaults__ or {}), **options}
         timeout, cancel = options.pop("timeout"), options.pop("cancel")
         wanted = _in_context(queue._queue._new_request, *args, **options)
-        return await awaited_requests.run(queue, wanted, timeout, cancel)
+        try:
+            return await awaited_requests.run(queue, wanted, timeout, cancel)
+        except WaitTimeout as late:
+            raise late.explained(await queue._why_not_started(late.job_id)) from None
 
 
 def _in_context(function: Callable[..., Answer], *args: Any, **options: Any) -> Callable[..., Answer]:
@@ -172,10 +177,20 @@ class AsyncQueue:
                     async for _ in events:
                         pass
             except TimeoutError:
-                raise WaitTimeout(job_id, limit or 0.0) from None
+                late = WaitTimeout(job_id, limit or 0.0)
+                raise late.explained(await self._why_not_started(job_id)) from None
             job = await self.job(job_id)
             if job.status.finished:  # nobody has retried it in between
                 return job
+
+    async def _why_not_started(self, job_id: int) -> str:
+        """As in `Queue`. The caller's time is up: nobody waits long for a database that is slow to answer."""
+        look = self._queue._lanes[READER].call(functools.partial(self._queue._why_not_started, job_id))
+        try:
+            async with asyncio.timeout(_LAST_LOOK):
+                return await asyncio.wrap_future(look)
+        except TimeoutError:
+            return ""
 
     def events(self, job_id: int) -> AsyncGenerator[JobEvent, None]:
         """How the job is now, then each change of its status and progress, and last how it ended.

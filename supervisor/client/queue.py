@@ -176,7 +176,10 @@ class Queue(Administration):
             unique_key=unique_key,
             meta=meta,
         )
-        return requests.run(self, wanted, timeout, cancel)
+        try:
+            return requests.run(self, wanted, timeout, cancel)
+        except WaitTimeout as late:
+            raise late.explained(self._why_not_started(late.job_id)) from None
 
     def _new(self, *given: Any, **options: Any) -> NewJob:
         """The job of a `put`, as middleware leaves it. Raises InvalidJob."""
@@ -301,10 +304,19 @@ class Queue(Administration):
                 for _ in self._watcher.events(job_id, deadline):
                     pass
             except TimeoutError:
-                raise WaitTimeout(job_id, limit or 0.0) from None
+                raise WaitTimeout(job_id, limit or 0.0).explained(self._why_not_started(job_id)) from None
             job = self.job(job_id)
             if job.status.finished:  # nobody has retried it in between
                 return job
+
+    def _why_not_started(self, job_id: int) -> str:
+        """What keeps the job from starting, such as a mistyped type; "" if that is not known."""
+        from supervisor.ops.waiting import why_not_started  # imported here: few programs wait in vain
+
+        try:
+            return self._asked(self._connections.reader, lambda ops: why_not_started(ops, job_id, self.url))
+        except (StoreError, OSError):  # the scoreboards are files
+            return ""
 
     def events(self, job_id: int) -> Iterator[JobEvent]:
         """How the job is now, then each change of its status and progress, and last how it ended.

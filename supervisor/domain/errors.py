@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from supervisor.domain.duration import human
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from supervisor.domain.job import Job
 
 
@@ -61,11 +63,21 @@ _ENDS = {"failed": "has failed", "cancelled": "was cancelled", "quarantined": "i
 
 
 class WaitTimeout(QueueError, TimeoutError):
-    """`Queue.wait` or `Queue.run` stopped waiting; the job continues."""
+    """`Queue.wait` or `Queue.run` stopped waiting; the job continues.
+
+    If it has not started, and the reason is known, `hint` is that; otherwise it is empty.
+    """
 
     def __init__(self, job_id: int, seconds: float) -> None:
         super().__init__(f"job {job_id} has not finished within {human(seconds)}")
         self.job_id = job_id
+        self.hint = ""
+
+    def explained(self, hint: str) -> Self:
+        """The same error with a hint."""
+        if hint:
+            self.hint, self.args = hint, (f"{self.args[0]}: {hint}",)
+        return self
 
 
 class StoreError(QueueError):
