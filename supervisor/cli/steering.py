@@ -153,7 +153,7 @@ def reload(
     lines = []
     for record in asked:
         outcome = outcomes.get(record.id)
-        lines.append(f"supervisor {names[record.id]} {_told(outcome)} {record.config}")
+        lines.append(f"supervisor {names[record.id]} {_told(outcome, record.config)}")
         lines += _accepted(outcome, took)
     result({"supervisors": [record.pid for record in asked], "reloads": told}, *lines, as_json=as_json)
     for outcome in () if as_json else outcomes.values():
@@ -172,14 +172,30 @@ def _names(records: Iterable[SupervisorRecord]) -> dict[str, str]:
 
 
 def _accepted(outcome: dict[str, Any] | None, took: float) -> list[str]:
-    """Which pools have the new code."""
-    if outcome is None or outcome["state"] != "accepted":
+    """Which pools have the new code, and how far it was tried in those without workers."""
+    if outcome is None or outcome["state"] not in ("accepted", "failed"):
         return []
     canaries = outcome["canaries"]
-    pools = [f"{name} (canary passed)" if name in canaries else name for name in outcome["pools"]]
-    return [f"after {human(took)}: new code in {', '.join(pools)}; workers of the old code leave one at a time"]
+    pools = [f"{name} (canary passed)" if name in canaries else name for name in _in_state(outcome, "accepted")]
+    found = [f"new code in {', '.join(pools)}; workers of the old code leave one at a time"] if pools else []
+    if imported := _in_state(outcome, "imported"):
+        them, their = ("it has", "its") if len(imported) == 1 else ("they have", "their")
+        names = ", ".join(imported)
+        found.append(f"the code of {names} was imported; {them} no workers, so {their} set-up was not tried")
+    if untried := _in_state(outcome, "untried"):
+        why = "it has no workers, and loads" if len(untried) == 1 else "they have no workers, and load"
+        found.append(f"the code of {', '.join(untried)} was not tried: {why} it only in them")
+    return [f"after {human(took)}: {line}" for line in found]
 
 
-def _told(outcome: dict[str, Any] | None) -> str:
-    words = {"accepted": "reloaded", "refused": "refused", "failed": "could not load all of"}
-    return "is still reloading" if outcome is None else words.get(outcome["state"], "ended before it reloaded")
+def _in_state(outcome: dict[str, Any], state: str) -> list[str]:
+    return [name for name, found in outcome["pools"].items() if found == state]
+
+
+def _told(outcome: dict[str, Any] | None, config: str) -> str:
+    if outcome is None:
+        return f"is still reloading {config}"
+    if outcome["state"] == "failed":
+        return f"reloaded {config}; the new code of {', '.join(_in_state(outcome, 'failed'))} failed"
+    words = {"accepted": "reloaded", "refused": "refused"}
+    return f"{words.get(outcome['state'], 'ended before it reloaded')} {config}"

@@ -56,7 +56,7 @@ def arbitrate(
         division.fill([one for one in shares if not one.demand.due])
         division.replace()
         division.spare()
-    return {share.demand.name: share.grant() for share in shares}
+    return {share.demand.name: share.grant()._replace(left=division.left) for share in shares}
 
 
 class _Division:
@@ -86,6 +86,11 @@ class _Division:
         self._mates: dict[str, list[Share]] = {}
         for share in self.shares:
             self._mates.setdefault(share.demand.image, []).append(share)
+
+    @property
+    def left(self) -> int:
+        """Bytes of the machine that are free and that nobody has been given."""
+        return max(0, int(self._ledger.free[MACHINE]))
 
     # Who gives
 
@@ -180,11 +185,15 @@ class _Division:
         return Step(share, device, frees | {MACHINE: frees[MACHINE] + freed}, ends_template=freed > 0)
 
     def _template_bytes(self, share: Share) -> int:
-        """What ends with the pool's last worker: nothing if others use its template or it has been told to end."""
+        """What ends with the pool's last worker: nothing if others use its template or it has been told to end. Old
+        code that is kept does not.
+        """
         image = share.demand.image
         template = self._templates.get(image, Template())
         in_use = bool(share.start) or any(one.size for one in self._mates[image] if one is not share)
-        return 0 if in_use or template.ending or image in (self._claimed, *self._ended) else template.used
+        if in_use or template.ending or image in (self._claimed, *self._ended):
+            return 0
+        return template.used - template.kept
 
     def _apply(self, step: Step, why: str) -> Step:
         share = step.share
@@ -217,11 +226,27 @@ class _Division:
         if self._ledger.fits_now(cost):
             self._start(share, device, cost)
             return
+        self._forsake_for(share, cost)
         may_claim = share.demand.resident or self._now >= self._stays_until(share)
         room = self._ledger.will_fit(cost) or (may_claim and self._make_room(share, cost, starving=starving))
         share.reason = self._why_waits(share, cost)
         if room or starving or share.demand.resident:
             self._ledger.take(self._ledger.capped(cost))  # nobody else gets it meanwhile
+
+    def _forsake_for(self, share: Share, cost: Bytes) -> None:
+        """Old code without workers goes only if the pool would not fit beside it even if all others left."""
+        lacking = self._ledger.capped(cost)[MACHINE] - self._ledger.budgets[MACHINE]
+        kept = {image: one.kept for image, one in self._templates.items() if one.kept and image != share.demand.image}
+        lacking += sum(kept.values())
+        for image in sorted(kept, key=lambda one: -kept[one]):
+            mates = self._mates.get(image, [])
+            if lacking <= 0:
+                return
+            if not any(one.size for one in mates):
+                lacking -= kept[image]
+                self._ledger.expect({MACHINE: kept[image]})
+                for one in mates:
+                    one.forsaken, one.reason = True, f"makes room for {share.demand.name}"
 
     def grow(self, shares: Sequence[Share]) -> None:
         """More workers for pools with waiting jobs, one each in turn."""

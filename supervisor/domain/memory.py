@@ -34,10 +34,13 @@ class Crew(NamedTuple):
 
 
 class Template(NamedTuple):
-    """The templates of one image: bytes, and whether they have been told to end."""
+    """The templates of one image: bytes, whether they have been told to end, and the bytes of those with old code that
+    is kept, because newer code has not worked: they do not end with the last worker.
+    """
 
     used: int = 0
     ending: bool = False
+    kept: int = 0
 
 
 class Demand(NamedTuple):
@@ -72,7 +75,8 @@ class Demand(NamedTuple):
 class Grant(NamedTuple):
     """What a pool gets, by device: how many of its workers may stay, and how many more may start now.
 
-    `unloaded`: its template must end, too. `crowded`: a worker must leave before its successor starts.
+    `unloaded`: its template must end, too. `crowded`: a worker must leave before its successor starts. `forsaken`: so
+    must a template with old code that was kept. `left`: bytes of the machine that nobody has been given.
     """
 
     keep: Mapping[str, int]
@@ -80,6 +84,8 @@ class Grant(NamedTuple):
     reason: str = ""
     unloaded: bool = False
     crowded: bool = False
+    forsaken: bool = False
+    left: int = 0
 
     @property
     def most(self) -> int:

@@ -19,6 +19,7 @@ class Share:
     reason: str = ""
     unloaded: bool = False
     crowded: bool = False
+    forsaken: bool = False
 
     @property
     def kept(self) -> int:
@@ -59,7 +60,7 @@ class Share:
         return crews[resource].on_device if resource in crews else 0
 
     def grant(self) -> Grant:
-        return Grant(self.keep, self.start, self.reason, self.unloaded, self.crowded)
+        return Grant(self.keep, self.start, self.reason, self.unloaded, self.crowded, self.forsaken)
 
 
 class Step(NamedTuple):

@@ -289,9 +289,9 @@ def reload(operations: Operations, now: float) -> list[SupervisorRecord]:
 def await_reload(
     operations: Operations, asked: Iterable[SupervisorRecord], seconds: float | None = None
 ) -> dict[str, dict[str, Any]]:
-    """The results of the last requested reload by the supervisor's id: `state` is accepted, refused,
-    failed or gone, `problems` says why, `canaries` are the pools whose canary has passed. Waits for all results, or for
-    some `seconds`; a set-up takes startup_timeout at most.
+    """The results of the last requested reload by the supervisor's id: `state` is accepted, refused, failed or gone,
+    `problems` says why, `pools` has the state of each, and `canaries` names those whose canary has passed. Waits for
+    all results, or for some `seconds`; a set-up takes startup_timeout at most.
     """
     number = operations.controls.current().reloads
     outcomes: dict[str, dict[str, Any]] = {}

@@ -73,7 +73,7 @@ class WorkerView:
 class PoolView:
     """One pool of one supervisor. `due` is counted up to COUNT_LIMIT; `rate` is jobs a second.
 
-    `problem` says what is wrong; `broken` means that no workers with older code run instead.
+    `problem` says what is wrong; `broken` means that no older code serves instead.
     `paused` lists its paused types; `memory` is the total of its workers. It takes no job below `min_priority`.
     """
 

@@ -17,6 +17,7 @@ from supervisor.supervision.known_sizes import KnownSizes
 from supervisor.supervision.pool import Pool, is_typical, proves_itself, spares_wanted
 from supervisor.supervision.pool_workers import is_idle
 from supervisor.supervision.pools import Pools
+from supervisor.supervision.template_process import keeps_old_code
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel, memory_limit
@@ -175,15 +176,17 @@ class MemoryArbiter:
         grants = arbitrate(demands, self._budgets, templates, patience, now, pressed=pressed, relieve=self._relieve)
         if self._relieve:
             self._relieve, self._relieved_at = False, now
-        unloaded = set()
+        unloaded, forsaken = set(), set()
         for demand in demands:
             pool, grant = self._pools[demand.name], grants[demand.name]
             pool.residency = pool.residency.decided(now, grant)
             pool.take(None if self._backs_off(pool, now) else grant)
             if grant.unloaded:
                 unloaded.add(pool.name)
-        if unloaded:
-            self._templates.unload(unloaded, self._pools.workers())
+            if grant.forsaken:
+                forsaken.add(pool.name)
+        if unloaded or forsaken:
+            self._templates.unload(unloaded | forsaken, forsaken, self._pools.workers())
 
     def _give_way(self) -> None:
         """There is enough for all again."""
@@ -203,7 +206,7 @@ class MemoryArbiter:
         )
         need = self._need(pool)
         waiting = pool.waiting
-        proof = proves_itself(pool)  # that waits for its first worker like a job
+        proof = proves_itself(pool) and not pool.failures.restarts.failed_setups  # that waits for a worker like a job
         return Demand(
             pool.name,
             wanted,
@@ -226,7 +229,8 @@ class MemoryArbiter:
 
     def _backs_off(self, pool: Pool, now: float) -> bool:
         """It starts nobody now, so it needs no memory."""
-        possible = Missing(1, int(self._templates.before(pool.name) is not None))
+        old = self._templates.before(pool.name) is not None and not proves_itself(pool)  # only new code has a canary
+        possible = Missing(1, int(old))
         return not (pool.workers.living() or any(pool.failures.allow(possible, now)))
 
     def _loaded_templates(self) -> dict[str, Template]:
@@ -234,7 +238,9 @@ class MemoryArbiter:
         for template in self._templates:
             image = self._image_of(template.spec.pools)
             before = found.get(image, Template(0, ending=True))
-            found[image] = Template(before.used + template.memory, before.ending and template.retired)
+            kept = template.memory * keeps_old_code(template)
+            ending = before.ending and template.retired
+            found[image] = Template(before.used + template.memory, ending, before.kept + kept)
         return found
 
     def _image_of(self, pools: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
 from supervisor.domain.memory import Grant
+from supervisor.domain.new_code import new_code_failed
 from supervisor.domain.recent_peak import RecentPeak
 from supervisor.domain.residency import Residency
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, Taken, decide, still_due
@@ -45,7 +46,9 @@ class Pool:
     fixed: int | None = None  # set by an operator
     beyond: Beyond = field(default_factory=Beyond)  # a size above the configured one
     closing: bool = False  # no longer in the configuration
-    untried: bool = False  # no worker has been set up with the new code since a reload
+    untried: bool = False  # the new code has not been loaded since a reload
+    unproven: bool = False  # and no worker has been set up with it
+    old_waits: bool = False  # a template can fork workers with the code from before the reload
     reloaded_at: float = 0.0
     target: int = 0
     reason: str = "starting"
@@ -73,7 +76,7 @@ class Pool:
         self.settings = settings
         self.size_of_worker, self.size_has_settled, self.size_on_device = RecentPeak(), False, None
         self.failures.reloaded()
-        self.untried, self.reloaded_at = True, time.monotonic()
+        self.untried, self.unproven, self.reloaded_at = True, True, time.monotonic()
 
     @property
     def desired(self) -> int:
@@ -92,8 +95,12 @@ class Pool:
         return not (self.target or self.workers.living())
 
     def missing(self, now: float, *, unproven: bool) -> Missing:
-        """How many workers to start now. `unproven`: there is old code, and no worker runs the new code yet."""
+        """How many workers to start now. `unproven`: there is old code, and no worker runs the new code yet.
+
+        In a pool without workers, new code that could be loaded comes first: a reload has said that it is in use.
+        """
         failures, counts = self.failures, self.workers.counts(self.desired)
+        unproven = unproven and (self.untried or bool(failures.restarts.failed_setups))
         wanted = missing(
             counts,
             failed=bool(failures.restarts.failed_setups),
@@ -234,6 +241,7 @@ class Pool:
     def _learn_ready(self, worker: WorkerProcess) -> None:
         self.failures.ready(worker)
         self.untried = self.untried and worker.template.superseded
+        self.unproven = self.unproven and worker.template.superseded
         if self.metered or self.settings.memory_budget is not None:
             self.measure(worker)  # starting more workers depends on it
 
@@ -252,8 +260,8 @@ class Pool:
         """The current problem; "" if there is none."""
         restarts = self.failures.restarts
         wrong = restarts.problem(now)
-        if wrong and restarts.failed_setups and self.workers.old_serve():
-            return f"new code cannot be loaded: {wrong}; the old code keeps running"
+        if wrong and restarts.failed_setups and (old_serves(self) or (self.unproven and self.reloaded_at)):
+            return new_code_failed(wrong, old_serves=old_serves(self))
         return wrong
 
     def close(self) -> None:
@@ -269,6 +277,16 @@ def proves_itself(pool: Pool) -> bool:
     """Whether it needs a worker for the canary alone: it was reloaded while it had no job."""
     needed = pool.target or pool.closing or pool.fixed is not None
     return pool.untried and pool.settings.canary is not None and not needed
+
+
+def old_serves(pool: Pool) -> bool:
+    """Whether the code from before a reload serves, or would serve the next job."""
+    return pool.workers.old_serve() or (pool.old_waits and not pool.failures.old_restarts.failed_setups)
+
+
+def proven_by_image(pool: Pool) -> bool:
+    """Whether its new code has worked as soon as a template has it: with the set-up, and nothing else is tried."""
+    return pool.settings.preload_setup and pool.settings.canary is None and pool.settings.warmup is None
 
 
 def excess(pool: Pool) -> str:

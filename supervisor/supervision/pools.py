@@ -13,7 +13,7 @@ from supervisor.maintenance.redriver import RedrivePolicy
 from supervisor.maintenance.renewer import LockTimes
 from supervisor.store.base import JobSelector
 from supervisor.supervision.failures import RELOADED
-from supervisor.supervision.pool import Pool, Waiting, excess, spares_configured, spares_wanted
+from supervisor.supervision.pool import Pool, Waiting, excess, old_serves, spares_configured, spares_wanted
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.scoreboard import MAX_SLOTS
 
@@ -32,7 +32,7 @@ class Pools(dict[str, Pool]):
             if name in self:
                 self[name].reconfigure(settings)
             else:
-                self[name] = Pool(settings, wakes[name], untried=reloading)
+                self[name] = Pool(settings, wakes[name], untried=reloading, unproven=reloading)
         for name, pool in self.items():
             pool.closing = name not in wanted
         return [name for name, pool in self.items() if pool.closing]
@@ -96,7 +96,7 @@ def _info(pool: Pool) -> PoolInfo:
 
 
 def _status(pool: Pool, now: float) -> dict[str, Any]:
-    """`broken`: there is a problem, and no worker with the old code runs instead. `now` is monotonic seconds."""
+    """`broken`: there is a problem, and no older code serves instead. `now` is monotonic seconds."""
     living, failures, settings, problem = pool.workers.living(), pool.failures, pool.settings, pool.problem(now)
     deaths, spares = failures.template_deaths, max(0, pool.desired - pool.target) if pool.target else 0
     alone = f"its templates have died {len(deaths.at)} times: jobs run one at a time to find the cause"
@@ -110,7 +110,7 @@ def _status(pool: Pool, now: float) -> dict[str, Any]:
         "problem": problem or excess(pool),
         "spares": pool.workers.spare(),
         "spares_wanted": spares_configured(pool),
-        "broken": bool(problem) and not pool.workers.old_serve(),
+        "broken": bool(problem) and not old_serves(pool),
         "fixed": pool.fixed,
         "deaths": failures.deaths,
         "restarts": dict(failures.restarted),

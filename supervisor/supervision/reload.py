@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.domain.text import shortened
-from supervisor.supervision.pool import Pool
+from supervisor.supervision.pool import Pool, old_serves
 from supervisor.telemetry import events
 
 _MOST_PROBLEMS = 20
@@ -17,19 +17,21 @@ class ReloadOutcome:
     """The result of the last reload. `number` counts the requests in the database up to this one; None after a signal.
 
     A pool is `waiting` until a worker with the new code is ready or has failed, then `accepted` or `failed`. A pool
-    that needs no worker now is accepted when its code was loaded; with `preload = false`, without loading it.
-    `canaries` names the accepted ones whose canary has passed.
+    that needs no worker now is `imported` when its code was; without an image, it is `untried`. What comes of it later
+    is in the log. `canaries` names the accepted ones whose canary has passed.
     """
 
     def __init__(self) -> None:
         self._news: dict[str, Any] = {}
         self._waiting: set[str] = set()
+        self._unproven: set[str] = set()  # of which the log has not told yet that the new code works
+        self._failed: set[str] = set()  # of which it has told that it does not
+        self._log = events(process="supervisor")
 
     def refused(self, why: str, number: int | None, at: float, problems: list[str], file: Path) -> None:
         """The configuration is invalid; nothing was changed. `at` is Unix seconds."""
         hint = "the previous configuration stays in effect"
-        log = events(process="supervisor")
-        log.error("reload_refused", why=why, problems=problems, file=str(file), hint=hint)
+        self._log.error("reload_refused", why=why, problems=problems, file=str(file), hint=hint)
         told = [shortened(problem, 500) for problem in problems[:_MOST_PROBLEMS]]
         self._news = {"number": number, "at": at, "state": "refused", "problems": told, "pools": {}, "canaries": []}
         self._waiting = set()
@@ -37,21 +39,35 @@ class ReloadOutcome:
     def begun(self, number: int | None, at: float, pools: Mapping[str, Pool]) -> None:
         self._waiting = {name for name, pool in pools.items() if not pool.closing}
         states = dict.fromkeys(sorted(self._waiting), "waiting")
+        self._unproven, self._failed = set(self._waiting), set()
         self._news = {"number": number, "at": at, "state": "running", "problems": [], "pools": states, "canaries": []}
 
     def follow(self, pools: Mapping[str, Pool], trying: Callable[[str], bool], now: float) -> dict[str, Any] | None:
         """Update the result of each pool. Returns the outcome; None if there was no reload. `now` is monotonic seconds;
         `trying` tells whether the code of a sleeping pool is still being loaded.
         """
-        for name in sorted(self._waiting):
+        for name in sorted(self._unproven):
             pool = pools.get(name)
-            if pool is None or pool.closing:
-                self._settle(name, "gone")
-            elif pool.failures.restarts.failed_setups:
-                self._settle(name, "failed", f"{name}: {pool.problem(now)}")
-            elif _is_proven(pool, trying):
-                self._settle(name, "accepted", canary=pool.settings.canary is not None and pool.fixed != 0)
+            state = "gone" if pool is None or pool.closing else _state(pool, trying)
+            if name in self._waiting and state != "waiting":
+                problem = f"{name}: {pool.problem(now)}" if pool is not None and state == "failed" else ""
+                tried = pool is not None and state == "accepted" and pool.settings.canary is not None
+                self._settle(name, state, problem, canary=tried)
+            if pool is not None:
+                self._tell(pool, state, now)
         return self._news or None
+
+    def _tell(self, pool: Pool, state: str, now: float) -> None:
+        """In the log, once for each reload: that the new code does not work, and that it works."""
+        if state == "failed" and pool.name not in self._failed:
+            self._failed.add(pool.name)
+            problem, serves = pool.problem(now), old_serves(pool)
+            self._log.error("new_code_failed", pool=pool.name, problem=problem, old_code_serves=serves)
+        elif state == "accepted":
+            canary = "none" if pool.settings.canary is None else "passed"
+            self._log.info("new_code_accepted", pool=pool.name, canary=canary)
+        if state in ("accepted", "gone"):
+            self._unproven.discard(pool.name)
 
     def _settle(self, name: str, state: str, problem: str = "", *, canary: bool = False) -> None:
         self._waiting.discard(name)
@@ -66,8 +82,12 @@ class ReloadOutcome:
         }
 
 
-def _is_proven(pool: Pool, trying: Callable[[str], bool]) -> bool:
-    """Whether a worker with the new code is ready, or none is needed now and the code was loaded."""
-    if any(worker.is_ready and not worker.stale for worker in pool.workers.living()):
-        return True
-    return pool.asleep and not pool.untried and not trying(pool.name)
+def _state(pool: Pool, trying: Callable[[str], bool]) -> str:
+    """What is known of its new code."""
+    if pool.failures.restarts.failed_setups:
+        return "failed"
+    if not pool.unproven:
+        return "accepted"
+    if pool.asleep and not pool.untried and not trying(pool.name):
+        return "imported" if pool.settings.preloads else "untried"
+    return "waiting"

@@ -14,7 +14,7 @@ from supervisor.config.settings import Settings
 from supervisor.supervision import exit_reason
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.failures import RELOADED
-from supervisor.supervision.pool import Pool, proves_itself
+from supervisor.supervision.pool import Pool, proven_by_image, proves_itself
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.slots import Slots
 from supervisor.supervision.template_process import TemplateProcess
@@ -25,6 +25,8 @@ from supervisor.system import ending
 from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import MAX_SLOTS
 from supervisor.telemetry import events
+
+_NO_ROOM_FOR_BOTH = "there is no memory for its old model beside the new one"
 
 
 @dataclass(eq=False, frozen=True)
@@ -45,6 +47,7 @@ class Staffing:
         if pool.untried and pool.asleep and in_turn and not proves_itself(pool):
             self._try_out(pool, settings, now)
         before = self.templates.before(pool.name)
+        pool.old_waits = before is not None and before.spec.pools[pool.name].preloads
         missing = pool.missing(now, unproven=before is not None)
         for _ in range(missing.new):
             template = self._template(pool, settings, now)
@@ -62,13 +65,28 @@ class Staffing:
     def _try_out(self, pool: Pool, settings: Settings, now: float) -> None:
         """After a reload, load the new code of a sleeping pool, to report whether it can be loaded.
 
-        The old code is dropped: the pool has no worker that it would have to replace meanwhile.
+        A model that the old template holds must go first if there is no memory for a second one.
         """
         pool.untried = False
-        self.templates.forget(pool.name)
+        before = self.templates.before(pool.name)
+        holds = before is not None and before.spec.pools[pool.name].preload_setup
+        if before is not None and holds and pool.grant is not None and before.memory > pool.grant.left:
+            events(process="supervisor").warning("old_code_unloaded", pool=pool.name, why=_NO_ROOM_FOR_BOTH)
+            self.templates.forget(pool.name)
         template = None if pool.closing else self._template(pool, settings, now)
-        if template is not None:
-            template.try_out(pool.name, now)
+        if template is None:
+            return
+        template.try_out(pool.name, now)
+        if template.ready:  # that of another pool
+            self._judge(pool, template)
+
+    def _judge(self, pool: Pool, template: TemplateProcess) -> None:
+        """The code of a sleeping pool has been loaded. With preload_setup that was its set-up, too."""
+        if pool.name in template.lacking:
+            self._back_off(pool, template.lacking[pool.name])
+        elif proven_by_image(pool) and not pool.failures.restarts.failed_setups:
+            self.templates.prove_image(template, pool.name)
+            pool.unproven = False
 
     def _template(self, pool: Pool, settings: Settings, now: float) -> TemplateProcess | None:
         """The template that forks the pool's workers now; None if it cannot be started."""
@@ -101,10 +119,7 @@ class Staffing:
             self._drop(incarnation)
 
     def replace_all(self) -> None:
-        """After a reload, mark every worker for replacement. A pool without workers needs no old image."""
-        for pool in self.pools.values():
-            if pool.asleep and not proves_itself(pool):
-                self.templates.forget(pool.name)
+        """After a reload, mark every worker for replacement."""
         self.templates.supersede()
         for worker in self.pools.workers():
             worker.stale = worker.stale or RELOADED
@@ -163,12 +178,20 @@ class Staffing:
             if name in self.pools:
                 self._back_off(self.pools[name], template.why_broken_for(name))
 
+    def loaded(self, template: TemplateProcess, tried_out: Iterable[str]) -> None:
+        for name in tried_out:
+            if name in self.pools:
+                self._judge(self.pools[name], template)
+
     def _lose(self, template: TemplateProcess) -> None:
         if not (template.ready or template.retired or template.why_broken):
             # The code it was loading has ended it, and may do so again.
             self.ends.reap()
             template.why_broken = f"the template ended while it was loading the handler{template.ending}"
             self.broken(template, template.why_broken)
+        for name in template.take_tried_out():  # it was told to end meanwhile
+            if name in self.pools:
+                self.pools[name].untried = True
         self.ends.lose_template(template)
 
     def look_around(self, now: float) -> None:

@@ -34,6 +34,8 @@ class Listener(Protocol):
 
     def broken(self, template: TemplateProcess, why: str) -> None: ...
 
+    def loaded(self, template: TemplateProcess, tried_out: Iterable[str]) -> None: ...
+
 
 class TemplateProcess:
     """One template process. A retired one forks no more workers, and ends after its last worker.
@@ -51,6 +53,7 @@ class TemplateProcess:
         self.superseded = False
         self.needed_by: set[str] = set()  # pools that had a ready worker from it, and have none with newer code
         self.why_broken = ""
+        self.lacking: dict[str, str] = {}  # pools whose handler its image does not have, and why
         self.status: int | None = None
         self.ended = False  # known before its channel says so
         self.asked: dict[str, float] = {}
@@ -141,8 +144,10 @@ class TemplateProcess:
             listener.unforked(self, message["unforked"], message["error"])
         elif "ready" in message:
             self.ready = True
-            self.take_tried_out()
+            found = message.get("lacking", {})
+            self.lacking = {str(pool): shortened(str(why)) for pool, why in found.items()}
             self._answered()
+            listener.loaded(self, self.take_tried_out())
         elif "broken" in message:
             self.why_broken = shortened(str(message["broken"]))
             listener.broken(self, self.why_broken)
@@ -194,3 +199,8 @@ class TemplateProcess:
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
+
+
+def keeps_old_code(template: TemplateProcess) -> bool:
+    """Whether it has the last code that worked for some pool, and no newer code has proved itself there."""
+    return template.superseded and bool(template.needed_by) and not (template.retired or template.gone)

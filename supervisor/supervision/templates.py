@@ -10,7 +10,7 @@ from supervisor.config.settings import Settings
 from supervisor.domain.duration import human
 from supervisor.store.base import Engine
 from supervisor.supervision.pool import Pool
-from supervisor.supervision.template_process import TemplateProcess
+from supervisor.supervision.template_process import TemplateProcess, keeps_old_code
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import Scoreboard
@@ -24,8 +24,8 @@ _UNLOADED = "importing the handler and its set-up before the fork did not end wi
 class Templates:
     """Pools with the same image share a template.
 
-    A reload supersedes all of them. The last one that worked for a pool keeps replacing its workers until one with
-    the new code is ready.
+    A reload supersedes all of them. The last one that worked for a pool stays, also while the pool has no workers,
+    until newer code has proved itself there. Before that, it ends only if its pool is gone, or for lack of memory.
     """
 
     def __init__(self, supervisor: str, engine: Engine, board: Scoreboard, reactor: Reactor) -> None:
@@ -75,7 +75,7 @@ class Templates:
     def before(self, pool: str) -> TemplateProcess | None:
         """The template from before a reload, until a worker with newer code was ready."""
         for template in self._templates:
-            if template.superseded and pool in template.needed_by and not (template.retired or template.gone):
+            if keeps_old_code(template) and pool in template.needed_by:
                 return template
         return None
 
@@ -101,13 +101,19 @@ class Templates:
             if not any(template.forks and worker.pool in template.needed_by for template in self._templates):
                 worker.template.needed_by.add(worker.pool)  # nothing newer has worked
             return
-        worker.template.needed_by.add(worker.pool)
+        self.prove_image(worker.template, worker.pool)
+
+    def prove_image(self, proven: TemplateProcess, pool: str) -> None:
+        """This template has the last code that worked for the pool, so older ones are released."""
+        proven.needed_by.add(pool)
         for template in self._templates:
-            if template is not worker.template:
-                self._release(template, worker.pool)
+            if template is not proven:
+                self._release(template, pool)
 
     def forget(self, pool: str) -> None:
-        """The pool no longer needs any existing template: it is not in the configuration any more, or it sleeps."""
+        """The pool no longer needs any existing template: it is not in the configuration any more, or there is no
+        memory for its old code and its new code.
+        """
         for template in self._templates:
             self._release(template, pool)
 
@@ -132,12 +138,20 @@ class Templates:
             if template.retired or (now - template.idle_since > patience and not template.superseded):
                 template.dismiss()
 
-    def unload(self, pools: Container[str], workers: Iterable[WorkerProcess]) -> None:
-        """End the templates of these pools that have no workers: others need the memory."""
+    def unload(self, pools: Container[str], forsaken: Container[str], workers: Iterable[WorkerProcess]) -> None:
+        """End the templates of these pools that have no workers: others need the memory. Old code that nothing newer
+        has replaced is kept, but for the `forsaken` pools.
+        """
         used = {worker.template for worker in workers}
         for template in self._templates:
-            if template not in used and not template.retired and any(name in pools for name in template.spec.pools):
-                template.dismiss()
+            if template in used or template.retired or not any(name in pools for name in template.spec.pools):
+                continue
+            if keeps_old_code(template):
+                if not any(name in forsaken for name in template.spec.pools):
+                    continue
+                for name in sorted(template.needed_by):
+                    self._log.warning("old_code_unloaded", pool=name, why="other pools need its memory")
+            template.dismiss()
 
     def stuck(self, now: float) -> list[TemplateProcess]:
         """Kill those that have not answered for too long. Returns those that were still loading; they say why."""

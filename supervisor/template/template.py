@@ -41,6 +41,7 @@ from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Slot
 from supervisor.telemetry import configure, events
 from supervisor.template.fork_safety import load_image
+from supervisor.template.lookup import lacking
 from supervisor.worker.loader import AnyHandler, HandlerError
 from supervisor.worker.placement import Place, limit_threads, take
 from supervisor.worker.recorder import Recorder
@@ -86,6 +87,7 @@ class Template:
         self._board = board
         self._workers: dict[int, str] = {}
         self._handler: AnyHandler | None = None  # set up before the fork
+        self._lacking: dict[str, str] = {}  # pools whose handler is not there, and why
         self._files: dict[int, tuple[int, int] | None] = {}  # what the handler's code has left open, with its identity
         self._unswept: list[str] = []  # dead workers that may have left processes behind which still exist
         self._log = events(process="template", handler=spec.any_pool.handler or None)
@@ -102,6 +104,7 @@ class Template:
         ours = kernel.open_descriptors()
         try:
             self._handler = load_image(self._spec.any_pool, self._engine.database.file, self._log.warning)
+            self._lacking = lacking(self._spec.pools)
             standard.make_safe(keep_open=True)  # what was imported may have closed or removed them
         except (HandlerError, OSError) as error:
             self._channel.send({"broken": shortened(str(error))})
@@ -112,7 +115,7 @@ class Template:
         gc.collect()
         kernel.trim_heap()  # memory freed after loading a model would be copied into every worker's page tables
         gc.freeze()
-        self._channel.send({"ready": True})
+        self._channel.send({"ready": True, "lacking": self._lacking})
         self._serve(signals.Inbox(**SIGNALS), parent)  # again: what was loaded may have set its own handlers
         ending.kill_children()
         return 0

@@ -201,21 +201,26 @@ def load(name: str, *, batches: bool = False) -> Handler:
 
     Raises HandlerError with one sentence; with `batches` also if it cannot handle several jobs at a time.
     """
-    module_name, _, attribute = name.partition(":")
-    if not attribute:
+    if not name.partition(":")[2]:
         from supervisor.worker import task_handler  # imported here: only pools with tasks need it
 
         return task_handler.load(name)
+    handler = Handler(find(name), name)
+    if batches:
+        handler.insist_on_batches()
+    return handler
+
+
+def find(name: str) -> Any:
+    """What `module:attribute` names. Imports the module; raises HandlerError with one sentence."""
+    module_name, _, attribute = name.partition(":")
     target: Any = import_module(module_name, name)
     for part in attribute.split("."):
         try:
             target = getattr(target, part)
         except AttributeError:
             raise HandlerError(f"{name}: the module {module_name} has no {attribute!r}") from None
-    handler = Handler(target, name)
-    if batches:
-        handler.insist_on_batches()
-    return handler
+    return target
 
 
 def import_module(module_name: str, name: str) -> ModuleType:

@@ -89,7 +89,7 @@ def test_a_running_supervisor_obeys_within_a_second(project: Path, started: Star
     (project / "jobs.py").write_text("import nowhere\n")
     failed = command("reload", "--wait", cwd=project)
     assert failed.returncode == 1
-    assert "could not load all of" in failed.stdout
+    assert "the new code of greet failed" in failed.stdout
     assert "nowhere" not in failed.stdout
     assert re.search(r"^error: greet: .*nowhere", failed.stderr, re.MULTILINE)
     (project / "supervisor.toml").write_text("[pools.greet]\nhandler = 3\n")

@@ -75,7 +75,7 @@ def test_a_version_that_fails_its_canary_never_takes_over(make_site: MakeSite) -
     code(site, "dog", 2)
     told = reload(site)
     assert told.returncode == 1
-    assert 'canary failed: result.label is "dog", not "cat"; the old code keeps running' in told.stderr
+    assert 'the new code failed its canary: result.label is "dog", not "cat"; the old code keeps running' in told.stderr
     workers = json.loads(site.command("status", "--json").stdout)["workers"]
     assert [worker["leaving"] for worker in workers] == ["old version; the new one failed its canary"] * 2
     for _ in range(4):
@@ -84,7 +84,7 @@ def test_a_version_that_fails_its_canary_never_takes_over(make_site: MakeSite) -
                 with contextlib.suppress(ProcessLookupError):  # killed before, and its slot is not cleared yet
                     kill(worker.pid)
         assert version(site) == 1
-    assert "new code cannot be loaded: canary failed" in problem(site)
+    assert "the new code failed its canary: " in problem(site)
     code(site, "cat", 3)
     told = reload(site)
     assert (told.returncode, "new code in model (canary passed); " in told.stdout) == (0, True), told
@@ -115,7 +115,7 @@ def test_a_pool_without_workers_starts_one_for_the_canary_and_keeps_the_old_code
     wait_for(lambda: not site.workers("model-"), "no worker")
     code(site, "dog", 2)
     told = reload(site)
-    assert (told.returncode, "canary failed" in told.stderr) == (1, True)
+    assert (told.returncode, "the new code failed its canary: " in told.stderr) == (1, True)
     assert version(site) == 1
     wait_for(lambda: not site.workers("model-"), "no worker")
     code(site, "cat", 3)
@@ -161,7 +161,7 @@ def test_each_worker_is_warmed_up_before_it_is_ready(make_site: MakeSite) -> Non
     assert set(calls(site, "warm")) == {worker.pid for worker in workers}
     code(site, "cat", 2, "\ndef answer(payload, ctx):\n    raise RuntimeError('no kernel image')\n")
     told = reload(site)
-    assert (told.returncode, "warmup failed: RuntimeError: no kernel image" in told.stderr) == (1, True)
+    assert (told.returncode, "failed its warm-up: RuntimeError: no kernel image" in told.stderr) == (1, True)
     assert version(site) == 1
 
 

@@ -97,11 +97,11 @@ def kill_those_that_serve(site: Site) -> None:
     ("end", "why"),
     sampled(
         [
-            ("at_import = leave", "the template ended while it was loading the handler"),
-            ("at_set_up = segfault", "set-up failed: the worker was killed by SIGSEGV"),
-            ("at_canary = leave", "canary failed: the worker's process ended with exit code 3"),
-            ("at_set_up = leave", "set-up failed: the worker's process ended with exit code 3"),
-            ("at_canary = kill_itself", "canary failed: the worker was killed by SIGKILL"),
+            ("at_import = leave", "cannot be loaded: the template ended while it was loading the handler"),
+            ("at_set_up = segfault", "failed its set-up: the worker was killed by SIGSEGV"),
+            ("at_canary = leave", "failed its canary: the worker's process ended with exit code 3"),
+            ("at_set_up = leave", "failed its set-up: the worker's process ended with exit code 3"),
+            ("at_canary = kill_itself", "failed its canary: the worker was killed by SIGKILL"),
         ],
         quick=3,
     ),
@@ -111,11 +111,11 @@ def test_new_code_that_ends_its_process_is_code_that_cannot_be_loaded(make_site:
     code(site, 2, end)
     told = reload(site, "--wait")
     assert told.returncode == 1
-    assert f"new code cannot be loaded: {why}" in told.stderr
+    assert f"the new code {why}" in told.stderr
     assert "the old code keeps running" in told.stderr
     kill_those_that_serve(site)
     found = pool(site)
-    assert (found["broken"], f"new code cannot be loaded: {why}" in found["problem"]) == (False, True)
+    assert (found["broken"], f"the new code {why}" in found["problem"]) == (False, True)
     assert version(site) == 1
     code(site, 3)
     assert reload(site, "--wait").returncode == 0
@@ -130,7 +130,10 @@ def test_so_is_such_code_without_an_image(make_site: MakeSite, start: str) -> No
     site = serving_first_version(make_site, f"{POOL}{start}\n")
     code(site, 2, "at_canary = leave")
     told = reload(site, "--wait")
-    assert (told.returncode, "failed: the worker's process ended with exit code 3" in told.stderr) == (1, True)
+    assert (told.returncode, "failed its canary: the worker's process ended with exit code 3" in told.stderr) == (
+        1,
+        True,
+    )
     assert version(site) == 1
 
 
@@ -142,14 +145,14 @@ def test_with_memory_for_one_worker_the_old_one_serves_on(make_site: MakeSite, e
     site = serving_first_version(make_site, '[machine]\nmemory = "120MiB"\n' + one, jobs)
     code(site, 2, f"at_set_up = {end}", size=50)
     told = reload(site, "--wait")
-    assert (told.returncode, "set-up failed" in told.stderr) == (1, True)
+    assert (told.returncode, "failed its set-up: " in told.stderr) == (1, True)
     wait_for(lambda: len(serving(site)) == 1, "the old code")
     [worker] = serving(site)
     for _ in range(8):
         assert version(site) == 1
         time.sleep(0.5)
     assert serving(site) == {worker}
-    assert "new code cannot be loaded: set-up failed" in pool(site)["problem"]
+    assert "the new code failed its set-up: " in pool(site)["problem"]
     code(site, 3, size=50)
     assert reload(site, "--wait").returncode == 0
     wait_for(lambda: version(site) == 3, "the good one")
@@ -160,7 +163,7 @@ def test_new_code_that_kills_its_templates_leaves_the_old_one_in_use(make_site: 
     site = serving_first_version(make_site)
     code(site, 2, "at_canary = kill_template")
     told = reload(site, "--wait")
-    why = "new code cannot be loaded: canary failed: the template it was forked from died"
+    why = "the new code failed its canary: the template it was forked from died"
     assert (told.returncode, why in told.stderr) == (1, True)
     wait_for(lambda: len([e for e in site.events() if e["event"] == "template_died"]) >= 3, "some more tries")
     kill_those_that_serve(site)
@@ -169,7 +172,7 @@ def test_new_code_that_kills_its_templates_leaves_the_old_one_in_use(make_site: 
     assert reload(site, "--wait").returncode == 1
     kill_those_that_serve(site)
     assert version(site) == 1
-    assert "canary failed: the worker's process ended with exit code 3" in pool(site)["problem"]
+    assert "failed its canary: the worker's process ended with exit code 3" in pool(site)["problem"]
     code(site, 4)
     assert reload(site, "--wait").returncode == 0
     wait_for(lambda: version(site) == 4, "the good one")
@@ -184,7 +187,7 @@ def test_a_pool_whose_set_up_kills_its_template_stops_no_other_pool_of_the_modul
     site = serving_first_version(make_site, POOL + other, JOBS + more)
     code(site, 2, "at_canary = kill_template" + more)
     told = reload(site, "--wait", "--timeout", "20s")
-    assert (told.returncode, "model: new code cannot be loaded: canary failed" in told.stderr) == (1, True)
+    assert (told.returncode, "model: the new code failed its canary: " in told.stderr) == (1, True)
     wait_for(lambda: site.done(site.queue.enqueue("other", {})).result == 2, "the other pool's new code")
     assert version(site) == 1
     wait_for(lambda: not pool(site, "other")["problem"], "the state in status")
@@ -222,7 +225,7 @@ def test_a_reload_during_a_hanging_canary_costs_no_worker_of_the_old_code(make_s
     wait_for(lambda: [w for w in site.workers("model-") if w.pid and w.state == 1], "the canary")
     code(site, 3, "at_canary = leave")
     told = reload(site, "--wait")
-    assert (told.returncode, "canary failed: the worker's process ended" in told.stderr) == (1, True)
+    assert (told.returncode, "failed its canary: the worker's process ended" in told.stderr) == (1, True)
     assert serving(site) == before
 
 
@@ -238,4 +241,4 @@ def test_a_superseded_version_that_is_ready_later_does_not_end_the_old_code(make
     for _ in range(3):
         kill_those_that_serve(site)
     assert version(site) in (1, 2)
-    wait_for(lambda: "new code cannot be loaded: canary failed" in pool(site)["problem"], "the state in status")
+    wait_for(lambda: "the new code failed its canary: " in pool(site)["problem"], "the state in status")
