@@ -144,7 +144,7 @@ class TemplateProcess:
             listener.unforked(self, message["unforked"], message["error"])
         elif "ready" in message:
             self.ready = True
-            found = message.get("lacking", {})
+            found = dict(message.get("lacking", {}))
             self.lacking = {str(pool): shortened(str(why)) for pool, why in found.items()}
             self._answered()
             listener.loaded(self, self.take_tried_out())

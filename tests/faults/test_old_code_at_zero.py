@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -167,6 +168,25 @@ def test_what_a_reload_could_not_try_is_told_and_the_old_code_serves_if_it_fails
     code(site, 3)
     assert reload(site).returncode == 0
     wait_for(lambda: answer(site) == 3, "the good one")
+
+
+@pytest.mark.fault(98)
+def test_a_canary_that_has_failed_takes_no_memory_from_others(make_site: MakeSite) -> None:
+    """It is tried again only where there is room."""
+    config = pool("tag", CANARY, mib=60) + pool("embed", mib=60).replace("min_workers = 0", "min_workers = 1")
+    site = make_site(config + machine(130), JOBS)
+    site.start()
+    assert (answer(site), answer(site, "embed")) == (1, 1)
+    code(site, 2)
+    told = reload(site)
+    assert (told.returncode, "tag: the new code failed its canary" in told.stderr) == (1, True), told
+    assert answer(site, "embed") == 2
+    [worker] = wait_for(lambda: [one for one in site.workers("embed") if one.state == 2], "its worker to be idle")
+    end = time.monotonic() + 6
+    while time.monotonic() < end:
+        assert [one.pid for one in site.workers("embed")] == [worker.pid]
+        time.sleep(0.05)
+    assert answer(site) == 1
 
 
 @pytest.mark.parametrize("how", ["preload = false", 'start = "spawn"'])
