@@ -157,7 +157,9 @@ class Queue(Administration):
 
         `timeout` is seconds. When the time is up, it raises WaitTimeout, which has the id, and the job continues; with
         `cancel` a job that this call has enqueued is cancelled then, and after any other interruption of the waiting.
-        Raises JobFailed, which has the job, if that ends without a result.
+        Raises JobFailed, which has the job, if that ends without a result. Once the job is enqueued, a database that
+        cannot be used is waited for; without a timeout, or if the job cannot be made durable, it raises StoreError with
+        its `job_id`.
 
         All calls with the same `idempotency_key`, for the same type and payload, wait for one job, which may have
         finished: after an interruption, the same call gets the result of the first one, as long as the job is kept.
