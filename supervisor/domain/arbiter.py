@@ -226,14 +226,14 @@ class _Division:
         if self._ledger.fits_now(cost):
             self._start(share, device, cost)
             return
-        self._forsake_for(share, cost)
+        self._end_old_code_for(share, cost)
         may_claim = share.demand.resident or self._now >= self._stays_until(share)
         room = self._ledger.will_fit(cost) or (may_claim and self._make_room(share, cost, starving=starving))
         share.reason = self._why_waits(share, cost)
         if room or starving or share.demand.resident:
             self._ledger.take(self._ledger.capped(cost))  # nobody else gets it meanwhile
 
-    def _forsake_for(self, share: Share, cost: Bytes) -> None:
+    def _end_old_code_for(self, share: Share, cost: Bytes) -> None:
         """Old code without workers goes only if the pool would not fit beside it even if all others left."""
         lacking = self._ledger.capped(cost)[MACHINE] - self._ledger.budgets[MACHINE]
         kept = {image: one.kept for image, one in self._templates.items() if one.kept and image != share.demand.image}
@@ -246,7 +246,7 @@ class _Division:
                 lacking -= kept[image]
                 self._ledger.expect({MACHINE: kept[image]})
                 for one in mates:
-                    one.forsaken, one.reason = True, f"makes room for {share.demand.name}"
+                    one.without_old_code, one.reason = True, f"makes room for {share.demand.name}"
 
     def grow(self, shares: Sequence[Share]) -> None:
         """More workers for pools with waiting jobs, one each in turn."""

@@ -75,8 +75,8 @@ class Demand(NamedTuple):
 class Grant(NamedTuple):
     """What a pool gets, by device: how many of its workers may stay, and how many more may start now.
 
-    `unloaded`: its template must end, too. `crowded`: a worker must leave before its successor starts. `forsaken`: so
-    must a template with old code that was kept. `left`: bytes of the machine that nobody has been given.
+    `unloaded`: its template must end, too; `without_old_code`: also one with old code that was kept. `crowded`: a
+    worker must leave before its successor starts. `left`: bytes of the machine that nobody has been given.
     """
 
     keep: Mapping[str, int]
@@ -84,7 +84,7 @@ class Grant(NamedTuple):
     reason: str = ""
     unloaded: bool = False
     crowded: bool = False
-    forsaken: bool = False
+    without_old_code: bool = False
     left: int = 0
 
     @property

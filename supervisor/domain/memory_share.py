@@ -19,7 +19,7 @@ class Share:
     reason: str = ""
     unloaded: bool = False
     crowded: bool = False
-    forsaken: bool = False
+    without_old_code: bool = False
 
     @property
     def kept(self) -> int:
@@ -60,7 +60,7 @@ class Share:
         return crews[resource].on_device if resource in crews else 0
 
     def grant(self) -> Grant:
-        return Grant(self.keep, self.start, self.reason, self.unloaded, self.crowded, self.forsaken)
+        return Grant(self.keep, self.start, self.reason, self.unloaded, self.crowded, self.without_old_code)
 
 
 class Step(NamedTuple):

@@ -176,17 +176,17 @@ class MemoryArbiter:
         grants = arbitrate(demands, self._budgets, templates, patience, now, pressed=pressed, relieve=self._relieve)
         if self._relieve:
             self._relieve, self._relieved_at = False, now
-        unloaded, forsaken = set(), set()
+        unloaded, without_old_code = set(), set()
         for demand in demands:
             pool, grant = self._pools[demand.name], grants[demand.name]
             pool.residency = pool.residency.decided(now, grant)
             pool.take(None if self._backs_off(pool, now) else grant)
             if grant.unloaded:
                 unloaded.add(pool.name)
-            if grant.forsaken:
-                forsaken.add(pool.name)
-        if unloaded or forsaken:
-            self._templates.unload(unloaded | forsaken, forsaken, self._pools.workers())
+            if grant.without_old_code:
+                without_old_code.add(pool.name)
+        if unloaded or without_old_code:
+            self._templates.unload(unloaded | without_old_code, without_old_code, self._pools.workers())
 
     def _give_way(self) -> None:
         """There is enough for all again."""

@@ -138,16 +138,16 @@ class Templates:
             if template.retired or (now - template.idle_since > patience and not template.superseded):
                 template.dismiss()
 
-    def unload(self, pools: Container[str], forsaken: Container[str], workers: Iterable[WorkerProcess]) -> None:
+    def unload(self, pools: Container[str], without_old_code: Container[str], workers: Iterable[WorkerProcess]) -> None:
         """End the templates of these pools that have no workers: others need the memory. Old code that nothing newer
-        has replaced is kept, but for the `forsaken` pools.
+        has replaced is kept, but for the `without_old_code` pools.
         """
         used = {worker.template for worker in workers}
         for template in self._templates:
             if template in used or template.retired or not any(name in pools for name in template.spec.pools):
                 continue
             if keeps_old_code(template):
-                if not any(name in forsaken for name in template.spec.pools):
+                if not any(name in without_old_code for name in template.spec.pools):
                     continue
                 for name in sorted(template.needed_by):
                     self._log.warning("old_code_unloaded", pool=name, why="other pools need its memory")

@@ -227,23 +227,27 @@ def test_others_leave_before_old_code_that_is_kept_does() -> None:
     found = decide(demand("tag", wanted=0), idle("caption"), waiting("embed"), templates=kept)
 
     assert [name for name, grant in found.items() if grant.unloaded] == ["caption"]
-    assert not any(grant.forsaken for grant in found.values())
+    assert not any(grant.without_old_code for grant in found.values())
 
 
 def test_old_code_beside_which_a_pool_would_never_fit_goes() -> None:
     kept = {"tag": Template(20, kept=20), "embed": Template(10, kept=10)}
     pools = demand("tag", wanted=0), demand("embed", wanted=0), waiting("caption", need=65)
 
-    assert [name for name, grant in decide(*pools, budget=95, templates=kept).items() if grant.forsaken] == []
-    assert [name for name, grant in decide(*pools, budget=80, templates=kept).items() if grant.forsaken] == ["tag"]
+    assert [name for name, grant in decide(*pools, budget=95, templates=kept).items() if grant.without_old_code] == []
+    assert [name for name, grant in decide(*pools, budget=80, templates=kept).items() if grant.without_old_code] == [
+        "tag"
+    ]
 
 
 def test_old_code_with_workers_stays_and_that_of_the_pool_itself_too() -> None:
     kept = {"tag": Template(20, kept=20)}
 
-    assert not any(one.forsaken for one in decide(idle("tag"), waiting("caption", need=90), templates=kept).values())
+    assert not any(
+        one.without_old_code for one in decide(idle("tag"), waiting("caption", need=90), templates=kept).values()
+    )
     [own] = decide(waiting("tag", need=90), budget=100, templates=kept).values()
-    assert (own.most, own.forsaken) == (1, False)
+    assert (own.most, own.without_old_code) == (1, False)
 
 
 def test_a_successor_starts_first_if_there_is_room_and_else_after_its_predecessor() -> None:
