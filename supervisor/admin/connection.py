@@ -22,6 +22,7 @@ MOST = 600  # connections at once
 MOST_STRANGERS = 100  # connections per address, or per user at a Unix socket, that have not shown a token
 YOUNG = 2.0  # seconds in which a new one is not closed for that
 LAST = 0.1  # seconds for a first request, or one that has arrived, when the process is about to end
+_NOT_HTTP = b'{"error": "the request is not valid HTTP"}'
 LIMITS = {
     "head": 10.0,  # seconds until a request's header is complete
     "body": 30.0,  # its body; of a file, each of its pieces
@@ -102,6 +103,14 @@ class Connection(H11Protocol):
             super().data_received(data)
             if self._ending and self.cycle is not None:
                 self.cycle.keep_alive = False
+
+    def send_400_response(self, msg: str) -> None:
+        """The request is not valid HTTP. Like every error, this is told as JSON."""
+        length = str(len(_NOT_HTTP))
+        headers = [("content-type", "application/json"), ("content-length", length), ("connection", "close")]
+        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=_NOT_HTTP), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
 
     def shutdown(self) -> None:
         """The process is about to end. A request that was sent before the client could know is still answered: if its

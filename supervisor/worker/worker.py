@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from supervisor.worker.concurrent.loop import ConcurrentLoop
 
 SAFETY_NET = 5.0  # seconds after which an idle worker checks for jobs without a wake-up
+_MOMENT = 0.01  # seconds
 _EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to start a successor
 EXIT_LEFT, EXIT_BROKEN = 0, 70
 
@@ -175,6 +176,8 @@ class Worker:
             if claims:
                 self._wakeups.had_reason()
                 self._execute(self._gather(claims) if self.pool.batch_size > 1 else claims)
+            elif self._store.unsure and self._hand_back.active:
+                self._wakeups.pause(_MOMENT)  # it holds what must be settled first
             elif not (self._draining or self._store.unsure or self._buffer):
                 self._sleep()
         self.slot.state(State.DRAINING)

@@ -125,6 +125,23 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"no request\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_not_http_is_refused_like_any_other_request(served: Served, said: bytes) -> None:
+    with served.connect() as client:
+        head, _, body = answer(client, said).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert body == b'{"error": "the request is not valid HTTP"}'
+        assert client.recv(1) == b""
+
+
 @pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"])
 def test_a_head_that_does_not_end_is_not_waited_for(served: Served, said: bytes) -> None:
     began = time.monotonic()

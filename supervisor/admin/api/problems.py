@@ -111,6 +111,7 @@ _MEANINGS = {
     507: "The spool has no room for the file.",
 }
 _SENTENCES = {"extra_forbidden": "unknown field", "missing": "it is required"}
+_KEY = "idempotency-key"
 _WORD = "must be 1 to {} printable ASCII characters without spaces"
 _PATTERNS = {models.IDEMPOTENCY_KEY: _WORD.format(200), models.CAPABILITY: _WORD.format(100)}
 _OBJECT = 'must be an object, like {{"name": …}}'
@@ -159,14 +160,16 @@ def problem(status: int, error: str, /, *, headers: Mapping[str, str] | None = N
 
 
 def each_once(*repeatable: str) -> Any:
-    """A dependency that refuses repeated query parameters, except `repeatable` ones: it is unclear which one counts."""
+    """A dependency that refuses repeated query parameters, except `repeatable` ones, and a repeated idempotency key: it
+    is unclear which one counts.
+    """
 
     async def check(request: Request) -> None:  # asynchronous, or the framework would call it in a thread
-        counted = Counter(name for name, _ in request.query_params.multi_items())
-        for name, times in counted.items():
-            if times > 1 and name not in repeatable:
-                error = {"type": "repeated", "loc": ("query", name), "msg": f"it is given {times} times"}
-                raise RequestValidationError([error])
+        given = [("query", name) for name, _ in request.query_params.multi_items() if name not in repeatable]
+        given += [("header", _KEY)] * len(request.headers.getlist(_KEY))
+        for place, times in Counter(given).items():
+            if times > 1:
+                raise RequestValidationError([{"type": "repeated", "loc": place, "msg": f"it is given {times} times"}])
 
     return Depends(check)
 

@@ -111,3 +111,8 @@ def test_an_error_that_has_no_answer_is_raised(site: Site, monkeypatch: pytest.M
     monkeypatch.setattr(site.state.requests, "run", fail)
     with pytest.raises(ZeroDivisionError):
         site.client.ask("POST", "/run/tag", params={"wait": 0})
+
+
+def test_of_two_idempotency_keys_it_is_unclear_which_one_counts(site: Site) -> None:
+    (theirs, _), _ = answers(site, {"headers": [("idempotency-key", "a"), ("idempotency-key", "b")]})
+    assert theirs == [422, {"error": "idempotency-key: it is given 2 times", "field": "idempotency-key"}]
