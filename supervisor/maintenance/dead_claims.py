@@ -37,7 +37,7 @@ class DeadClaims:
         except LeaseHeld:
             del self._decided[incarnation]
             raise
-        settled_notice.notify()
         del self._decided[incarnation]
-        self._counter.settled(settlements, count, now, worker=name)
+        self._counter.settled(settlements, count, now, worker=name)  # first: killed before, it would count too few
+        settled_notice.notify()
         return count, settlements

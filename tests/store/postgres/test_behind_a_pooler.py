@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import time
 from collections.abc import Iterator
@@ -22,13 +23,20 @@ from tests.postgres_server import Databases, NoServerError
 from tests.store.kit import BROKEN, LOCK, NOW, POLICY, Desk, until, worker_record
 
 
-@pytest.fixture
-def bouncer(postgres: Databases) -> Iterator[Pooler]:
+@contextlib.contextmanager
+def pooled(direct: str, **settings: object) -> Iterator[Pooler]:
+    """Skips the test where there is no pooler."""
     try:
-        with pooler(postgres.fresh_database()) as one:
+        with pooler(direct, **settings) as one:
             yield one
     except NoServerError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def bouncer(postgres: Databases) -> Iterator[Pooler]:
+    with pooled(postgres.fresh_database()) as one:
+        yield one
 
 
 @pytest.fixture
@@ -204,7 +212,7 @@ def test_a_listener_of_its_own_whose_session_has_ended_listens_again(
 
 def test_a_search_path_that_the_pooler_drops_is_refused(postgres: Databases) -> None:
     direct = postgres.fresh_database()
-    with pooler(direct, ignore_startup_parameters="options") as one, pytest.raises(StoreError) as caught:
+    with pooled(direct, ignore_startup_parameters="options") as one, pytest.raises(StoreError) as caught:
         Connection(open_engine(f"{one.url}?options=-csearch_path%3Dours")._address).check()  # type: ignore[attr-defined]
     assert "set the search path of the role: ALTER ROLE … SET search_path = ours" in str(caught.value)
 
