@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 
 from supervisor.domain.job import NewJob
+from supervisor.domain.priority import high_enough
 from supervisor.maintenance.slot_reader import SlotReader
+from supervisor.maintenance.waker import post
 from supervisor.store.base import JobSelector
 from supervisor.system.scoreboard import Scoreboard
 
@@ -33,8 +34,8 @@ class Waking:
         idle = self._slots.idle()
         for job in jobs:
             pools = self._pools.get(job.type, ())
-            takes = (name for name, lowest in pools if lowest is None or job.priority >= lowest)
+            takes = (name for name, lowest in pools if high_enough(job.priority, lowest))
             pool = next((name for name in takes if idle[name] > 0), None)
             if pool is not None:
                 idle[pool] -= 1
-                os.eventfd_write(self._wakes[pool], 1)
+                post(self._wakes[pool], 1)

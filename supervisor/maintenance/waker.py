@@ -67,13 +67,14 @@ class Waker(Duty):
         wanted = self._admitted(wanted)
         first = self._backlog.any_due(wanted, now)
         if first:
-            _post(eventfd, 1)  # it wakes up while we count
+            post(eventfd, 1)  # it wakes up while we count
         due = self._backlog.depth(wanted, now, idle).due
         if min(idle, due) > first:
-            _post(eventfd, min(idle, due) - first)
+            post(eventfd, min(idle, due) - first)
         return due
 
 
-def _post(eventfd: int, workers: int) -> None:
+def post(eventfd: int, workers: int) -> None:
+    """Wake this many of a pool's idle workers."""
     with contextlib.suppress(BlockingIOError):  # a handler has filled it, so nobody sleeps
         os.eventfd_write(eventfd, workers)
