@@ -24,8 +24,8 @@ class ScalingPolicy(NamedTuple):
 class Load(NamedTuple):
     """What is known about a pool now. Times are monotonic seconds.
 
-    `busy` workers are running jobs; `size` counts all, including starting ones; `drain_rate` is jobs per
-    second, 0 if unknown; `worker_memory` is the largest worker's bytes, 0 if unknown, and then a pool with a
+    `busy` workers are running jobs; `size` counts all that are not leaving, including starting ones; `drain_rate` is
+    jobs per second, 0 if unknown; `worker_memory` is the largest worker's bytes, 0 if unknown, and then a pool with a
     budget does not grow beyond its first worker; `needed_at` is when more workers than `min_workers` were last
     needed; `fixed` is the size an operator has set; `counted` tells whether `due` is known.
     """

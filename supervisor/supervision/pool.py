@@ -198,7 +198,7 @@ class Pool:
             Load(
                 due=self.due,
                 busy=self.busy,
-                size=self.workers.working(self.spares),
+                size=self.workers.remaining(self.spares),
                 target=self.target,
                 now=now,
                 needed_at=self._needed_at,

@@ -25,6 +25,10 @@ def _comes_first(one: WorkerProcess, ready: WorkerProcess, used: Mapping[str | N
     return together and not one.is_ready and used[one.device] < used[ready.device]
 
 
+def _besides(spares: int, workers: Sequence[WorkerProcess]) -> int:
+    return len(workers) - min(spares, sum(not worker.serving for worker in workers))
+
+
 class PoolWorkers(dict[str, WorkerProcess]):
     """By incarnation, from the request of each to the report of its end."""
 
@@ -59,7 +63,11 @@ class PoolWorkers(dict[str, WorkerProcess]):
 
     def working(self, spares: int) -> int:
         """How many there are besides so many spares."""
-        return len(self.living()) - min(spares, sum(not worker.serving for worker in self.living()))
+        return _besides(spares, self.living())
+
+    def remaining(self, spares: int) -> int:
+        """How many there are besides so many spares and those that are leaving."""
+        return _besides(spares, [worker for worker in self.living() if not worker.leaving])
 
     def spare(self) -> int:
         """How many could take over a place now."""

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from supervisor.system.slot_values import State
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
@@ -98,3 +99,26 @@ def test_a_budget_is_kept_from_the_first_worker_on_and_the_size_is_remembered(ma
     wait_for(lambda: site.event("reloaded"), "the reload")
     assert work()[0] == (1, "memory_budget: measuring the first worker")
     wait_for(lambda: news("size") == 0, "status to show it")
+
+
+def test_workers_that_leave_are_none_to_measure(make_site: MakeSite) -> None:
+    config = """
+        [pools.large]
+        handler = "jobs:Large"
+        min_workers = 0
+        max_workers = 4
+        scale_down_delay = "0s"
+        memory_budget = "260MiB"
+        options = { mib = 100 }
+        """
+    slow_to_leave = LARGE + "    def teardown(self, ctx): import time; time.sleep(3)\n"
+    site = make_site(config, slow_to_leave)
+    supervisor = site.start()
+    for job in site.queue.enqueue_many("large", [{}] * 40):
+        site.done(job)
+    wait_for(lambda: [worker.state for worker in site.workers("large")] == [State.DRAINING] * 2, "both to leave")
+    supervisor.send_signal(signal.SIGHUP)
+    wait_for(lambda: site.event("reloaded"), "the reload")
+    before = len(scaled(site))
+    site.done(site.queue.enqueue_many("large", [{}] * 40)[0])
+    assert scaled(site)[before] == (1, "memory_budget: measuring the first worker")
