@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 from supervisor.client import awaited_requests
 from supervisor.client.lanes import LISTER, READER, WRITER
+from supervisor.client.listener import Listener
 from supervisor.client.queue import Queue
-from supervisor.client.watcher import Listener
 from supervisor.domain.errors import WaitTimeout
 from supervisor.domain.intake import job_id_of, waiting_limit
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from supervisor.client import requests
 from supervisor.client.lanes import WRITER, Put, PutEach
+from supervisor.client.listener import Listener
 from supervisor.client.requests import AGAIN, give_up, naming, result_of
-from supervisor.client.watcher import Listener
 from supervisor.domain.errors import JobFailed, StoreError, WaitTimeout
 from supervisor.domain.intake import require_same, waiting_limit
 from supervisor.domain.job import JobEvent, NewJob, Status

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from supervisor.client.job_streams import JobStreams
 from supervisor.client.lanes import LISTER
-from supervisor.client.watcher import Listener
+from supervisor.client.listener import Listener
 from supervisor.domain.errors import WaitTimeout
 from supervisor.domain.intake import job_id_of, waiting_limit
 from supervisor.domain.job import JobEvent, Status

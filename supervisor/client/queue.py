@@ -303,8 +303,7 @@ class Queue(Administration):
         deadline = None if limit is None else time.monotonic() + limit
         while True:
             try:
-                for _ in self._watcher.events(job_id, deadline):
-                    pass
+                self._watcher.end(job_id, deadline)
             except TimeoutError:
                 raise WaitTimeout(job_id, limit or 0.0).explained(self._why_not_started(job_id)) from None
             job = self.job(job_id)

@@ -46,7 +46,7 @@ def run(queue: Queue, wanted: NewJob, timeout: float | None, cancel: bool) -> An
         try:
             if wanted.once and not new:
                 require_same(queue.job(job_id), wanted)
-            return _result(queue, job_id, deadline)
+            return _result(queue, job_id, deadline, new)
         except TimeoutError:
             if cancel and new:
                 give_up(queue, job_id)
@@ -61,15 +61,15 @@ def run(queue: Queue, wanted: NewJob, timeout: float | None, cancel: bool) -> An
             raise
 
 
-def _result(queue: Queue, job_id: int, deadline: float | None) -> Any:
+def _result(queue: Queue, job_id: int, deadline: float | None, new: bool) -> Any:
     """Raises TimeoutError after the deadline, in monotonic seconds. Until then, a look that fails is made again;
     without a deadline it raises StoreError, or a database that is gone for good would be waited for without end.
     """
     while True:
         try:
-            for event in queue._watcher.events(job_id, deadline):
-                if event.status is Status.DONE:
-                    return event.result
+            event = queue._watcher.end(job_id, deadline, just_made=new)
+            if event.status is Status.DONE:
+                return event.result
             job = queue.job(job_id)
             if job.status.finished:  # nobody has retried it in between
                 return result_of(job)
@@ -77,6 +77,7 @@ def _result(queue: Queue, job_id: int, deadline: float | None) -> Any:
             if deadline is None:
                 raise
             _rest(deadline)
+        new = False
 
 
 def _rest(deadline: float) -> None:

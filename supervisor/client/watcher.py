@@ -13,11 +13,11 @@ import os
 import select
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from supervisor.client.connections import Connections, forgetful, inherited
+from supervisor.client.listener import Listener
 from supervisor.domain.errors import JobNotFound, StoreError
 from supervisor.domain.hint_window import HintWindow
 from supervisor.domain.pace import Pace
@@ -30,55 +30,6 @@ _LINGER = 1.0  # seconds without listeners after which the thread of event loops
 _REST = 0.005  # seconds without checks after an error, doubled with each one in a row
 _LONGEST_REST = 0.25
 _SHORT = 0.002  # seconds
-
-
-class Listener:
-    """Somebody who waits for news of a job. `ring` is called when there are any, in the thread of whoever leads; it
-    must not block. With `only_end`, news are how the job is at first, and its end; of a job that was `just_made`, only
-    its end.
-    """
-
-    def __init__(
-        self,
-        job_id: int,
-        ring: Callable[[], object],
-        event: JobEvent | None = None,
-        *,
-        only_end: bool = False,
-        just_made: bool = False,
-    ) -> None:
-        self.job_id = job_id
-        self.event = event  # the last one seen
-        self.just_made = just_made
-        self._only_end = only_end
-        self._ring = ring
-        self._news: deque[JobEvent | StoreError | JobNotFound] = deque(maxlen=1)  # the latest: taken in another thread
-
-    def tell(self, news: JobEvent | StoreError | None) -> None:
-        """`None`: there is no such job."""
-        if news is not None and news == self.event:
-            return
-        known = self.just_made or self.event is not None
-        if news is None:
-            self._news.append(JobNotFound(self.job_id, deleted=known))
-        else:
-            if not isinstance(news, StoreError):
-                self.event = news
-                if self._only_end and known and not news.status.finished:
-                    return
-            self._news.append(news)
-        with contextlib.suppress(RuntimeError):  # its event loop was closed
-            self._ring()
-
-    def take(self) -> JobEvent | None:
-        """What is new; None for nothing. Raises StoreError, and JobNotFound if the job does not exist."""
-        try:
-            news = self._news.pop()
-        except IndexError:
-            return None
-        if isinstance(news, Exception):
-            raise news
-        return news
 
 
 class Watcher:
@@ -104,27 +55,41 @@ class Watcher:
         self._new: set[Listener] = set()
         self._waiting: set[threading.Event] = set()  # the bells of those who wait and could lead
 
-    def events(self, job_id: int, deadline: float | None = None) -> Iterator[JobEvent]:
-        """How the job is now, and each change, until it has finished.
-
-        Raises JobNotFound and StoreError; TimeoutError after the deadline, in monotonic seconds, but not before the
-        first event.
-        """
-        now = self._connections.using(self._connections.reader, lambda producer: producer.events([job_id]))
-        if job_id not in now:
-            raise JobNotFound(job_id)
-        event, bell = now[job_id], threading.Event()
+    def events(self, job_id: int) -> Iterator[JobEvent]:
+        """How the job is now, and each change, until it has finished. Raises JobNotFound and StoreError."""
+        event, bell = self._now(job_id), threading.Event()
         listener = Listener(job_id, bell.set, event)
         try:
             while True:
                 yield event
                 if event.status.finished:
                     return
-                event = self._next(listener, bell, deadline)
+                event = self._next(listener, bell)
         finally:
             self.leave(listener)
 
-    def _next(self, listener: Listener, bell: threading.Event, deadline: float | None) -> JobEvent:
+    def end(self, job_id: int, deadline: float | None = None, *, just_made: bool = False) -> JobEvent:
+        """How the job ends. Of one that was `just_made`, nothing is asked before.
+
+        Raises JobNotFound and StoreError; TimeoutError after the deadline, in monotonic seconds, but not without a look
+        at a job that others have made.
+        """
+        event, bell = None if just_made else self._now(job_id), threading.Event()
+        listener = Listener(job_id, bell.set, event, only_end=True, just_made=just_made)
+        try:
+            while event is None or not event.status.finished:
+                event = self._next(listener, bell, deadline)
+            return event
+        finally:
+            self.leave(listener)
+
+    def _now(self, job_id: int) -> JobEvent:
+        now = self._connections.using(self._connections.reader, lambda producer: producer.events([job_id]))
+        if job_id not in now:
+            raise JobNotFound(job_id)
+        return now[job_id]
+
+    def _next(self, listener: Listener, bell: threading.Event, deadline: float | None = None) -> JobEvent:
         try:
             while (news := listener.take()) is None:
                 if deadline is not None and time.monotonic() >= deadline:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from supervisor import AsyncQueue, Queue
-from supervisor.client.watcher import Listener
+from supervisor.client.listener import Listener
 from supervisor.maintenance.dead_claims import DeadClaims
 from supervisor.store.base import Exchange, JobSelector
 from supervisor.store.sqlite import changes
