@@ -163,7 +163,8 @@ class Queue(Administration):
 
         All calls with the same `idempotency_key`, for the same type and payload, wait for one job, which may have
         finished: after an interruption, the same call gets the result of the first one, as long as the job is kept.
-        Raises QueueFull if `max_waiting` jobs of the type are due already. Everything else is as for `enqueue`.
+        Raises QueueFull if `max_waiting` jobs of the type with at least this priority are due already. Everything else
+        is as for `enqueue`.
         """
         wanted = self._new_request(
             type,

@@ -42,7 +42,7 @@ class JobNotFound(QueueError, LookupError):
 
 
 class QueueFull(QueueError):
-    """`max_waiting` jobs of the type wait already: nothing was enqueued."""
+    """`max_waiting` jobs of the type with at least its priority wait already: nothing was enqueued."""
 
     def __init__(self, type: str, max_waiting: int) -> None:
         super().__init__(f"{max_waiting} jobs of type {type!r} are waiting already, which is the maximum")

@@ -30,12 +30,12 @@ class NewJob(NamedTuple):
     """A validated job, ready to be inserted. It is due at `scheduled_at`, Unix seconds, or `delay` seconds after it is
     inserted, by the clock that the store goes by; without either at once.
 
-    `payload` and `meta` are JSON texts. With `max_waiting`, it is refused if so many jobs of its type are due already,
-    and of those who ask at the same time no more find room than there is. With `once`, a finished job with its key is
-    found, too; that key must be one of `intake.once_key`. Without `durable`, a power failure may undo its
-    insertion until `Producer.make_durable` has returned: nobody has been told its id before that. It is `awaited` if
-    whoever inserts it waits for its end: then its result is kept until they look for the first time, also where jobs
-    that have succeeded are deleted at once.
+    `payload` and `meta` are JSON texts. With `max_waiting`, it is refused if so many jobs of its type with at least its
+    priority are due already, and of those who ask at the same time no more find room than there is. With `once`, a
+    finished job with its key is found, too; that key must be one of `intake.once_key`. Without `durable`, a power
+    failure may undo its insertion until `Producer.make_durable` has returned: nobody has been told its id before that.
+    It is `awaited` if whoever inserts it waits for its end: then its result is kept until they look for the first time,
+    also where jobs that have succeeded are deleted at once.
     """
 
     type: str

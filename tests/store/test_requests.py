@@ -74,10 +74,31 @@ class TestRoom:
         assert [isinstance(answer, QueueFull) for answer in answers] == [False, False, True, True, False]
         assert desk.operations.statistics.counts() == [("tag", Status.PENDING, 3)]
 
+    def test_of_several_in_one_transaction_each_waits_for_those_of_its_priority_and_above(self, desk: Desk) -> None:
+        priorities = (0, 5, 0, 5, 9, 5, 9)
+        answers = desk.producer.put_each([request(limit=2, priority=priority) for priority in priorities])
+
+        assert [isinstance(answer, QueueFull) for answer in answers] == [False, False, True, False, False, True, False]
+
+    def test_those_with_other_limits_take_room_too(self, desk: Desk) -> None:
+        answers = desk.producer.put_each([request(limit=limit) for limit in (2, 3, 2, 3, 3)])
+
+        assert [isinstance(answer, QueueFull) for answer in answers] == [False, False, True, False, True]
+
+    def test_a_job_that_runs_before_the_others_finds_room(self, desk: Desk) -> None:
+        for requires in ("", "gpu"):
+            for _ in range(3):
+                desk.put(requires=requires)
+
+        assert isinstance(put(desk, request(limit=3)), QueueFull)
+        urgent = [put(desk, request(limit=3, priority=10)) for _ in range(4)]
+        assert [isinstance(answer, QueueFull) for answer in urgent] == [False, False, False, True]
+        assert not isinstance(put(desk, request(limit=3, priority=11)), QueueFull)
+
     def test_every_job_of_the_type_that_is_due_takes_room(self, desk: Desk) -> None:
         desk.put(priority=9)
         desk.put(requires="gpu")
-        desk.put(priority=-9, requires="a b")
+        desk.put(priority=1, requires="a b")
         desk.operations.controls.pause("tag", T0)
 
         assert isinstance(put(desk, request(limit=3)), QueueFull)

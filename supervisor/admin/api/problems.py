@@ -104,7 +104,7 @@ _MEANINGS = {
     415: "The body must be `application/json`, or for `POST /run` a file.",
     421: "The server does not answer to this host name; see `hosts` of `[admin]`.",
     422: "The request is invalid; for `/run`, or its handler has refused the payload for good.",
-    429: "`max_waiting` jobs of the type are waiting already.",
+    429: "`max_waiting` jobs of the type with at least this priority are waiting already.",
     500: "The job has ended without a result: it has failed, or is quarantined.",
     503: "The database cannot be used at the moment, or there are too many requests; for `POST /run`, no pool can run "
     "jobs of the type.",

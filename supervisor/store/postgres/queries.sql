@@ -84,8 +84,8 @@ WHERE j.unique_key >= 'run:' AND j.unique_key < 'run;' AND strpos(j.payload, f.v
 SELECT pg_advisory_xact_lock(7308604897285366888);
 
 -- name: count_waiting
--- Due jobs of a type, paused or not, counted up to a limit. One seek for each (requires, priority), so that delayed ones
--- cost nothing.
+-- Due jobs of a type with at least this priority, paused or not, counted up to a limit. One seek for each
+-- (requires, priority), so that delayed ones cost nothing.
 WITH RECURSIVE
 kinds (requires) AS (
   SELECT (SELECT j.requires FROM jobs j WHERE j.status = 'pending' AND j.type = :type ORDER BY j.requires LIMIT 1)
@@ -97,12 +97,13 @@ kinds (requires) AS (
 groups (requires, priority) AS (
   SELECT k.requires, (SELECT j.priority FROM jobs j
                       WHERE j.status = 'pending' AND j.type = :type AND j.requires = k.requires
+                        AND j.priority >= :priority
                       ORDER BY j.priority DESC LIMIT 1)
   FROM kinds k WHERE k.requires IS NOT NULL
   UNION ALL
   SELECT g.requires, (SELECT j.priority FROM jobs j
                       WHERE j.status = 'pending' AND j.type = :type AND j.requires = g.requires
-                        AND j.priority < g.priority
+                        AND j.priority < g.priority AND j.priority >= :priority
                       ORDER BY j.priority DESC LIMIT 1)
   FROM groups g WHERE g.priority IS NOT NULL
 )

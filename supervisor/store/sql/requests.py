@@ -18,7 +18,8 @@ class Requests:
     """The jobs with `once` or `max_waiting` of one transaction. `now` is Unix seconds, where the clock is ours.
 
     `alone` is the statement after which no other transaction inserts such jobs, if writing alone does not ensure it.
-    What waits is counted once for each type, and then by what is inserted.
+    A job waits for those that have at least its priority. They are counted once for each type, priority and limit, and
+    then by what is inserted.
     """
 
     def __init__(self, queries: Queries, raw: Transaction, now: float | None = None, alone: str = "") -> None:
@@ -26,7 +27,7 @@ class Requests:
         self._raw = raw
         self._now = now
         self._alone = alone
-        self._waiting: dict[tuple[str, int], int] = {}
+        self._waiting: dict[tuple[str, int, int], int] = {}
 
     def put(self, job: NewJob, insert_or_find: Callable[[NewJob], Put]) -> Put:
         """Insert the job with the given function, or find one with its key. Raises QueueFull."""
@@ -37,11 +38,13 @@ class Requests:
             self._alone = ""
         if (found := self._earlier(job)) is not None:
             return found, False
-        if job.max_waiting is not None and self._counted(job.type, job.max_waiting) >= job.max_waiting:
+        if job.max_waiting is not None and self._ahead(job, job.max_waiting) >= job.max_waiting:
             raise QueueFull(job.type, job.max_waiting)
         job_id, new = insert_or_find(job)
         if new and job.max_waiting is not None:
-            self._waiting[job.type, job.max_waiting] += 1
+            for type, priority, limit in self._waiting:
+                if type == job.type and priority <= job.priority:
+                    self._waiting[type, priority, limit] += 1
         return job_id, new
 
     def put_or_full(self, job: NewJob, insert_or_find: Callable[[NewJob], Put]) -> Put | Exception:
@@ -58,8 +61,10 @@ class Requests:
         row = self._raw.execute(query, {"type": job.type, "unique_key": job.unique_key}).fetchone()
         return None if row is None else int(row[0])
 
-    def _counted(self, type: str, limit: int) -> int:
-        if (type, limit) not in self._waiting:
-            which: dict[str, Any] = {"type": type, "now": self._now, "limit": limit}
-            self._waiting[type, limit] = int(self._raw.execute(self._queries.count_waiting, which).fetchone()[0])
-        return self._waiting[type, limit]
+    def _ahead(self, job: NewJob, limit: int) -> int:
+        """How many due jobs are claimed no later than this one, counted up to the limit."""
+        key = job.type, job.priority, limit
+        if key not in self._waiting:
+            which: dict[str, Any] = {"type": job.type, "priority": job.priority, "now": self._now, "limit": limit}
+            self._waiting[key] = int(self._raw.execute(self._queries.count_waiting, which).fetchone()[0])
+        return self._waiting[key]

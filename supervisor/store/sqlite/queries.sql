@@ -51,8 +51,8 @@ WHERE j.type = json_extract(f.value, '$[1]') AND likelihood(j.unique_key = json_
   AND instr(j.payload, json_extract(f.value, '$[0]')) > 0;
 
 -- name: count_waiting
--- Due jobs of a type, paused or not, counted up to a limit. One seek for each (requires, priority), so that running and
--- delayed ones cost nothing.
+-- Due jobs of a type with at least this priority, paused or not, counted up to a limit. One seek for each
+-- (requires, priority), so that running and delayed ones cost nothing.
 WITH RECURSIVE
 kinds (requires) AS (
   SELECT (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
@@ -66,14 +66,14 @@ kinds (requires) AS (
 ),
 groups (requires, priority) AS (
   SELECT k.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
-                      WHERE j.type = :type AND j.requires = k.requires
+                      WHERE j.type = :type AND j.requires = k.requires AND j.priority >= :priority
                         AND (j.status = 'pending' OR j.status = 'running')
                       ORDER BY j.priority DESC LIMIT 1)
   FROM kinds k WHERE k.requires IS NOT NULL
   UNION ALL
   SELECT g.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
                       WHERE j.type = :type AND j.requires = g.requires AND j.priority < g.priority
-                        AND (j.status = 'pending' OR j.status = 'running')
+                        AND j.priority >= :priority AND (j.status = 'pending' OR j.status = 'running')
                       ORDER BY j.priority DESC LIMIT 1)
   FROM groups g WHERE g.priority IS NOT NULL
 )

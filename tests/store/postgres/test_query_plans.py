@@ -9,6 +9,7 @@ import time
 import psycopg
 import pytest
 
+from supervisor.domain.job import NewJob
 from supervisor.domain.settlement import Settlement, done, failed, released
 from supervisor.store.base import Engine, JobSelector
 from tests.store.kit import BROKEN, LOCK, POLICY, Desk, until
@@ -48,7 +49,7 @@ def test_claims_settlements_and_counts_never_read_the_whole_table(
         return row
 
     before, others, wanted = scans(), sessions(foreign), JobSelector(("tag",), "gpu")
-    claims, maintenance = engine.claims(), engine.maintenance()
+    claims, maintenance, producer = engine.claims(), engine.maintenance(), engine.producer(create=False)
     settled: list[Settlement] = []
     for want in (1, 64, 500, 1, 5, 0):
         found = claims.settle_and_claim("w1", settled, wanted, want, LOCK, time.time()).claims
@@ -59,8 +60,10 @@ def test_claims_settlements_and_counts_never_read_the_whole_table(
         settled = [done(claim, '"ok"') for claim in found]
         if want == 5:
             settled[:2] = [released(found[0]), failed(found[1], BROKEN, POLICY, chance=0.5)]
-    claims.close()
-    maintenance.close()
+    for priority in (0, 1, 2):
+        producer.put(NewJob("tag", "{}", priority=priority, max_waiting=1000))
+    for opened in (claims, maintenance, producer):
+        opened.close()
     until(lambda: sessions(foreign) == others)
 
     after = scans()

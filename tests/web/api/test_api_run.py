@@ -278,6 +278,7 @@ def test_a_full_queue_answers_at_once(site: Site) -> None:
     assert time.monotonic() - began < 10
     assert asked(site, "/run/other", wait=0).status_code == 202
     assert site.post("/api/admin/jobs", {"type": "few"}, 201)["id"] == 4
+    assert asked(site, "/run/few", wait=0, priority=10).status_code == 202  # it runs before those that wait
 
 
 @pytest.mark.parametrize(
