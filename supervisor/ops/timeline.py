@@ -111,6 +111,12 @@ def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
     return sorted(known, key=lambda step: step.at)
 
 
+def names(tried: Iterable[Trial]) -> list[str]:
+    """What the timeline calls these runs, of which the latest is the first."""
+    runs: Counter[int] = Counter()
+    return [_named(trial.attempt, runs) for trial in reversed([*tried])][::-1]
+
+
 def _named(attempt: int, runs: Counter[int]) -> str:
     """The next run of this attempt, which `runs` counts: `attempt 1`, then `attempt 1 (run 2)`."""
     runs[attempt] += 1

@@ -27,10 +27,12 @@ from supervisor.admin.watch import Watch
 from supervisor.client.asynchronous import AsyncQueue
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy
+from supervisor.domain.history import Hour
 from supervisor.domain.job import Attempt, Run
 from supervisor.engine import open_engine
 from supervisor.ops.timeline import trials
 from supervisor.testing import run_due
+from tests.cli import test_top_screen as some
 from tests.fresh import make_tables
 from tests.web import client
 from tests.web.application import Application
@@ -72,7 +74,7 @@ class Reader:
 
 
 def words(page: str) -> str:
-    body = page.partition("<body")[2]
+    body = page.partition("<body")[2] or page
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split())
 
 
@@ -264,6 +266,50 @@ def test_a_failed_job_shows_what_happened_to_it(queue: Queue, read: Callable[...
         assert part in shown, part
     timeline = shown.partition("Timeline")[2]
     assert re.search(r"created .* attempt 1 started .* attempt 1 ended: exception .* failed", timeline), timeline
+
+
+def test_runs_under_the_same_number_have_the_names_of_the_timeline(queue: Queue, read: Callable[..., Reader]) -> None:
+    job = queue.enqueue("tag")
+    for token in (1, 2):
+        write(
+            queue,
+            "INSERT INTO job_runs(job_id, token, attempt, outcome, worker, started_at, duration)"
+            " VALUES (?, ?, 1, 'crash', 'tag-1', ?, 1.0)",
+            *(job, token, 10.0 * token),
+        )
+
+    page = read().get(f"/jobs/{job}").text
+
+    assert re.findall(r"<h3>(.ttempt[^<]*)</h3>", page) == ["Attempt 1 (run 2)", "Attempt 1"]
+    assert "attempt 1 (run 2) started" in page
+
+
+@pytest.mark.parametrize("more", [0, 6], ids=["cards", "table"])
+def test_a_pool_shows_its_spares_and_no_figures_that_belong_to_others(
+    read: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    pools = [
+        some.pool("slow", types=["tag"]),
+        some.pool("urgent", types=["tag"], min_priority=10, spares=1, spares_wanted=1),
+        some.pool("mail", spares=1, spares_wanted=2),
+    ] + [some.pool(f"more-{n}") for n in range(more)]
+    types = [some.type_("tag", last_hour=Hour(9, 0, 77.0, 88.0)), some.type_("mail", last_hour=Hour(9, 0, 55.0, 66.0))]
+    failures, jobs = {"tag": 4321, "mail": 1234}, {"failed": 0, "quarantined": 0, "pending": 0, "running": 0}
+    seen = some.overview(pools=pools, types=types, failures_last_hour=failures, jobs=jobs)
+
+    async def asked(watch: Watch) -> Any:
+        return seen
+
+    monkeypatch.setattr(Watch, "overview", asked)
+    page = read().get("/").text.partition('<section id="pools"')[2].partition("</section>")[0]
+    slow, urgent, mail = (part.partition("</li>" if not more else "</tr>")[0] for part in page.split('id="pool-')[1:4])
+
+    for shared in (slow, urgent):
+        assert shared.count("Known only by type") == 3
+        assert not re.search("77 s|88 s|4,321", words(shared))
+    assert "1 spare" in words(urgent)
+    assert "1 of 2 spare" in words(mail)
+    assert re.search("66 s.* 55 s.* 1,234", words(mail))
 
 
 def test_failures_of_one_cause_are_one_line_that_leads_to_their_jobs(queue: Queue, read: Callable[..., Reader]) -> None:

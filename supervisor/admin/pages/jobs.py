@@ -16,7 +16,7 @@ from supervisor.admin.state import TheState
 from supervisor.domain.job import Status
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
 from supervisor.ops.status import everything
-from supervisor.ops.timeline import steps, trials
+from supervisor.ops.timeline import names, steps, trials
 from supervisor.ops.views import Overview
 from supervisor.store.base import Operations, Page
 
@@ -133,14 +133,16 @@ async def job(request: Request, state: TheState, job_id: int) -> HTMLResponse:
     runs = [route.fitting(run, "log") for run in known.runs]
     shown = await state.watch.overview()
     tried = trials(runs, errors)
+    latest = tried[:MOST_ATTEMPTS]
     return await route.page(
         request,
         "job.html",
         shown,
         job=found,
-        trials=tried[:MOST_ATTEMPTS],
+        trials=latest,
+        names=names(latest),
         hidden=max(0, len(tried) - MOST_ATTEMPTS),
-        steps=steps(found, tried[:MOST_ATTEMPTS]),
+        steps=steps(found, latest),
         worker=next((worker for worker in shown.workers if worker.job == found.id), None),
         copies=copies(known.job, show=state.settings.show_payloads),
         retriable=found.status in RETRIABLE,

@@ -23,7 +23,7 @@ router = route.router()
 @dataclass(frozen=True, slots=True)
 class PoolCard:
     """One pool with data of its workers and types: `sums` and `failures` of the last hour, with the current minute;
-    `runs` as in the charts, without it.
+    `runs` as in the charts, without it. The history knows types, not pools.
     """
 
     view: PoolView
@@ -34,6 +34,7 @@ class PoolCard:
     runs: Series
     total: int  # of these runs
     failures: int
+    shared: bool  # `sums` and `failures` are empty, because other pools run jobs of its types too
 
 
 @router.get("/")
@@ -59,13 +60,17 @@ async def overview(request: Request, state: TheState) -> HTMLResponse:
 def pool_card(pool: PoolView, shown: Overview, data: ChartData) -> PoolCard:
     own = [worker for worker in shown.workers if (worker.pool, worker.home) == (pool.name, pool.home)]
     kept = [view for view in shown.types if view.type in pool.paused]
+    others = {type_ for other in shown.pools if other.name != pool.name for type_ in other.types}
+    shared = not others.isdisjoint(pool.types)
+    known = () if shared else pool.types
     return PoolCard(
         view=pool,
         busy=sum(worker.state == "busy" for worker in own),
         due=pool.due + sum(view.due for view in kept),
         oldest=largest((pool.oldest_age, *(view.oldest_age for view in kept))),
-        sums=history.added_up(view.last_hour for view in shown.types if view.type in pool.types),
+        sums=history.added_up(view.last_hour for view in shown.types if view.type in known),
         runs=data.runs_of(pool.types),
         total=data.sums(pool.types).runs,
-        failures=sum(shown.failures_last_hour.get(type_, 0) for type_ in pool.types),
+        failures=sum(shown.failures_last_hour.get(type_, 0) for type_ in known),
+        shared=shared,
     )
