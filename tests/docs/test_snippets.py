@@ -8,11 +8,13 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -238,6 +240,38 @@ def test_the_operators_commands_work_on_a_running_supervisor(tmp_path: Path) -> 
         printed = perform(block, tmp_path)
     assert "pool default now has 4 workers" in printed
     assert (tmp_path / "copy.db").exists()
+
+
+SERVED = {
+    "docs/fastapi.md": ("fastapi", ("fastapi", "uvicorn", "python_multipart")),
+    "docs/flask.md": ("flask", ("flask",)),
+    "examples/node/README.md": ("node", ()),
+}
+
+
+@pytest.mark.parametrize("page", SERVED)
+def test_an_application_answers_the_requests_that_its_page_shows(page: str, tmp_path: Path) -> None:
+    example, libraries = SERVED[page]
+    [block] = [block for block in blocks("sh", document=ROOT / page) if block.mark == "run: server"]
+    missing = [name for name in libraries if importlib.util.find_spec(name) is None]
+    if missing or (example == "node" and not (shutil.which("node") and (INSTALLED / "better-sqlite3").exists())):
+        pytest.skip(f"{missing[0] if missing else 'node with better-sqlite3'} is not installed")
+    folder = tmp_path / example
+    shutil.copytree(
+        ROOT / "examples" / example, folder, ignore=shutil.ignore_patterns("__pycache__", "*.db*", "node_modules")
+    )
+    if example == "node":
+        link_packages(folder)
+    [shown] = set(re.findall(r"127\.0\.0\.1:(\d+)", block.text))
+    printed = perform(replace(block, text=block.text.replace(shown, str(free_port()))), folder)
+    logs = "".join((folder / name).read_text() for name in ("log", "web-log"))
+    assert ('"hello-world"' if example == "node" else '"status": "done"') in printed, f"{printed}\n{logs}"
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 def test_a_foreign_claim_as_its_page_shows_it_is_a_claim_of_its_own(tmp_path: Path) -> None:
