@@ -173,7 +173,7 @@ class Context:
 
         Cheap enough for each token of a text: nothing is written to the database. Those who come later get what is
         still there; nothing of it is part of the result. Ignored in `setup`, and once the job was cancelled. Raises
-        InvalidJob (a ValueError) for what is too large, or is not JSON.
+        InvalidJob (a ValueError) for what is too large, or is not JSON; a job that fails with it is not retried.
         """
         data = encoded(chunk)
         if self.job_id:

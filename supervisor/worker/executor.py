@@ -287,7 +287,7 @@ def _kind(error: BaseException) -> str:
         return "payload"
     if isinstance(error, Reported):
         return error.kind
-    if isinstance(error, InvalidJob) and error.field == "result":
+    if isinstance(error, InvalidJob) and error.field in ("result", "chunk"):  # what the handler has made
         return "result"
     if isinstance(error, SystemExit):
         return "exit"
@@ -332,6 +332,8 @@ def _message(error: BaseException) -> str:
         return "".join((str(error),))  # a plain str, also from a subclass of str
     if isinstance(error, SystemExit):
         return f"the handler called sys.exit({error.code!r})"
+    if type(error) is InvalidJob:
+        return f"supervisor.InvalidJob: {error}"  # where programs import it from
     text = "".join(format_exception_only(type(error), error)).strip()
     return text or _name(error)
 

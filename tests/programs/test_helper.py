@@ -85,8 +85,8 @@ FAILURES = {
     "exit": ("exit", "the handler called sys.exit(3)"),
     "nan": ("result", "result: Out of range float values are not JSON compliant"),
     "long": ("result", "result: its line has 10486"),
-    "deep": ("result", "supervisor.domain.errors.InvalidJob: result: it is nested deeper than 64 levels"),
-    "surrogate": ("result", "supervisor.domain.errors.InvalidJob: result: it contains a lone surrogate"),
+    "deep": ("result", "supervisor.InvalidJob: result: it is nested deeper than 64 levels"),
+    "surrogate": ("result", "supervisor.InvalidJob: result: it contains a lone surrogate"),
 }
 
 

@@ -164,5 +164,18 @@ def test_any_result_that_is_none_is_a_failure_of_its_job(result: Any) -> None:
     settlement = executor.run(Claim(1, 1, "tag", "{}", 1, None, 0))
     assert settlement.failure is not None
     assert len(settlement.failure.message) <= MAX_MESSAGE
+    assert "supervisor.domain" not in settlement.failure.message
     if not isinstance(result, Odd):  # which raises, and may not the next time
         assert (settlement.status, settlement.failure.kind) == (Status.FAILED, "result")
+
+
+@pytest.mark.parametrize("chunk", ["x" * 20_000, {1, 2}, float("nan"), "\ud800"])
+def test_a_chunk_that_nobody_can_get_fails_its_job_for_good(chunk: Any) -> None:
+    executor = Executor(
+        Handler(lambda payload, ctx: ctx.emit(chunk), "handle"), NoBoard(), JobPolicy(RetryPolicy(jitter=0)), options={}
+    )
+    settlement = executor.run(Claim(1, 1, "tag", "{}", 1, None, 0))
+
+    assert settlement.failure is not None
+    assert (settlement.status, settlement.failure.kind) == (Status.FAILED, "result")
+    assert settlement.failure.message.startswith("supervisor.InvalidJob: chunk: it ")

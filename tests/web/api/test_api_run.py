@@ -134,7 +134,7 @@ def test_the_key_of_another_request_is_refused(site: Site) -> None:
 
 def test_who_has_waited_in_vain_is_told_what_has_become_of_the_job(site: Site) -> None:
     answer = asked(site, wait=0)
-    error = "supervisor.domain.errors.InvalidJob: result: it has no JSON"
+    error = "supervisor.InvalidJob: result: it has no JSON"
     site.rows("UPDATE jobs SET attempts = 2, last_error = ?", error)
     told = {"id": 1, "status": "pending", "attempts": 2, "last_error": "result: it has no JSON"}
     assert site.get(answer.headers["location"], 202, wait=0) == told
