@@ -104,6 +104,11 @@ class Visit:
         return is_file(self.method, self.path, self.headers)
 
     @property
+    def is_unrouted(self) -> bool:
+        """Whether no route takes this method: its body is of no interest."""
+        return self.changes and self.method != "POST" and self.path.startswith("/run/")
+
+    @property
     def length(self) -> int | None:
         """The length of the body in bytes as declared in the header; None if it is not declared."""
         if "transfer-encoding" in self.headers:
@@ -130,7 +135,7 @@ class AccessMiddleware:
         if refusal is not None:
             await self._refuse(refusal, visit, scope, receive, out)
             return
-        if visit.is_file:
+        if visit.is_file or visit.is_unrouted:
             out.body = Incoming(receive)
             await self._let_in(scope, out.body.receive, out)
             return
@@ -214,9 +219,12 @@ class AccessMiddleware:
                 403, "changes require the header X-Requested-With or Authorization", "send X-Requested-With: supervisor"
             )
         kind = media_type(visit.headers)
-        if kind == JSON or visit.is_file or (kind is None and visit.length == 0):
+        if kind == JSON or visit.is_file or visit.is_unrouted or (kind is None and visit.length == 0):
             return None
         if visit.path.startswith("/run/"):
+            if kind == "multipart/form-data":
+                hint = "send the file itself, as in curl --data-binary @FILE --header 'Content-Type: image/jpeg'"
+                return Refusal(415, "multipart forms are not accepted", hint)
             hint = "send Content-Type: application/json, or the media type of a file, such as image/jpeg"
             return Refusal(415, "the body must be JSON or a file", hint)
         return Refusal(415, "the body must be JSON", "send Content-Type: application/json")

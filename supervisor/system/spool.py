@@ -150,7 +150,7 @@ class Spool:
             return sum(_size(entry) for entry in entries)
 
     def _too_large(self) -> FileTooLarge:
-        return FileTooLarge(f"the body is too large; the limit is {self.max_file} bytes")
+        return FileTooLarge(f"the body is too large; the limit is {self.max_file} bytes, max_file in [spool]")
 
 
 class Upload:

@@ -108,7 +108,7 @@ def test_a_file_that_is_too_large_is_refused_and_nothing_is_left(site: Site, spo
     body = b"x" * (LARGEST_FILE + 1)
     problem = checked(sent(site, body if declared else _later(iter([body[:MiB], body[MiB:]]))), 413)
 
-    assert problem["error"] == f"the body is too large; the limit is {LARGEST_FILE} bytes"
+    assert problem["error"] == f"the body is too large; the limit is {LARGEST_FILE} bytes, max_file in [spool]"
     assert (names(spool), payloads(site)) == ([], [])
 
 
@@ -166,18 +166,40 @@ def test_an_uncertain_insert_keeps_the_file(site: Site, spool: Path) -> None:
     assert len(names(spool)) == 2
 
 
-@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain"])
-def test_what_a_form_can_send_is_no_file(site: Site, spool: Path, kind: str) -> None:
+def behind_the_guard(site: Site, method: str, kind: str, body: bytes = CAT) -> httpx.Response:
     guarded = AccessMiddleware(site.client.app, Keys(None, None, "session"), site.state.settings)
     headers = {"Content-Type": kind, "X-Requested-With": "supervisor"}
 
     async def ask() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), base_url="http://localhost") as client:
-            return await client.post("/run/nsfw", content=CAT, headers=headers)
+            return await client.request(method, "/run/nsfw", content=body, headers=headers)
 
-    problem = checked(site.client.run(ask()), 415)
-    assert "media type of a file" in problem["hint"]
+    return site.client.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("application/x-www-form-urlencoded", "media type of a file"),
+        ("multipart/form-data; boundary=x", "send the file itself, as in curl --data-binary @FILE"),
+        ("text/plain", "media type of a file"),
+    ],
+)
+def test_what_a_form_can_send_is_no_file(site: Site, spool: Path, kind: str, told: str) -> None:
+    problem = checked(behind_the_guard(site, "POST", kind), 415)
+
+    assert told in problem["hint"]
+    assert problem["error"].startswith("multipart forms are not accepted") == ("multipart" in kind)
     assert names(spool) == []
+
+
+@pytest.mark.parametrize("kind", ["image/png", "multipart/form-data; boundary=x", "application/json"])
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_another_method_is_refused_for_itself_whatever_is_sent(site: Site, method: str, kind: str) -> None:
+    answer = behind_the_guard(site, method, kind, b"x" * (3 * MiB))
+
+    assert f"{method} is not allowed" in answer.json()["error"]
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
 def test_without_a_folder_files_are_refused(make_site: Callable[..., Site]) -> None:
