@@ -143,6 +143,7 @@ def reload(
     from supervisor.ops import commands
 
     patience = patience_of(wait, timeout)
+    target.settings_if_any()  # what is wrong with it is to be mended: --database is no way out
     with target.operations() as operations:
         asked = commands.reload(operations, operations.statistics.now())
         began = time.monotonic()

@@ -70,6 +70,15 @@ def test_a_broken_configuration_is_to_be_mended(cli: Run, project: Path, words: 
     assert ran.err.endswith("hint: --database URL names the database; then no configuration is read\n")
 
 
+@pytest.mark.parametrize("words", [["reload"], ["reload", "--wait"], ["check"], ["run"]])
+def test_who_needs_the_configuration_is_not_told_to_do_without(cli: Run, project: Path, words: list[str]) -> None:
+    (project / "supervisor.toml").write_text(CONFIGURATION + "workrs = 2\n")
+    ran = cli(*words)
+    assert (ran.code, len(ran.errors())) == (2, 1)
+    assert "did you mean workers?" in ran.err
+    assert "hint:" not in ran.err
+
+
 def test_very_many_workers_are_asked_about(cli: Run, database: Path) -> None:
     ran = cli("scale", "greet", "1000")
     assert (ran.code, ran.errors()) == (2, ["1000 is more than 100 workers"])

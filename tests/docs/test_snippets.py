@@ -346,6 +346,6 @@ def test_every_sql_block_is_run(block: Block) -> None:
 def test_the_faults_shown_are_those_that_are_reported(tmp_path: Path) -> None:
     [block] = blocks("text", document=ROOT / "docs/configuration.md")
     (tmp_path / "supervisor.toml").write_text('\n\n[pools.tag]\nhandler = "jobs:Tagger"\ntimeout = 500\nwokers = 3\n')
-    ran = forkserver.run(["status"], cwd=tmp_path)
+    ran = forkserver.run(["run"], cwd=tmp_path)
     assert ran.returncode == 2
     assert ran.stderr == block.text
