@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -276,7 +277,7 @@ def free_port() -> int:
 
 def test_a_foreign_claim_as_its_page_shows_it_is_a_claim_of_its_own(tmp_path: Path) -> None:
     queue = Queue(f"sqlite:///{tmp_path}/app.db")
-    job = queue.enqueue("report")
+    job = queue.enqueue("report", at=datetime.now(UTC) - timedelta(seconds=1))  # SQLite's clock counts milliseconds
     [block] = [
         b
         for b in blocks("sql", document=ROOT / "docs/sharing-the-table.md")
