@@ -7,6 +7,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -16,6 +17,8 @@ from supervisor.worker.process_state import Changes
 
 Handle = Callable[[Any, Context], Any]
 HandleBatch = Callable[[list[Any], Context], Any]
+
+_SHIPPED = Path(__file__).parents[2] / "handlers"  # our own, which a package of that name may hide
 
 
 class HandlerError(Exception):
@@ -238,12 +241,14 @@ def import_module(module_name: str, name: str) -> ModuleType:
 
 def _looked_in(missing: str) -> str:
     """Why a module is not found, if another one with its package's name hides it."""
-    package = missing.rpartition(".")[0]
+    package, _, name = missing.rpartition(".")
     file = getattr(sys.modules.get(package), "__file__", None)
-    if not file or hasattr(sys.modules[package], "__path__"):
+    is_folder = hasattr(sys.modules.get(package), "__path__")
+    if not file or (is_folder and not (package == "handlers" and (_SHIPPED / f"{name}.py").exists())):
         return f"looked in {sys.path[0]} first"
-    ours = ", which hides the handlers of job-supervisor; rename that file"
-    return f"{package} is {file}{ours if package == 'handlers' else ''}"
+    where, kind = (Path(file).parent, "folder") if is_folder else (file, "file")
+    ours = f", which hides the handlers of job-supervisor; rename that {kind}"
+    return f"{package} is {where}{ours if package == 'handlers' else ''}"
 
 
 def _place(error: Exception) -> str:

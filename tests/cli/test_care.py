@@ -171,7 +171,19 @@ def test_an_own_handlers_module_that_hides_the_shipped_ones_is_named(cli: Run, p
     (project / "handlers.py").write_text("")
     (project / "supervisor.toml").write_text("[pools.mail]\nhandler = 'handlers.mail:send'\n")
     [error] = cli("check").errors()
-    assert f"(handlers is {project}/handlers.py, which hides the handlers of job-supervisor" in error
+    assert f"(handlers is {project}/handlers.py, which hides the handlers of job-supervisor; rename that file" in error
+
+
+def test_so_is_an_own_folder_but_not_to_who_mistypes_a_module_in_it(cli: Run, project: Path) -> None:
+    (project / "handlers").mkdir()
+    (project / "handlers" / "__init__.py").write_text("")
+    (project / "supervisor.toml").write_text("[pools.mail]\nhandler = 'handlers.mail:send'\n")
+    [error] = cli("check").errors()
+    assert f"(handlers is {project}/handlers, which hides the handlers of job-supervisor; rename that folder" in error
+
+    (project / "supervisor.toml").write_text("[pools.mail]\nhandler = 'handlers.mial:send'\n")
+    [error] = cli("check").errors()
+    assert f"(looked in {project} first)" in error
 
 
 def test_check_and_run_refuse_a_program_that_is_not_there(cli: Run, project: Path) -> None:
