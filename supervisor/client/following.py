@@ -42,7 +42,7 @@ def follow(queue: Queue, job_id: int, timeout: float | None) -> Iterator[FollowE
             if stream.ended:
                 return
             if stream.begun and deadline is not None and time.monotonic() >= deadline:
-                raise WaitTimeout(job_id, limit or 0.0)
+                raise WaitTimeout(job_id, limit or 0.0).explained(queue._why_not_started(job_id))
             stream.wait(deadline)
     finally:
         stream.close()
@@ -150,7 +150,8 @@ async def follow_async(queue: AsyncQueue, job_id: int, timeout: float | None) ->
                     async with asyncio.timeout_at(deadline):
                         await listener.bell.wait()
                 except TimeoutError:
-                    raise WaitTimeout(job_id, limit or 0.0) from None
+                    late = WaitTimeout(job_id, limit or 0.0)
+                    raise late.explained(await queue._why_not_started(job_id)) from None
         finally:
             listener.leave()
     finally:

@@ -63,7 +63,7 @@ _ENDS = {"failed": "has failed", "cancelled": "was cancelled", "quarantined": "i
 
 
 class WaitTimeout(QueueError, TimeoutError):
-    """`Queue.wait` or `Queue.run` stopped waiting; the job continues.
+    """`Queue.wait`, `Queue.run` or `Queue.follow` stopped waiting; the job continues.
 
     If it has not started, and the reason is known, `hint` is that; otherwise it is empty.
     """

@@ -22,14 +22,21 @@ def told(request: pytest.FixtureRequest) -> Told:
 
     def blocking(queue: Queue, method: str, *args: Any, **options: Any) -> None:
         async def awaited() -> None:
-            await getattr(AsyncQueue.of(queue), method)(*args, **options)
+            asked = getattr(AsyncQueue.of(queue), method)(*args, **options)
+            if method != "follow":
+                await asked
+                return
+            async for _ in asked:
+                pass
 
         asyncio.run(awaited())
 
     def call(queue: Queue, method: str, *args: Any, **options: Any) -> WaitTimeout:
         asked = getattr(queue, method) if request.param == "Queue" else functools.partial(blocking, queue, method)
         with pytest.raises(WaitTimeout) as late:
-            asked(*args, **options)
+            answer = asked(*args, **options)
+            assert method == "follow"
+            list(answer)
         return late.value
 
     return call
@@ -40,7 +47,9 @@ def test_that_no_supervisor_runs_is_said_with_the_database(make_site: Callable[.
     late = told(site.queue, "run", "work", timeout=0.05)
     assert late.hint == f"no supervisor is running on {site.queue.url}"
     assert str(late) == f"job {late.job_id} has not finished within 50ms: {late.hint}"
-    assert told(site.queue, "wait", late.job_id, timeout=0).hint == late.hint
+    for method in ("wait", "follow"):
+        again = told(site.queue, method, late.job_id, timeout=0)
+        assert (again.hint, str(again)[-len(late.hint) :]) == (late.hint, late.hint)
 
 
 def test_a_mistyped_or_paused_type_is_named(make_site: Callable[..., Site], told: Told) -> None:
