@@ -23,6 +23,7 @@ from supervisor.domain.memory import (
     by_resource,
     of_bytes,
     per_worker,
+    size,
 )
 from supervisor.domain.memory_ledger import Bytes, Ledger
 from supervisor.domain.memory_share import Share, Step, estimated, least_recently_used
@@ -83,6 +84,7 @@ class _Division:
         self._measuring = next(unmeasured, "")
         self._ended: set[str] = set()  # images whose templates end with workers that have been told to leave
         self._claimed = ""  # the image of the pool for which room is made: its template stays
+        self._outdated: set[str] = set()  # images whose old code may end for that pool
         self._mates: dict[str, list[Share]] = {}
         for share in self.shares:
             self._mates.setdefault(share.demand.image, []).append(share)
@@ -103,7 +105,9 @@ class _Division:
             self._apply(self._worker_step(share, device), "this machine is short of memory")
 
     def shed(self) -> None:
-        """Workers have grown over the budget: spares leave; idle ones; all but one; of several pools, the latest."""
+        """Workers have grown over the budget: spares leave; idle ones; busy ones, of several pools the latest. The last
+        worker stays, however large it is: its successor would be no smaller.
+        """
         while over := self._ledger.over():
             step = next(self._sheddable(over[0]), None)
             if step is None:
@@ -111,13 +115,12 @@ class _Division:
             self._apply(step, f"no {_name_of(over[0])} is left: {self._users(over[0])}")
 
     def _sheddable(self, resource: str) -> Iterator[Step]:
-        for share in (one for one in self.shares if one.surplus > 0):
-            yield from self._steps(share, {resource})
-        for share in sorted((one for one in self.shares if one.idle), key=least_recently_used):
-            yield from self._steps(share, {resource})
-        busy = [one for one in self.shares if any(True for _ in self._steps(one, {resource}))]
-        for share in sorted(busy, key=lambda one: (one.kept == 1, -one.kept, -(one.demand.loaded_at or 0.0))):
-            if share.kept > 1 or len(busy) > 1:  # the last worker goes on, however large it is
+        spares = [one for one in self.shares if one.surplus > 0]
+        idle = sorted((one for one in self.shares if one.idle), key=least_recently_used)
+        busy = sorted(self.shares, key=lambda one: (one.kept == 1, -one.kept, -(one.demand.loaded_at or 0.0)))
+        is_last = sum(one.kept_on(resource) for one in self.shares) == 1
+        for share in (*spares, *idle, *busy):
+            if not (is_last and share.kept_on(resource)):
                 yield from self._steps(share, {resource})
 
     def _make_room(self, claimant: Share, cost: Bytes, *, starving: bool) -> bool:
@@ -186,14 +189,14 @@ class _Division:
 
     def _template_bytes(self, share: Share) -> int:
         """What ends with the pool's last worker: nothing if others use its template or it has been told to end. Old
-        code that is kept does not.
+        code that is kept ends only for a pool that would not fit beside it.
         """
         image = share.demand.image
         template = self._templates.get(image, Template())
         in_use = bool(share.start) or any(one.size for one in self._mates[image] if one is not share)
         if in_use or template.ending or image in (self._claimed, *self._ended):
             return 0
-        return template.used - template.kept
+        return template.used - (0 if image in self._outdated else template.kept)
 
     def _apply(self, step: Step, why: str) -> Step:
         share = step.share
@@ -202,6 +205,7 @@ class _Division:
         share.unloaded, share.reason = not share.size, why
         if step.ends_template:
             self._ended.add(share.demand.image)
+            share.without_old_code = share.demand.image in self._outdated
         self._ledger.expect(step.frees)
         return step
 
@@ -209,7 +213,7 @@ class _Division:
         share = step.share
         if step.device is not None:
             share.keep[step.device] += 1
-        share.unloaded, share.reason = False, ""
+        share.unloaded, share.reason, share.without_old_code = False, "", False
         if step.ends_template:
             self._ended.discard(share.demand.image)
         self._ledger.expect(step.frees, -1)
@@ -226,27 +230,26 @@ class _Division:
         if self._ledger.fits_now(cost):
             self._start(share, device, cost)
             return
-        self._end_old_code_for(share, cost)
+        self._outdated = self._old_code_beside_which_it_cannot_run(share, cost)
         may_claim = share.demand.resident or self._now >= self._stays_until(share)
         room = self._ledger.will_fit(cost) or (may_claim and self._make_room(share, cost, starving=starving))
+        self._outdated = set()
         share.reason = self._why_waits(share, cost)
         if room or starving or share.demand.resident:
             self._ledger.take(self._ledger.capped(cost))  # nobody else gets it meanwhile
 
-    def _end_old_code_for(self, share: Share, cost: Bytes) -> None:
-        """Old code without workers goes only if the pool would not fit beside it even if all others left."""
-        lacking = self._ledger.capped(cost)[MACHINE] - self._ledger.budgets[MACHINE]
+    def _old_code_beside_which_it_cannot_run(self, share: Share, cost: Bytes) -> set[str]:
+        """The images whose old code must end, even if everything else has left: as few as possible, the smallest."""
+        own = self._templates.get(share.demand.image, Template())
         kept = {image: one.kept for image, one in self._templates.items() if one.kept and image != share.demand.image}
-        lacking += sum(kept.values())
-        for image in sorted(kept, key=lambda one: -kept[one]):
-            mates = self._mates.get(image, [])
-            if lacking <= 0:
-                return
-            if not any(one.size for one in mates):
-                lacking -= kept[image]
-                self._ledger.expect({MACHINE: kept[image]})
-                for one in mates:
-                    one.without_old_code, one.reason = True, f"makes room for {share.demand.name}"
+        lacking = max(0, self._ledger.capped(cost)[MACHINE]) + own.used + sum(kept.values())
+        lacking -= self._ledger.budgets[MACHINE]
+        found: set[str] = set()
+        while kept and lacking > 0:
+            image = min(kept, key=lambda one: (kept[one] < lacking, abs(kept[one] - lacking)))
+            lacking -= kept.pop(image)
+            found.add(image)
+        return found
 
     def grow(self, shares: Sequence[Share]) -> None:
         """More workers for pools with waiting jobs, one each in turn."""
@@ -327,9 +330,10 @@ class _Division:
 
     def _why_waits(self, share: Share, cost: Bytes) -> str:
         resource = min(self._ledger.missing_now(cost), default=MACHINE)
+        needed = f"{size(self._ledger.capped(cost)[resource])} of {_name_of(resource)}"
         if not share.demand.due:
-            return f"no {_name_of(resource)} is left: {self._users(resource)}"
-        told = f"waits for {_name_of(resource)}: {self._users(resource)}"
+            return f"needs {needed}: {self._users(resource)}"
+        told = f"waits for {needed}: {self._users(resource)}"
         if self._ledger.coming[resource]:
             return f"{told}; a part of that is being freed"
         impatient = self._now + self._patience.max_wait - share.waited(self._now)

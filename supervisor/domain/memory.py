@@ -107,5 +107,15 @@ def per_worker(device: str, crew: Crew) -> dict[str, float]:
 
 def of_bytes(used: float, budget: int) -> str:
     """`3.1 of 6 GiB`."""
-    unit, scale = ("GiB", 1 << 30) if budget >= 1 << 30 else ("MiB", 1 << 20)
-    return f"{used / scale:.1f}".removesuffix(".0") + f" of {budget / scale:.1f}".removesuffix(".0") + f" {unit}"
+    unit, _ = _unit(budget)
+    return f"{size(used, budget).removesuffix(unit)}of {size(budget)}"
+
+
+def size(value: float, like: float | None = None) -> str:
+    """`3.1 GiB`; in the same unit as another number of bytes."""
+    unit, scale = _unit(value if like is None else like)
+    return f"{value / scale:.1f}".removesuffix(".0") + f" {unit}"
+
+
+def _unit(value: float) -> tuple[str, int]:
+    return ("GiB", 1 << 30) if value >= 1 << 30 else ("MiB", 1 << 20)

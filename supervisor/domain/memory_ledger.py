@@ -10,7 +10,11 @@ Bytes = Mapping[str, float]  # by resource
 
 
 class Ledger:
-    """`free` is free now; `coming` is still used by what has been told to leave. What has no budget is not counted."""
+    """`free` is free now; `coming` is still used by what has been told to leave. What has no budget is not counted.
+
+    Whatever uses a device says so, but everything uses the machine. A worker whose template alone is as large as the
+    budget costs nothing, or less: it fits where nobody else is.
+    """
 
     def __init__(
         self, demands: Iterable[Demand], budgets: Mapping[str, int], templates: Mapping[str, Template]
@@ -28,7 +32,7 @@ class Ledger:
 
     def take(self, cost: Bytes) -> None:
         for name in cost.keys() & self.free.keys():
-            self.free[name] -= cost[name]
+            self.free[name] -= max(0.0, cost[name])
 
     def expect(self, frees: Bytes, times: int = 1) -> None:
         """This will be free; with -1 for `times`, it will not."""
@@ -60,4 +64,8 @@ class Ledger:
         return {name: min(value, self.budgets.get(name, value)) for name, value in cost.items()}
 
     def _counted(self, cost: Bytes) -> list[tuple[str, float]]:
-        return [(name, value) for name, value in self.capped(cost).items() if name in self.budgets and value > 0]
+        return [
+            (name, value)
+            for name, value in self.capped(cost).items()
+            if name in self.budgets and (name == MACHINE or value > 0)
+        ]

@@ -25,6 +25,10 @@ class Share:
     def kept(self) -> int:
         return sum(self.keep.values())
 
+    def kept_on(self, resource: str) -> int:
+        """Its workers that use the machine's memory, which all do, or that of this device."""
+        return self.kept if resource == MACHINE else self.keep.get(resource, 0)
+
     @property
     def size(self) -> int:
         return self.kept + sum(self.start.values())

@@ -17,7 +17,7 @@ from supervisor.supervision.known_sizes import KnownSizes
 from supervisor.supervision.pool import Pool, is_typical, proves_itself, spares_wanted
 from supervisor.supervision.pool_workers import is_idle
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.template_process import keeps_old_code
+from supervisor.supervision.template_process import TemplateProcess, keeps_old_code
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel, memory_limit
@@ -238,10 +238,17 @@ class MemoryArbiter:
         for template in self._templates:
             image = self._image_of(template.spec.pools)
             before = found.get(image, Template(0, ending=True))
-            kept = template.memory * keeps_old_code(template)
+            used = template.memory or self._expected(template, image)
             ending = before.ending and template.retired
-            found[image] = Template(before.used + template.memory, ending, before.kept + kept)
+            found[image] = Template(before.used + used, ending, before.kept + used * keeps_old_code(template))
         return found
+
+    def _expected(self, template: TemplateProcess, image: str) -> int:
+        """Bytes of a template that is still loading its code, and perhaps a model."""
+        if template.ready or template.gone or template.why_broken:
+            return 0
+        needs = [self._need(pool) for name, pool in self._pools.items() if self._images.get(name) == image]
+        return max((need.template for need in needs if need is not None), default=0)
 
     def _image_of(self, pools: Mapping[str, Any]) -> str:
         return next((self._images[name] for name in pools if name in self._images), next(iter(pools)))
