@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from supervisor.cli.errors import Stop, wrong_usage
+from supervisor.cli.errors import CONFLICT, Stop, wrong_usage
 from supervisor.cli.options import AsJson, JobId, OnlyType, SomeJobIds, Target, Yes, confirm, on_target
 from supervisor.cli.output import document, line, result, write
 from supervisor.cli.parser import Command, Group
@@ -145,6 +145,9 @@ def retry(
         typer.Option("--status", help="The state of the jobs to retry, with --all.", show_default=False),
     ] = None,
     type: OnlyType = None,
+    done: Annotated[
+        bool, typer.Option("--done", help="Also run these jobs again if they are done; their results are deleted.")
+    ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -155,15 +158,21 @@ def retry(
     from supervisor.ops import commands
 
     ids = _chosen("retry", Unsuccessful, job_ids, all_, status, type)
+    if all_ and done:
+        raise wrong_usage("--done is only valid with ids")
     with target.operations() as operations:
         if all_:
             ids = _all(operations, "retry", status, type)
             confirm("retry", len(ids), yes=yes)
             retried = operations.actions.retry(ids, operations.statistics.now())
         else:
-            commands.check(operations, "retry", ids)
+            try:
+                commands.check(operations, "retry", ids, done=done)
+            except commands.HasSucceeded as error:
+                hint = "with --done it runs again, and its result is deleted"
+                raise Stop(str(error), code=CONFLICT, hint=hint) from None
             confirm("retry", len(ids), yes=yes)
-            retried = commands.retry(operations, ids, operations.statistics.now())
+            retried = commands.retry(operations, ids, operations.statistics.now(), done=done)
     skipped = len(ids) - retried
     text = f"{counted(retried, 'job')} pending again{_skipped(skipped)}"
     result({"retried": retried, "skipped": skipped}, text, as_json=as_json)

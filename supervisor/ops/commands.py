@@ -40,6 +40,10 @@ class NoSupervisor(Conflict):
     """No supervisor is running that could carry out the command."""
 
 
+class HasSucceeded(Conflict):
+    """The job is done: it runs again only if that is asked for in so many words."""
+
+
 class UnknownPool(ConfigError):
     """Neither the configuration nor a running supervisor has a pool of that name."""
 
@@ -62,20 +66,28 @@ _CHANGES: dict[Change, tuple[tuple[Status, ...], tuple[Status, ...], str]] = {
 }
 
 
-def check(operations: Operations, what: Change, ids: Iterable[int]) -> None:
-    """Raises JobNotFound or Conflict for the first of these jobs that cannot be changed so."""
+def check(operations: Operations, what: Change, ids: Iterable[int], *, done: bool = False) -> None:
+    """Raises JobNotFound or Conflict for the first of these jobs that cannot be changed so. With `done`, those that
+    have succeeded can; without it, HasSucceeded is raised for a retry of one.
+    """
     allowed, _, rule = _CHANGES[what]
     for job_id in ids:
         job = operations.jobs.get(job_id)
         if job is None:
             raise JobNotFound(job_id)
-        if job.status not in allowed:
-            raise Conflict(f"job {job_id} is {job.status}; only {rule}")
+        if job.status not in allowed and not (done and job.status is Status.DONE):
+            kind = HasSucceeded if what == "retry" and job.status is Status.DONE else Conflict
+            raise kind(f"job {job_id} is {job.status}; only {rule}")
 
 
-def retry(operations: Operations, ids: Sequence[int], now: float) -> int:
-    """Retry exactly these jobs. Raises Conflict if some are not changed; the others are retried."""
-    retried = operations.actions.retry(ids, now)
+def retry(operations: Operations, ids: Sequence[int], now: float, *, done: bool = False) -> int:
+    """Retry exactly these jobs, with `done` also those that have succeeded. Raises Conflict if some are not changed;
+    the others are retried.
+    """
+    if done:
+        retried = sum(operations.actions.rerun(job_id, now, payload=None, done=True) for job_id in ids)
+    else:
+        retried = operations.actions.retry(ids, now)
     if retried < len(ids):
         which = f"job {ids[0]} was" if len(ids) == 1 else f"{len(ids) - retried} of {len(ids)} jobs were"
         raise Conflict(f"{which} not retried: an unfinished job has the same unique key, or the state has just changed")

@@ -244,6 +244,31 @@ def test_retry_resets_the_counters_of_the_jobs_named(
     assert rows == [("pending", 0, 0)] * 3 + [("failed", 5, 3)]
 
 
+def test_a_done_job_runs_again_only_with_an_option_that_the_error_names(
+    cli: Run, with_status: Callable[..., list[int]], database: Path
+) -> None:
+    with_status("done", "failed", "done", "pending")
+    execute(database, "UPDATE jobs SET result = '7' WHERE status = 'done'")
+
+    refused = cli("jobs", "retry", "1", "2", "--yes")
+    assert (refused.code, refused.errors()) == (
+        4,
+        ["job 1 is done; only a failed, quarantined or cancelled job can be retried"],
+    )
+    assert "hint: with --done it runs again, and its result is deleted\n" in refused.err
+    assert "--done" not in cli("jobs", "retry", "4").err
+    assert cli("jobs", "retry", "2", "4", "--done", "--yes").code == 4
+    assert statuses(database) == ["done", "failed", "done", "pending"]
+
+    assert cli("jobs", "retry", "1", "2", "--done", "--yes").out == "2 jobs pending again\n"
+    assert execute(database, "SELECT status, result FROM jobs WHERE id < 4 ORDER BY id") == [
+        ("pending", None),
+        ("pending", None),
+        ("done", "7"),
+    ]
+    assert cli("jobs", "retry", "--all", "--status", "failed", "--done").code == 2
+
+
 def test_retry_of_a_status_takes_its_jobs_alone(
     cli: Run, with_status: Callable[..., list[int]], database: Path
 ) -> None:
