@@ -99,7 +99,7 @@ class Requests:
         its payload names is removed if no new job is inserted.
 
         Raises NoResult; NotFinished when the time is up or this process is about to end; QueueFull; InvalidJob for an
-        idempotency key of another request; ClientGone, and with `cancel` the job is cancelled if it is a new one.
+        idempotency key of another request; ClientGone, and with `cancel` its job is cancelled: others must not know it.
         Once the job is in the table, a database that cannot be used tells nothing about it, so it is waited for; if
         the job cannot be made durable then, raises ResultUnknown.
         """
@@ -111,7 +111,7 @@ class Requests:
                 try:
                     return job_id, await self._result(job_id, deadline, wait, left, new=new)
                 except ClientGone:
-                    if cancel and new:
+                    if cancel:
                         await cancel_job(self._queue, job_id)
                     raise
                 except Exception:

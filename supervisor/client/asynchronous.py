@@ -92,7 +92,7 @@ class _Run(_Awaited[Parameters, Answer]):
 
     async def _call(self, queue: AsyncQueue, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         options = {**(self._method.__kwdefaults__ or {}), **options}
-        timeout, cancel = options.pop("timeout"), options.pop("cancel")
+        timeout, cancel = options.pop("timeout"), options["cancel"]
         wanted = _in_context(queue._queue._new_request, *args, **options)
         try:
             return await awaited_requests.run(queue, wanted, timeout, cancel)

@@ -34,15 +34,15 @@ async def run(queue: AsyncQueue, wanted: Callable[[], NewJob], timeout: float | 
         try:
             return await result_of_job(queue, job_id, deadline, new=new)
         except TimeoutError:
-            if cancel and new:
+            if cancel:
                 await cancel_job(queue, job_id)
             await make_durable(queue)
             raise WaitTimeout(job_id, limit or 0.0) from None
         except JobFailed:
             await make_durable(queue)
             raise
-        except (asyncio.CancelledError, StoreError):
-            if cancel and new:
+        except BaseException:  # also whatever a signal handler raises
+            if cancel:
                 _cancel_later(queue._queue, job_id)
             raise
 
@@ -132,8 +132,12 @@ async def _end(queue: AsyncQueue, job_id: int, deadline: float | None, new: bool
 
 
 async def cancel_job(queue: AsyncQueue, job_id: int) -> None:
-    """Unless it has just ended."""
-    await asyncio.wrap_future(_cancel_later(queue._queue, job_id))
+    """Unless it has just ended; also if the task that awaits this is cancelled."""
+    try:
+        await asyncio.wrap_future(_cancel_later(queue._queue, job_id))
+    except asyncio.CancelledError:
+        _cancel_later(queue._queue, job_id)  # the call that was awaited is not made if it had not begun
+        raise
 
 
 async def make_durable(queue: AsyncQueue) -> None:
@@ -148,6 +152,4 @@ def _cancel_later(queue: Queue, job_id: int) -> Future[None]:
 
 def _cancel_what_it_made(queue: Queue, begun: Future[Put]) -> None:
     if not begun.cancelled() and begun.exception() is None:
-        job_id, new = begun.result()
-        if new:
-            give_up(queue, job_id)
+        give_up(queue, begun.result()[0])

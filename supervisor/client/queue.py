@@ -156,7 +156,8 @@ class Queue(Administration):
         """Enqueue one job, wait until it has finished, and return its result.
 
         `timeout` is seconds. When the time is up, it raises WaitTimeout, which has the id, and the job continues; with
-        `cancel` a job that this call has enqueued is cancelled then, and after any other interruption of the waiting.
+        `cancel` the job is cancelled then, and after any other interruption of the waiting. A key cannot be combined
+        with `cancel`: others may wait for the same job by it.
         Raises JobFailed, which has the job, if that ends without a result. Once the job is enqueued, a database that
         cannot be used is waited for; without a timeout, or if the job cannot be made durable, it raises StoreError with
         its `job_id`.
@@ -171,6 +172,7 @@ class Queue(Administration):
             payload,
             idempotency_key=idempotency_key,
             max_waiting=max_waiting,
+            cancel=cancel,
             priority=priority,
             delay=delay,
             at=at,

@@ -47,18 +47,21 @@ def run(queue: Queue, wanted: NewJob, timeout: float | None, cancel: bool) -> An
             if wanted.once and not new:
                 require_same(queue.job(job_id), wanted)
             return _result(queue, job_id, deadline, new)
-        except TimeoutError:
-            if cancel and new:
-                give_up(queue, job_id)
-            make_durable(queue)
-            raise WaitTimeout(job_id, limit or 0.0) from None
         except JobFailed:
             make_durable(queue)
             raise
-        except (KeyboardInterrupt, SystemExit, StoreError):
-            if cancel and new:
+        except BaseException as error:  # also whatever a signal handler raises
+            if cancel:
                 give_up(queue, job_id)
-            raise
+            if not _is_late(error, deadline):
+                raise
+            make_durable(queue)
+            raise WaitTimeout(job_id, limit or 0.0) from None
+
+
+def _is_late(error: BaseException, deadline: float | None) -> bool:
+    """Whether it is the TimeoutError of our deadline: one that a signal handler raises before is somebody else's."""
+    return isinstance(error, TimeoutError) and deadline is not None and time.monotonic() >= deadline
 
 
 def _result(queue: Queue, job_id: int, deadline: float | None, new: bool) -> Any:

@@ -70,9 +70,15 @@ def new_job(
 
 
 def new_request(
-    *given: Any, idempotency_key: str | None = None, max_waiting: int | None = None, **options: Any
+    *given: Any,
+    idempotency_key: str | None = None,
+    max_waiting: int | None = None,
+    cancel: bool = False,
+    **options: Any,
 ) -> NewJob:
-    """`new_job` for somebody who waits for the result, and is told nothing before. Raises InvalidJob."""
+    """`new_job` for somebody who waits for the result, and is told nothing before. With `cancel`, nobody else may find
+    the job: a key, by which others could wait for it, is refused. Raises InvalidJob.
+    """
     job = new_job(*given, **options)
     # Others may find it by its key, and are told its id.
     job = job._replace(durable=job.unique_key is not None, awaited=True)
@@ -80,6 +86,8 @@ def new_request(
         if job.unique_key is not None:
             raise InvalidJob("idempotency_key", "give either unique_key or idempotency_key, not both")
         job = job._replace(unique_key=once_key(idempotency_key), once=True)
+    if cancel and job.unique_key is not None:
+        raise InvalidJob("cancel", "give either cancel or a key, not both: by the key, others may wait for the job")
     if max_waiting is not None:
         job = job._replace(max_waiting=whole("max_waiting", max_waiting, 1, MAX_WAITING))
     return job

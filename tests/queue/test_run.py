@@ -110,10 +110,12 @@ def test_when_the_time_is_up_the_job_is_cancelled_if_that_is_wanted(run: Run, ot
     assert states(other) == ["cancelled"]
 
 
-def test_a_job_of_somebody_else_is_not_cancelled(run: Run, queue: Queue, other: sqlite3.Connection) -> None:
-    queue.enqueue("tag", unique_key="k")
+@pytest.mark.parametrize("key", ["unique_key", "idempotency_key"])
+def test_a_job_that_others_may_wait_for_is_never_cancelled(run: Run, other: sqlite3.Connection, key: str) -> None:
+    with pytest.raises(InvalidJob, match="cancel: give either cancel or a key"):
+        run("tag", timeout=0.05, cancel=True, **{key: "k"})
     with pytest.raises(WaitTimeout):
-        run("tag", timeout=0.05, cancel=True, unique_key="k")
+        run("tag", timeout=0.05, **{key: "k"})
     assert states(other) == ["pending"]
 
 
@@ -129,7 +131,7 @@ def test_the_key_of_another_request_is_refused(run: Run, queue: Queue, other: sq
     with pytest.raises(WaitTimeout):
         run("tag", {"n": 1}, timeout=0, idempotency_key="k")
     with pytest.raises(InvalidJob, match="idempotency_key: job 1 has it, with another payload"):
-        run("tag", {"n": 2}, timeout=0, idempotency_key="k", cancel=True)
+        run("tag", {"n": 2}, timeout=0, idempotency_key="k")
     assert states(other) == ["pending"]
 
 
@@ -191,20 +193,43 @@ def test_a_task_that_is_cancelled_while_its_job_is_inserted_leaves_none_behind(
     assert states(other) in ([], ["cancelled"])
 
 
-def test_a_signal_ends_the_waiting_and_cancels_the_job(queue: Queue, other: sqlite3.Connection) -> None:
+def test_a_task_that_is_cancelled_after_its_time_is_up_leaves_no_job_behind(
+    queue: Queue, other: sqlite3.Connection
+) -> None:
+    lane, busy, free = queue._lanes["writer"], threading.Event(), threading.Event()
+
+    def keep_busy() -> None:
+        busy.set()
+        free.wait(20)
+
+    def time_is_up() -> bool:
+        if pending(other) and not busy.is_set():
+            lane.call(keep_busy)
+            busy.wait(20)
+        return busy.is_set() and not lane._calls.empty()  # the cancel waits behind it
+
+    cancelled(queue, time_is_up, cancel=True, timeout=0.3)
+    free.set()
+    until(lambda: states(other) == ["cancelled"])
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, TimeoutError, RuntimeError])
+def test_a_signal_ends_the_waiting_and_cancels_the_job(
+    queue: Queue, other: sqlite3.Connection, raised: type[BaseException]
+) -> None:
     def interrupt() -> None:
         until(lambda: pending(other))
         time.sleep(0.05)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def interrupted(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+        raise raised("the signal")
 
     before = signal.signal(signal.SIGINT, interrupted)
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(raised, match="the signal"):
             queue.run("tag", cancel=True)
     finally:
         thread.join(20)

@@ -29,6 +29,8 @@ def test_an_idempotency_key_has_keys_of_its_own() -> None:
         ({"idempotency_key": "\ud800"}, "idempotency_key"),
         ({"idempotency_key": "k" * (MAX_KEY - 3)}, "idempotency_key"),
         ({"idempotency_key": "k", "unique_key": "k"}, "idempotency_key"),
+        ({"idempotency_key": "k", "cancel": True}, "cancel"),
+        ({"unique_key": "k", "cancel": True}, "cancel"),
         ({"max_waiting": 0}, "max_waiting"),
         ({"max_waiting": True}, "max_waiting"),
         ({"max_waiting": 1.5}, "max_waiting"),

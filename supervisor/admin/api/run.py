@@ -37,7 +37,11 @@ class WaitQuery(models.Request):
 class RunQuery(WaitQuery):
     """How a job is enqueued whose result is waited for."""
 
-    cancel: bool = Field(default=False, description="Cancel the job if the client goes away before the answer.")
+    cancel: bool = Field(
+        default=False,
+        description="Cancel the job if the client goes away before the answer. Not with an Idempotency-Key: a client "
+        "that was cut off asks for the result again.",
+    )
     priority: models.Priority = Field(default=0, description="Higher ones run first.")
     requires: list[models.Capability] = Field(
         default_factory=list, max_length=100, description="Capabilities that the worker must have; may be repeated."
@@ -99,6 +103,7 @@ async def run(
         job = new_request(
             type,
             idempotency_key=idempotency_key,
+            cancel=query.cancel,
             priority=query.priority,
             requires=query.requires,
             max_attempts=query.max_attempts,

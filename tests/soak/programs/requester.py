@@ -1,4 +1,5 @@
-"""Clients of `POST /run/TYPE`: each repeats its request with the same key until it has an answer, or goes away.
+"""Clients of `POST /run/TYPE`: each repeats its request with the same key until it has an answer, or goes away, with no
+key, so that its job is cancelled.
 
 requester.py ADDRESS TOKEN_FILE ACKNOWLEDGED WRONG SEED
 
@@ -26,13 +27,16 @@ def note(path: str, line: object) -> None:
     os.close(descriptor)
 
 
-def ask(kind: str, payload: dict[str, object], key: str, *, seconds: float, cancel: bool) -> tuple[int, dict]:
-    """The status and the answer. Raises OSError or HTTPException if there is none within `seconds`."""
+def ask(kind: str, payload: dict[str, object], key: str, *, seconds: float) -> tuple[int, dict]:
+    """The status and the answer. Raises OSError or HTTPException if there is none within `seconds`; without a key, the
+    job is cancelled then.
+    """
     token = pathlib.Path(token_file).read_text(encoding="utf-8").strip()
-    headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": key, "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    headers |= {"Idempotency-Key": key} if key else {}
     connection = http.client.HTTPConnection(address, timeout=seconds)
     with contextlib.closing(connection):
-        path = f"/run/{kind}?wait=5" + ("&cancel=true" if cancel else "")
+        path = f"/run/{kind}?wait=5" + ("" if key else "&cancel=true")
         connection.request("POST", path, json.dumps(payload), headers)
         answer = connection.getresponse()
         body = answer.read()
@@ -46,7 +50,7 @@ def request(dice: random.Random, key: str) -> None:
     ids = set()
     for _ in range(20):
         try:
-            status, body = ask(kind, payload, key, seconds=0.1 if leaves else 20, cancel=leaves)
+            status, body = ask(kind, payload, "" if leaves else key, seconds=0.1 if leaves else 20)
         except (OSError, http.client.HTTPException):
             if leaves:
                 return
@@ -61,7 +65,7 @@ def request(dice: random.Random, key: str) -> None:
             note(wrong, f"{kind} answered {body['result']}")
         if status not in (200, 202, 409, 429, 500, 503):
             note(wrong, f"{kind} answered {status}: {body['error'][:200]}")
-        if status == 200:
+        if status == 200 or leaves:
             return
         time.sleep(0.2)
 

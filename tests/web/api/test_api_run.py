@@ -132,6 +132,11 @@ def test_the_key_of_another_request_is_refused(site: Site) -> None:
     assert problem == {"error": "idempotency_key: job 1 has it, with another payload", "field": "idempotency_key"}
 
 
+def test_a_request_with_a_key_is_not_cancelled_with_its_client(site: Site) -> None:
+    problem = checked(asked(site, key="k", cancel=True), 422)
+    assert (problem["field"], states(site)) == ("cancel", [])
+
+
 def test_who_has_waited_in_vain_is_told_what_has_become_of_the_job(site: Site) -> None:
     answer = asked(site, wait=0)
     error = "supervisor.InvalidJob: result: it has no JSON"
