@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -112,11 +112,15 @@ def _fields(text: str | None) -> dict[str, Any]:
 
 def is_same(one: Any, other: Any) -> bool:
     """Whether two payloads mean the same: they are equal, but for the names of files with equal content."""
-    return bool(one == other) or _essence(one) == _essence(other) is not None
+    return _essence(one) == _essence(other)
 
 
-def _essence(payload: Any) -> tuple[str, Mapping[str, Any]] | None:
-    """The digest of the file that a payload names, and its other fields; None if it names none of ours."""
+def _essence(payload: Any) -> tuple[str, str]:
+    """The digest of the file that a payload names, empty if it names none of ours, and the rest as JSON: there, unlike
+    in Python, true, 1 and 1.0 are not equal.
+    """
     path = payload.get("path") if isinstance(payload, dict) else None
     found = _NAME.fullmatch(path.rpartition("/")[2]) if isinstance(path, str) else None
-    return None if found is None or not found[2] else (found[2], {**payload, "path": ""})
+    if found is None or not found[2]:
+        return "", json.dumps(payload, sort_keys=True)
+    return found[2], json.dumps({**payload, "path": ""}, sort_keys=True)

@@ -105,6 +105,18 @@ def test_anything_else_is_another_request(other: object) -> None:
     assert not is_same(other, named(ONE, CAT))
 
 
+@pytest.mark.parametrize("one", [True, 1, 1.0])
+@pytest.mark.parametrize("other", [True, 1, 1.0])
+def test_what_python_takes_for_equal_may_be_different_json(one: object, other: object) -> None:
+    same = type(one) is type(other)
+    assert is_same({"n": [one]}, {"n": [other]}) is same
+    assert is_same(named(ONE, CAT, n=one), named(TWO, CAT, n=other)) is same
+
+
+def test_the_order_of_keys_does_not_matter() -> None:
+    assert is_same({"a": {"b": 1, "c": 2}, "d": 3}, {"d": 3, "a": {"c": 2, "b": 1}})
+
+
 def test_two_payloads_without_a_file_are_compared_as_they_are() -> None:
     assert not is_same({"path": "/a"}, {"path": "/b"})
     assert not is_same(None, {})
