@@ -43,7 +43,7 @@ _FULL_FOR = 1.0  # and one that leaves no room
 _BLOCK = 4096  # bytes: what a file takes at least
 _LARGEST_LABEL = 8192  # bytes
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FileTooLarge(Exception):
@@ -81,7 +81,7 @@ class Spool:
         except OSError as error:
             raise _told(error) from None
         try:
-            self._take(0, size or 1)
+            self._take(0, _room(size or 1) + _BLOCK)  # with its label
             return Upload(self, descriptor)
         except BaseException as error:
             os.close(descriptor)
@@ -128,7 +128,7 @@ class Spool:
         return os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def _take(self, size: int, more: int = 0) -> None:
-        """Count bytes that are about to be written. Raises SpoolFull if these, and `more`, find no room."""
+        """Count the room of what is about to be written, in bytes. Raises SpoolFull if it and `more` do not fit."""
         with self._guard:
             is_full = self._used + size + more > self._max_total
             if time.monotonic() - self._summed_at > (_FULL_FOR if is_full else _FRESH):
@@ -167,6 +167,7 @@ class Upload:
         self._file = os.open(_part(self.token), _NEW, 0o600, dir_fd=folder)
         self._digest = hashlib.sha256()
         self._size = 0
+        self._taken = 0
         self._names = [_part(self.token)]
         self._open = True
 
@@ -177,7 +178,7 @@ class Upload:
             try:
                 if self._size + len(data) > self._spool.max_file:
                     raise self._spool._too_large()
-                self._spool._take(len(data))
+                self._take(_room(self._size + len(data)) - _room(self._size))
                 self._size += len(data)
                 self._digest.update(data)
                 _write(self._file, data)
@@ -196,13 +197,15 @@ class Upload:
                 self._label(label)
                 os.fsync(self._file)
                 os.fsync(self._folder)  # last: most file systems have written it with the file, and it costs nothing
+                path = self._spool.folder / name
+                self._require_there(path)
             except BaseException as error:
                 self._discard()
                 raise _told(error) from None
             os.close(self._file)
             os.close(self._folder)
             self._open = False
-            return self._spool.folder / name
+            return path
 
     def discard(self) -> None:
         """Remove it, finished or not."""
@@ -217,7 +220,19 @@ class Upload:
         if not self._open:
             raise OSError(errno.ECANCELED, "the upload has ended")
 
+    def _require_there(self, path: Path) -> None:
+        """The descriptor of the folder may be that of another one than the path that the job will name."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if os.path.samestat(os.fstat(self._file), path.lstat()):
+                return
+        raise OSError(errno.ESTALE, "its folder was replaced while the file was written")
+
+    def _take(self, room: int) -> None:
+        self._spool._take(room)
+        self._taken += room
+
     def _label(self, label: bytes) -> None:
+        self._take(_room(len(label)))
         descriptor = os.open(_label(self.token), _NEW, 0o600, dir_fd=self._folder)
         self._names.append(_label(self.token))
         try:
@@ -234,7 +249,7 @@ class Upload:
         os.close(self._file)
         os.close(self._folder)
         self._open = False
-        self._spool._give_back(self._size)
+        self._spool._give_back(self._taken)
 
 
 def folder_problem(folder: Path) -> str:
@@ -278,7 +293,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 def _told(error: BaseException) -> BaseException:
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        return SpoolFull(f"the disk of the spool is full: {error.strerror}")
+        return SpoolFull(f"the disk of the spool has no room: {error.strerror}")
     return error
 
 
@@ -291,8 +306,13 @@ def _found(entry: os.DirEntry[str]) -> Found | None:
     return Found(entry.name, found.st_mtime) if stat.S_ISREG(found.st_mode) else None
 
 
+def _room(size: int) -> int:
+    """What a file of this size takes on the disk."""
+    return -(-size // _BLOCK) * _BLOCK
+
+
 def _size(entry: os.DirEntry[str]) -> int:
     try:
-        return -(-entry.stat(follow_symlinks=False).st_size // _BLOCK) * _BLOCK
+        return _room(entry.stat(follow_symlinks=False).st_size)
     except FileNotFoundError:
         return 0

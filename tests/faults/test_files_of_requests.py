@@ -186,7 +186,7 @@ class TestFullDisk:
     def test_a_body_for_which_the_disk_has_no_room_is_refused_and_nothing_is_left(self, disk: Path) -> None:
         spool = Spool(disk / "spool", 64 * MIB, 64 * MIB)
         upload = spool.begin(None)
-        with pytest.raises(SpoolFull, match="the disk of the spool is full"):
+        with pytest.raises(SpoolFull, match="the disk of the spool has no room"):
             upload.write(bytes(8 * MIB))
         assert names(disk / "spool") == []
 

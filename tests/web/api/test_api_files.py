@@ -112,6 +112,18 @@ def test_a_file_that_is_too_large_is_refused_and_nothing_is_left(site: Site, spo
     assert (names(spool), payloads(site)) == ([], [])
 
 
+def test_a_folder_that_is_replaced_while_the_file_arrives_is_told(site: Site, spool: Path) -> None:
+    def body() -> Iterator[bytes]:
+        yield CAT * 200  # more than a piece: the file has begun
+        spool.rename(spool.with_name("old"))
+        spool.mkdir(mode=0o700)
+        yield CAT
+
+    problem = checked(sent(site, _later(body())), 503)
+    assert problem["error"] == "the spool cannot be used: its folder was replaced while the file was written"
+    assert (names(spool), payloads(site)) == ([], [])
+
+
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_full_spool_is_told_and_has_room_again_when_files_have_gone(site: Site, spool: Path, declared: bool) -> None:
     body = b"x" * (LARGEST_SPOOL // 2 + 1)
