@@ -185,7 +185,7 @@ def clipped(text: str, limit: int) -> str:
     """At most `limit` characters: the end is kept, since the last lines of a traceback state the cause.
 
     What UTF-8 cannot encode, lone surrogates in some exception's message, becomes question marks: the database
-    would reject it, and with it the settlement.
+    would reject it, and with it the settlement. NUL characters are replaced, too: SQLite would show no text behind one.
     """
-    text = text.encode("utf-8", "replace").decode()
+    text = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
     return text if len(text) <= limit else "… " + text[-(limit - 2) :]

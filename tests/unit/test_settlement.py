@@ -80,5 +80,10 @@ def test_a_long_text_keeps_its_end(text: str, limit: int) -> None:
     result = clipped(text, limit)
 
     assert len(result) <= limit
+    text = text.replace("\0", "\ufffd")
     assert result == text or result.startswith("… ")
     assert text.endswith(result.removeprefix("… "))
+
+
+def test_what_no_database_can_store_or_show_is_replaced() -> None:
+    assert clipped("\ud800\0\x1b[31m", 100) == "?\ufffd\x1b[31m"
