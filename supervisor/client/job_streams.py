@@ -68,6 +68,8 @@ class JobStreams:
                 listener.bell.clear()
             if isinstance(feed.state, Exception):
                 raise feed.state
+            if at is not None and isinstance(feed.state, JobEvent) and at.token > feed.state.token:
+                listener.follower.at = Position()  # of no run of this job: without it, its chunks would be left out
         except BaseException:
             self.leave(listener)
             raise

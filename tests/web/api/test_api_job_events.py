@@ -136,6 +136,26 @@ def test_who_comes_later_gets_all_chunks_and_who_comes_back_only_the_new_ones(te
     tell(story)
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_who_comes_back_with_the_id_of_a_run_that_is_not_of_this_job_gets_all_chunks(
+    tell: Callable[[Story], None], ended: bool
+) -> None:
+    async def story(site: Site, app: Any) -> None:
+        job = site.desk.put()
+        claim = site.desk.one()
+        Emitting(site, claim).emit("one", "two")
+        if ended:
+            site.desk.settle(done(claim, None, started_at=1.0))
+        follower = Follower(app, job, last_event_id=f"{claim.token + 7}.1")
+        await follower.start()
+        events = [await follower.next() for _ in range(4)]
+        assert sorted(event.name for event in events) == ["attempt", "chunk", "chunk", "end" if ended else "job"]
+        assert chunks_in(events) == ["one", "two"]
+        await follower.leave()
+
+    tell(story)
+
+
 def test_a_retry_is_announced_and_a_run_without_its_claim_reaches_nobody(tell: Callable[[Story], None]) -> None:
     async def story(site: Site, app: Any) -> None:
         job = site.desk.put()
