@@ -27,6 +27,7 @@ TEMPLATE = "template_died"
 TEMPLATE_UNPROVEN = "template_died_unproven"  # so did its template, from which no worker of the pool had been ready
 ALONE = "template_died_alone"  # its template died while only its job was running there
 UNWATCHED = "unwatched"
+TEARDOWN = "teardown"  # it took longer than shutdown_grace
 HELD_DATABASE = "held_database"  # it left a transaction open
 HELD_EARLIER = "held_database_earlier"  # a run before the current one left a transaction open, or may have
 
@@ -45,6 +46,7 @@ _KILLS: dict[str, tuple[Charge, str]] = {
     TEMPLATE_UNPROVEN: ("nothing", "the template it was forked from died"),
     ALONE: ("crash", "the template it was forked from died again, while only this job was running"),
     UNWATCHED: ("nothing", "the supervisor cannot open more files, so the worker could not be watched"),
+    TEARDOWN: ("nothing", "its teardown took longer than shutdown_grace; it was killed"),
     HELD_DATABASE: ("crash", "it held the database's write lock {when}: a transaction was not committed"),
     HELD_EARLIER: ("nothing", "an earlier run in the same worker, or this one, had left a database transaction open"),
     OUT_OF_MEMORY: ("crash", "the kernel killed the worker because it was out of memory"),

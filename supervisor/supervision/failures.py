@@ -33,6 +33,7 @@ _REASONS = {
 }
 _CAUTION = 30.0  # seconds: the suspects, which are due again, come before most other jobs
 _NOT_ITS_FAULT = (exit_reason.TEMPLATE, exit_reason.TEMPLATE_UNPROVEN, exit_reason.ALONE, exit_reason.UNWATCHED)
+_SAYS_NOTHING = (exit_reason.CANCELLED, exit_reason.TEARDOWN)  # about whether the next worker can do its jobs
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Failures:
             restarts = restarts.broken(now, end.message, born=born, sure=not end.by_signal)
         elif not end.expected and end.reason not in _NOT_ITS_FAULT:
             self.deaths += 1
-            if end.reason != exit_reason.CANCELLED:  # which says nothing about the workers
+            if end.reason not in _SAYS_NOTHING:
                 restarts = restarts.died(now, early=end.early, born=born)
             before = self.suspicion
             self.suspicion = before.died(end.uncommitted, end.last_job)

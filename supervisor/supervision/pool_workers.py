@@ -29,6 +29,14 @@ def _besides(spares: int, workers: Sequence[WorkerProcess]) -> int:
     return len(workers) - min(spares, sum(not worker.serving for worker in workers))
 
 
+def _may_run(worker: WorkerProcess) -> bool:
+    """Whether a job may run in it, or a process that one has left behind. In its teardown it runs none."""
+    if not worker.living:
+        return not worker.swept
+    slot = worker.slot.read()
+    return not (slot.ceased_at and slot.alone)
+
+
 class PoolWorkers(dict[str, WorkerProcess]):
     """By incarnation, from the request of each to the report of its end."""
 
@@ -59,7 +67,7 @@ class PoolWorkers(dict[str, WorkerProcess]):
 
     def _taken(self) -> int:
         """How many may run jobs, or may have left processes behind that still run."""
-        return len(self.unswept) + sum(one.serving and (one.living or not one.swept) for one in self.values())
+        return len(self.unswept) + sum(one.serving and _may_run(one) for one in self.values())
 
     def working(self, spares: int) -> int:
         """How many there are besides so many spares."""

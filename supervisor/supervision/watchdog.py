@@ -16,17 +16,19 @@ from supervisor.system.slot import Cancel, Snapshot, State
 from supervisor.telemetry import events
 
 _MEMORY_TICK = 10.0  # seconds between two measurements of an active worker that does not seem to have grown
+_DUMPING = 0.2  # seconds for a worker to write its stacks before it is killed
 _GROWN = 1.05  # growth since the last measurement after which it is measured immediately
 
 
 def watch(pools: Pools, now: float, *, ticking: bool) -> list[float | None]:
-    """Enforce the time limits of runs; once a tick, check the workers' heartbeats and memory. Returns when to check
-    each worker again, in monotonic seconds.
+    """Enforce the time limits of runs; once a tick, check the workers' heartbeats, teardowns and memory. Returns when
+    to check each worker again, in monotonic seconds.
     """
     running = pools.running()
     if ticking:
         for worker in running:
             judge_beat(worker, now)
+            limit_teardown(worker, now)
             watch_memory(worker, pools[worker.pool], now)
     return [enforce_deadline(worker, now) for worker in running]
 
@@ -51,6 +53,20 @@ def judge_beat(worker: WorkerProcess, now: float) -> None:
         worker.kill(exit_reason.STUCK, run)
     elif verdict is Verdict.STOPPED:
         worker.kill(exit_reason.STOPPED, run)
+
+
+def limit_teardown(worker: WorkerProcess, now: float) -> None:
+    """Kill a worker whose teardown takes too long. Its heartbeat goes on, and no job has a time limit there."""
+    slot, limit = worker.slot.read(), worker.settings.shutdown_grace
+    if not slot.ceased_at or slot.job or now - slot.ceased_at <= limit:
+        return
+    if not worker.overdue_since:
+        worker.overdue_since = now
+        log = events(process="supervisor")
+        log.warning("teardown_timed_out", pool=worker.pool, worker=worker.name, pid=worker.pid, limit_seconds=limit)
+        worker.signal(signals.DUMP_STACKS)  # for the log: they show where it hangs
+    elif now - worker.overdue_since >= _DUMPING:
+        worker.kill(exit_reason.TEARDOWN)
 
 
 def cancel(pools: Pools, runs: Iterable[tuple[int, int, str]], now: float) -> None:

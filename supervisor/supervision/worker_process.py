@@ -77,6 +77,7 @@ class WorkerProcess:
     status: int | None = None
     peak_memory: int | None = None
     killed: Kill | None = None
+    overdue_since: float = 0.0  # its teardown was found to take too long
     late: Signs | None = None
     memory: Memory = field(default_factory=Memory)
     ladder: TerminationLadder = field(init=False)
@@ -130,11 +131,16 @@ class WorkerProcess:
             self.signal(9)
 
     def notice_ready(self, slot: Snapshot) -> bool:
-        """Check whether it has been set up since the last check."""
-        if self.stage is Stage.FORKED and slot.state in (State.IDLE, State.BUSY, State.SPARE):
+        """Check whether it has been set up since the last check; and whether it leaves by itself, after
+        max_jobs_per_worker for example.
+        """
+        set_up = slot.state in (State.IDLE, State.BUSY, State.SPARE) or slot.ceased_at
+        became_ready = self.stage is Stage.FORKED and bool(set_up)
+        if became_ready:
             self.stage = Stage.READY
-            return True
-        return False
+        if slot.ceased_at and self.stage is Stage.READY:
+            self.stage = Stage.DRAINING
+        return became_ready
 
     def drain(self) -> None:
         """Let it finish its job and leave."""

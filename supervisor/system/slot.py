@@ -29,18 +29,16 @@ _BATCH = 31  # the word before the text
 _TEXT = (256, 256)
 _TEXTS = slice(128, 512)  # all three
 _LAST_JOB, _LAST_TOKEN = 64, 65  # the run that ended last
-_DRAIN = 66  # it should exit
-_BUSY_SINCE = 67
+_DRAIN, _BUSY_SINCE = 66, 67  # it should exit; when it last took jobs after having none
 _DOUBTFUL = 68  # earlier jobs have left something behind that may end the run
 _RUNNING, _PLACES, _OPEN = 69, 70, 71  # of a worker with concurrency
 _EARLIER_OUTPUT = 120  # behind the cancel requests
-_SERVE = 121  # it may take jobs
-_PHASE = 122  # of its start
+_SERVE, _PHASE = 121, 122  # it may take jobs; what it does to become ready
+_CEASED, _ALONE = 123, 124  # when its teardown has begun; whether it had no child process then
 _CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = 3
 _MOST_CANCELS = 1 << 62
 CANCELS = 16  # requests that can exist at the same time; beyond that, the oldest is dropped
-
 
 _BUSY = State.BUSY.value
 _STATES = {state.value: state for state in State}  # native code may have written any other number
@@ -73,6 +71,8 @@ class Snapshot(NamedTuple):
     running: int = 0  # jobs that run at the same time, in a worker with concurrency; `job` is one of them
     places: int = 1  # its concurrency
     phase: Phase = Phase.SET_UP  # while it is starting
+    ceased_at: float = 0.0  # when its teardown has begun: it runs no job any more; 0 before
+    alone: bool = False  # and jobs had left no processes in it
 
     @property
     def together(self) -> int:
@@ -226,8 +226,7 @@ class Work(_Part):
     def finish(self, done: int) -> None:
         """The handler has returned, with any result: `done` runs have ended so far."""
         ints = self._ints
-        ints[_LAST_TOKEN] = ints[_TOKEN]
-        ints[_LAST_JOB] = ints[_JOB]
+        ints[_LAST_TOKEN], ints[_LAST_JOB] = ints[_TOKEN], ints[_JOB]
         ints[_DONE] = done
         ints[_JOB] = 0
 
@@ -259,6 +258,12 @@ class Work(_Part):
         ints[_LAST_JOB], ints[_LAST_TOKEN] = last
         ints[_DONE] = done
         ints[_RUNNING] = running
+
+    def cease(self, at: float, *, alone: bool) -> None:
+        """Its teardown begins: no job runs any more. `alone`: it has no child processes. The first call counts."""
+        if not self._floats[_CEASED]:
+            self._ints[_ALONE] = alone
+            self._floats[_CEASED] = at
 
     @property
     def run(self) -> tuple[int, int]:
@@ -384,6 +389,8 @@ class Slot(_Part):
             ints[_RUNNING],
             max(1, ints[_PLACES]),
             _PHASES.get(ints[_PHASE], Phase.SET_UP),
+            self._floats[_CEASED],
+            bool(ints[_ALONE]),
         )
 
 

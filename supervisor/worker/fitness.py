@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from os import _exit
 from time import monotonic
 from traceback import clear_frames, print_exception
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 from supervisor.domain.settlement import Settlement
 from supervisor.system.slot import RecycleReason, Slot
 from supervisor.worker.descriptors import Descriptors
-from supervisor.worker.leftovers import Leftovers
+from supervisor.worker.leftovers import Leftovers, has_children
 from supervisor.worker.loader import AnyHandler
 from supervisor.worker.process_state import Changes, ProcessState
 
@@ -118,6 +119,12 @@ class Fitness:
     def request_recycle(self, why: RecycleReason) -> None:
         """Ask for a successor; the worker continues until that one is ready."""
         if self._slot.request_recycle(why):
+            os.eventfd_write(self._news, 1)
+
+    def cease(self) -> None:
+        """Tell the supervisor that from now on this worker runs no job, because its teardown begins."""
+        self._slot.work.cease(monotonic(), alone=not has_children())
+        with suppress(OSError):
             os.eventfd_write(self._news, 1)
 
     def out_of_files(self, error: BaseException, done: int) -> bool:

@@ -59,7 +59,7 @@ class Leftovers:
             return now - self._came < NEW
         if self._children and now - self._listed < _OFTEN:
             return now - self._came < NEW
-        if self._children or _has_children():
+        if self._children or has_children():
             self._list_children(now)
         return now - self._came < NEW
 
@@ -84,7 +84,7 @@ class Leftovers:
         self._children = children
 
 
-def _has_children() -> bool:
+def has_children() -> bool:
     """One quick system call, which does not reap children that have ended."""
     try:
         waitid(os.P_ALL, 0, _ANY)
@@ -95,7 +95,7 @@ def _has_children() -> bool:
 
 def _children() -> frozenset[int] | None:
     """None if the system does not provide it."""
-    found = kernel.children(getpid()) if _has_children() else []
+    found = kernel.children(getpid()) if has_children() else []
     return None if found is None else frozenset(found)
 
 

@@ -383,6 +383,7 @@ class Worker:
 
     def _tear_down(self) -> None:
         assert self.handler is not None
+        self._fitness.cease()
         try:
             self.handler.teardown(self._executor.context())
             self._end_fork()

@@ -230,6 +230,29 @@ def test_a_place_is_free_when_its_worker_and_all_that_it_has_started_have_ended(
     assert serve(crew) == [second]
 
 
+@pytest.mark.fault(113)
+def test_a_worker_in_its_teardown_keeps_its_place_only_if_it_may_have_left_processes_behind(crew: Crew) -> None:
+    first, second, third = with_spares(crew, "0", "1", "0")
+    assert serve(crew) == [first]
+    first.slot.work.cease(1.0, alone=True)
+    assert serve(crew) == [second]
+    second.slot.work.cease(1.0, alone=False)
+    assert serve(crew) == []
+    second.end(2.0)
+    second.swept = True
+    assert serve(crew) == [third]
+
+
+def test_a_worker_in_its_teardown_is_leaving_although_nobody_asked_it_to(crew: Crew) -> None:
+    worker = crew.ask()
+    worker.stage = Stage.FORKED
+    worker.slot.state(State.DRAINING)  # so quick that nobody has seen it ready
+    assert not worker.notice_ready(worker.slot.read())
+    worker.slot.work.cease(1.0, alone=True)
+    assert worker.notice_ready(worker.slot.read())
+    assert worker.leaving
+
+
 def test_a_swept_worker_has_left_its_place_before_its_end_is_reported(crew: Crew) -> None:
     first, second = with_spares(crew, "0", "1")
     serve(crew)

@@ -102,6 +102,7 @@ class ConcurrentLoop:
             if not self.mark[0]:
                 forked.end(error)
             leave_ruined(error, self.slot, self.log)
+        self.fitness.cease()  # here: what a set-up has left on the event loop may keep the main thread
         self.runner.leave()
 
     def _over(self) -> bool:
