@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import resource
 import signal
 import socket
 from collections.abc import Mapping
@@ -50,6 +52,7 @@ def become(
     """
     signals.Inbox(obeyed=(), ignored=IGNORED)
     signals.unblock_all()
+    _allow_descriptors()
     assert settings.admin is not None
     try:
         keys = keys_of(settings.admin)
@@ -96,6 +99,15 @@ def become(
     executor.close()
     loop.close()
     return 0
+
+
+def _allow_descriptors() -> None:
+    """As many as this process may have: the usual 1024 are too few, as a file that arrives takes two beside those of
+    its connection.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _uploads(settings: Settings, engine: Engine) -> Uploads | None:

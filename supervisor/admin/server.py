@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -22,6 +24,7 @@ BEAT = 5.0  # seconds between two heartbeats
 LOOK = 1.0  # seconds between two checks of the connections' time limits
 FAREWELL = 1  # seconds to finish answers after a request to stop
 LARGEST_HEAD = 32 << 10  # bytes
+QUIET = 10.0  # seconds between two warnings that no connection can be accepted
 
 
 class Server(uvicorn.Server):
@@ -63,6 +66,7 @@ class Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Send heartbeats and check the connections; otherwise sleep."""
+        asyncio.get_running_loop().set_exception_handler(_Problems())
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._hear)
         self._slot.occupy(os.getpid())
         self._channel.send({"ready": True})
@@ -98,6 +102,21 @@ class Server(uvicorn.Server):
             self.should_exit = True
             self._leave(seconds)
             self._told.set()
+
+
+class _Problems:
+    """Those of the loop. Without a free descriptor, it reports hundreds of times a second that it cannot accept."""
+
+    def __init__(self) -> None:
+        self._told_at = -math.inf
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError) or not context["message"].startswith("socket.accept()"):
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._told_at + QUIET:
+            self._told_at = loop.time()
+            events(process="admin").warning("http", detail=f"connections cannot be accepted: {error.strerror}")
 
 
 class _Events(logging.Handler):

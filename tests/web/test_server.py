@@ -6,10 +6,12 @@ import contextlib
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,6 +57,29 @@ def started(make_site: MakeSite, config: str = WORK + ADMIN, **options: Any) -> 
     site = make_site(config, **options)
     supervisor = site.start()
     return site, supervisor, admin_of(site, supervisor)
+
+
+def test_it_may_open_as_many_files_as_the_system_allows_and_complains_once_if_that_is_too_few(
+    make_site: MakeSite,
+) -> None:
+    site = make_site(WORK + ADMIN)
+    supervisor = site.start(program=("prlimit", "--nofile=512:4096", sys.executable, "-m", "supervisor"))
+    admin = admin_of(site, supervisor)
+    assert resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE) == (512, 4096)
+    assert resource.prlimit(admin.pid, resource.RLIMIT_NOFILE) == (4096, 4096)
+
+    used = max(int(path.name) for path in Path(f"/proc/{admin.pid}/fd").iterdir())
+    resource.prlimit(admin.pid, resource.RLIMIT_NOFILE, (used + 4, 4096))
+    with contextlib.ExitStack() as stack:
+        for _ in range(used + 10):
+            stack.enter_context(admin.connect())
+        wait_for(lambda: "Too many open files" in site.log.read_text(), "the warning")
+        time.sleep(2.5)  # it tries again every second
+        resource.prlimit(admin.pid, resource.RLIMIT_NOFILE, (4096, 4096))
+        assert admin.get(PRIVATE) == 200
+    log = site.log.read_text()
+    assert log.count("connections cannot be accepted: Too many open files") == 1
+    assert "Traceback" not in log
 
 
 # What it refuses
