@@ -273,7 +273,8 @@ class BatchContext(Context):
     __slots__ = ("jobs",)
 
     def __init__(self, board: Board, jobs: Sequence[Context]) -> None:
-        super().__init__(board, capabilities=jobs[0].capabilities, options=jobs[0].options)
+        first = jobs[0]
+        super().__init__(board, capabilities=first.capabilities, options=first.options, device=first.device)
         together = Enqueued()  # all are committed together
         for job in jobs:
             job._enqueued = together
@@ -281,14 +282,34 @@ class BatchContext(Context):
         types = {job.type for job in jobs}
         self.type = types.pop() if len(types) == 1 else ""
 
+    @classmethod
+    def of_one(cls, job: Context) -> BatchContext:
+        """For a handler of batches that gets this job alone."""
+        return cls(job._board, [job])
+
     def _about(self) -> dict[str, Any]:
         return {"jobs": [job.job_id for job in self.jobs]}
 
     @property
     def cancelled(self) -> bool:
-        """Whether the batch as a whole must stop. For a single job, see `jobs`."""
+        """Whether the batch as a whole must stop. For one of several jobs, see `jobs`."""
         self._board.check("cancelled")
-        return False
+        return len(self.jobs) == 1 and self.jobs[0].cancelled
+
+    def end(self) -> None:
+        """The run has ended. The progress of the batch is that of its jobs."""
+        self._board = RUN_ENDED
+        if self.reported is not None:
+            for job in self.jobs:
+                job._reported = self.reported
+
+    @property
+    def idempotency_key(self) -> str:
+        raise TypeError("in a batch, use the idempotency_key of one of ctx.jobs: each job has its own")
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        raise TypeError("in a batch, use the meta of one of ctx.jobs: each job has its own")
 
     def emit(self, chunk: object) -> None:
         raise TypeError("in a batch, emit through one of ctx.jobs: a chunk belongs to that job")

@@ -39,7 +39,7 @@ from supervisor.worker import forked
 from supervisor.worker.context import NO_JOB, RUN_ENDED, BatchContext, Board, Context, JobInterrupted
 from supervisor.worker.loader import AnyHandler
 from supervisor.worker.memory_errors import is_out_of_memory
-from supervisor.worker.middleware import WorkerMiddleware, own_traceback
+from supervisor.worker.middleware import WorkerMiddleware, cut_behind_handler, own_traceback
 from supervisor.worker.outcomes import BadPayload, Crashed, NotBegun, Reported
 from supervisor.worker.recorder import WORTH, Recorder
 
@@ -147,11 +147,9 @@ class Executor:
                 forked.end(error)
             return self.failed_together(claims, error, started_at)
         finally:
-            for ctx in (batch, *contexts):
-                ctx._board = RUN_ENDED
-        if batch.reported is not None:
+            batch.end()
             for ctx in contexts:
-                ctx._reported = batch.reported
+                ctx._board = RUN_ENDED
         together = zip(claims, contexts, values, strict=True)
         return self._shared([self.outcome(claim, ctx, value, started_at) for claim, ctx, value in together], started_at)
 
@@ -175,6 +173,8 @@ class Executor:
         from supervisor.telemetry import events  # imported here, as most batches succeed
 
         message, stack = described(error)
+        if isinstance(error, JobInterrupted):
+            message = self._over_limit(claims[0]) if self.timed_out(claims[0]) else "cancelled"
         (self.log or events()).warning(
             "batch_failed",
             jobs=[claim.job_id for claim in claims],
@@ -254,11 +254,17 @@ class Executor:
         """The job was cancelled or has exceeded its time limit, and the handler has stopped."""
         if not self.timed_out(claim):
             return cancelled(claim, started_at=started_at)
-        message = f"over its time limit of {human(self.timeout(claim.type))}"
         failure = Failure(
-            "timeout", message, traceback=described(error)[1], stderr=error.stderr, duration=self.clock() - started_at
+            "timeout",
+            self._over_limit(claim),
+            traceback=described(error)[1],
+            stderr=error.stderr,
+            duration=self.clock() - started_at,
         )
         return failed(claim, failure, self.policy.retry_of(claim.type), chance=random(), started_at=started_at)
+
+    def _over_limit(self, claim: Claim) -> str:
+        return f"over its time limit of {human(self.timeout(claim.type))}"
 
 
 _decode = JSONDecoder(parse_constant=refuse_constant).decode  # Python's own takes NaN and Infinity for JSON
@@ -343,5 +349,7 @@ def _stack(error: BaseException) -> str | None:
         return None
     if isinstance(error, Reported) or (isinstance(error, JobInterrupted) and error.traceback is not None):
         return error.traceback
-    # The frames that call the handler are ours and do not help its author.
+    # The frames that call the handler are ours and do not help its author. Nor do those that interrupt it.
+    if isinstance(error, JobInterrupted):
+        cut_behind_handler(error.__traceback__)
     return "".join(format_exception(type(error), error, own_traceback(error.__traceback__)))

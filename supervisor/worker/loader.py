@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from supervisor.worker.context import Context
+from supervisor.worker.context import BatchContext, Context
 from supervisor.worker.event_loop import EventLoop
 from supervisor.worker.process_state import Changes
 
@@ -291,24 +291,35 @@ def _for_one_job(handle_batch: HandleBatch) -> Handle:
     """A batch handler for one job."""
 
     def handle(payload: Any, ctx: Context) -> Any:
-        values = handle_batch([payload], ctx)
-        return _single_awaited(values) if inspect.isawaitable(values) else _single_result(values)
+        batch = BatchContext.of_one(ctx)
+        values: Any = None
+        try:
+            values = handle_batch([payload], batch)
+        finally:
+            if not inspect.isawaitable(values):
+                batch.end()
+        return _single_awaited(values, batch) if inspect.isawaitable(values) else single_result(values)
 
     return handle
 
 
 def _for_one_job_async(handle_batch: HandleBatch) -> Handle:
     async def handle(payload: Any, ctx: Context) -> Any:
-        return _single_result(await handle_batch([payload], ctx))
+        batch = BatchContext.of_one(ctx)
+        return await _single_awaited(handle_batch([payload], batch), batch)
 
     return handle
 
 
-async def _single_awaited(values: Awaitable[Any]) -> Any:
-    return _single_result(await values)
+async def _single_awaited(values: Awaitable[Any], batch: BatchContext) -> Any:
+    try:
+        return single_result(await values)
+    finally:
+        batch.end()
 
 
-def _single_result(values: Any) -> Any:
+def single_result(values: Any) -> Any:
+    """What a batch handler has returned for its only job. Raises it if it is an exception."""
     [value] = _one_each(values, 1)
     if isinstance(value, BaseException):
         raise value

@@ -160,6 +160,21 @@ class _Call:
 def own_traceback(stack: TracebackType | None) -> TracebackType | None:
     """The part of a traceback that begins with the handler's own frame."""
     inner = stack
-    while inner is not None and inner.tb_frame.f_globals.get("__name__", "").startswith(_OWN):
+    while inner is not None and _is_ours(inner):
         inner = inner.tb_next
     return inner or (stack and stack.tb_next)
+
+
+def cut_behind_handler(stack: TracebackType | None) -> None:
+    """Remove the frames behind the handler's last one: those in which we have interrupted it."""
+    last = None
+    while stack is not None:
+        if not _is_ours(stack):
+            last = stack
+        stack = stack.tb_next
+    if last is not None:
+        last.tb_next = None
+
+
+def _is_ours(stack: TracebackType) -> bool:
+    return str(stack.tb_frame.f_globals.get("__name__", "")).startswith(_OWN)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from supervisor.domain.intake import encode
 from supervisor.domain.job import Claim
@@ -11,9 +12,9 @@ from supervisor.domain.trial import Trial
 from supervisor.system.forkmark import Mark
 from supervisor.system.slot import Phase, Slot
 from supervisor.worker import forked
-from supervisor.worker.context import RUN_ENDED
-from supervisor.worker.executor import Executor, decoded
-from supervisor.worker.loader import Handler, HandlerError
+from supervisor.worker.context import RUN_ENDED, BatchContext, Context
+from supervisor.worker.executor import Executor, decoded, described
+from supervisor.worker.loader import Handler, HandlerError, single_result
 
 if TYPE_CHECKING:
     from supervisor.config import PoolSettings
@@ -25,29 +26,33 @@ def try_out(executor: Executor, pool: PoolSettings, slot: Slot, mark: Mark, *, u
     """
     if pool.warmup is not None:
         slot.enter(Phase.WARM_UP)
-        _try(executor, pool.warmup, Phase.WARM_UP.label, mark)
+        _try(executor, pool, pool.warmup, Phase.WARM_UP.label, mark)
     if pool.canary is not None and unproven:
         slot.enter(Phase.CANARY)
-        _try(executor, pool.canary, Phase.CANARY.label, mark)
+        _try(executor, pool, pool.canary, Phase.CANARY.label, mark)
 
 
-def _try(executor: Executor, trial: Trial, name: str, mark: Mark) -> None:
-    """Call it as for a job, with the id 0 and without middleware. What it enqueues is dropped."""
+def _try(executor: Executor, pool: PoolSettings, trial: Trial, name: str, mark: Mark) -> None:
+    """Call it as for a job, in a pool with batches as for a batch of one; with the id 0 and without middleware. What it
+    enqueues is dropped.
+    """
     claim = Claim(job_id=0, token=0, type=trial.type, payload=trial.payload, attempt=1, max_attempts=None, crashes=0)
     ctx, handler = executor.context(claim), executor.handler
+    handle = handler.handle if pool.batch_size == 1 else partial(_handle_batch, handler)
     shared = None
     if isinstance(handler, Handler):  # there are no runs yet that its event loop could be shared with
         shared, handler.on_shared_loop = handler.on_shared_loop, None
     try:
-        value = handler.handle(decoded(trial.payload), ctx)
+        value = handle(decoded(trial.payload), ctx)
         if not mark[0]:
             forked.end()
         result = None if value is None else encode("result", value)
-    except Exception as error:
+    except BaseException as error:
         if not mark[0]:
             forked.end(error)
         traceback.print_exc()
-        raise HandlerError(f"{name} failed: {type(error).__name__}: {error}") from None
+        why = described(error)[0] if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
+        raise HandlerError(f"{name} failed: {why}") from None
     finally:
         ctx._board = RUN_ENDED
         if isinstance(handler, Handler):
@@ -55,3 +60,11 @@ def _try(executor: Executor, trial: Trial, name: str, mark: Mark) -> None:
         handler.changes = None  # what a set-up leaves in the process is what jobs find there
     if why := trial.mismatch(result):
         raise HandlerError(f"{name} failed: {why}")
+
+
+def _handle_batch(handler: Any, payload: Any, ctx: Context) -> Any:
+    batch = BatchContext.of_one(ctx)
+    try:
+        return single_result(handler.handle_batch([payload], batch))
+    finally:
+        batch.end()

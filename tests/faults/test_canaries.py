@@ -171,13 +171,14 @@ def test_each_worker_is_warmed_up_before_it_is_ready(make_site: MakeSite) -> Non
         [
             'handler = "jobs:later"\nconcurrency = 4',
             'handler = "jobs:Batches"\nbatch_size = 4',
+            'command = ["python3", "-m", "job_handler", "jobs:Batches"]\nbatch_size = 4',
             'handler = "jobs:answer"\nmiddleware = ["jobs:Around"]',
             'command = ["python3", "-m", "job_handler", "jobs:simple"]',
             'handler = "jobs:later"',
             'handler = "jobs:answer"\nstart = "spawn"',
             'tasks = ["work"]',
         ],
-        quick=4,
+        quick=5,
     ),
 )
 def test_every_kind_of_handler_can_be_tried(make_site: MakeSite, pool: str) -> None:
@@ -189,7 +190,7 @@ async def later(payload, ctx):
 
 class Batches:
     def handle_batch(self, payloads, ctx):
-        return [{"label": LABEL} for payload in payloads]
+        return [{"label": "cat", "job": job.job_id} for job in ctx.jobs]
 
 class Around:
     def around_run(self, run, ctx):

@@ -137,6 +137,12 @@ def test_a_batch_over_its_time_is_split(make_site: MakeSite, how: str) -> None:
     site.verdict(hit=[good, bad], failed=[bad])
     assert (site.job(good).attempts, site.job(bad).attempts) == (1, 2)
     assert site.rows("SELECT kind FROM job_errors") == [("timeout",)] * 2
+    if how == "hang":
+        event = site.event("batch_failed")
+        assert (event["jobs"], event["error"]) == ([good, bad], "over its time limit of 200ms")
+        frames = [line for line in event["stack"].splitlines() if line.startswith("  File ")]
+        assert frames
+        assert all("jobs.py" in frame for frame in frames), event["stack"]
 
 
 def test_a_wish_to_retry_is_meant_for_all(site: Site) -> None:

@@ -133,6 +133,18 @@ def test_in_a_batch_jobs_are_enqueued_through_one_of_its_jobs() -> None:
     assert "through one of ctx.jobs" in alone.failure.message
 
 
+def test_what_belongs_to_one_job_is_not_the_batchs() -> None:
+    def handle_batch(self: object, payloads: list[Any], ctx: BatchContext) -> list[Any]:
+        told = []
+        for name in ("idempotency_key", "meta"):
+            with pytest.raises(TypeError, match=r"one of ctx\.jobs"):
+                getattr(ctx, name)
+            told.append([getattr(job, name) for job in ctx.jobs])
+        return [list(each) for each in zip(*told, strict=True)]
+
+    assert [s.result for s in run(handle_batch, "1", "2")] == ['["test-1",{}]', '["test-2",{}]']
+
+
 class Async:
     async def handle_batch(self, payloads: list[Any], ctx: Context) -> list[Any]:
         await asyncio.sleep(0)
@@ -152,6 +164,53 @@ def test_a_handler_for_batches_serves_single_jobs_too(target: type) -> None:
     assert [executor.run(claim).status for claim in claims()] == [Status.DONE, Status.PENDING, Status.DONE]
     assert [s.status for s in executor.run_batch(claims())] == [Status.DONE, Status.PENDING, Status.DONE]
     handler.teardown(executor.context())
+
+
+def tell(payloads: list[Any], ctx: BatchContext) -> list[Any]:
+    ctx.progress(0.5)
+    ctx.jobs[0].enqueue("next", {})
+    return [[job.job_id, job.attempt, ctx.type, ctx.device, job.device] for job in ctx.jobs]
+
+
+async def tell_later(payloads: list[Any], ctx: BatchContext) -> list[Any]:
+    await asyncio.sleep(0)
+    return tell(payloads, ctx)
+
+
+async def tell_as_method(self: object, payloads: list[Any], ctx: BatchContext) -> list[Any]:
+    return await tell_later(payloads, ctx)
+
+
+@pytest.mark.parametrize(
+    "handle_batch",
+    [
+        lambda self, payloads, ctx: tell(payloads, ctx),
+        lambda self, payloads, ctx: tell_later(payloads, ctx),
+        tell_as_method,
+    ],
+    ids=["plain", "awaitable", "async"],
+)
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_handler_for_batches_finds_its_jobs_even_if_it_gets_one_alone(handle_batch: Any, alone: bool) -> None:
+    handler = Handler(type("Batch", (), {"handle_batch": handle_batch}), "batch")
+    executor = Executor(handler, NoBoard(), JobPolicy(), options={}, device="1")
+    [claim] = claims("{}")
+    [settlement] = [executor.run(claim)] if alone else executor.run_batch([claim])
+    assert (settlement.status, settlement.result) == (Status.DONE, '[1,1,"tag","1","1"]'), settlement.failure
+    assert [child.type for child in settlement.children] == ["next"]
+    assert settlement.progress == 1.0  # it has reported some
+    handler.teardown(executor.context())
+
+
+def test_a_batch_of_one_is_cancelled_with_its_job() -> None:
+    class Cancelled(NoBoard):
+        def cancelled(self, job: int, token: int) -> bool:
+            return job == 7
+
+    first, second = (Context(Cancelled(), claim=Claim(job, 1, "tag", "", 1, None, 0)) for job in (7, 8))
+    assert BatchContext.of_one(first).cancelled
+    assert not BatchContext.of_one(second).cancelled
+    assert not BatchContext(Cancelled(), [first, second]).cancelled
 
 
 def test_who_handles_single_jobs_only_is_refused_for_batches() -> None:
