@@ -184,8 +184,8 @@ def _accepted(outcome: dict[str, Any] | None, took: float) -> list[str]:
         names = ", ".join(imported)
         found.append(f"the code of {names} was imported; {them} no workers, so {their} set-up was not tried")
     if untried := _in_state(outcome, "untried"):
-        why = "it has no workers, and loads" if len(untried) == 1 else "they have no workers, and load"
-        found.append(f"the code of {', '.join(untried)} was not tried: {why} it only in them")
+        they, load = ("it has", "its next one loads") if len(untried) == 1 else ("they have", "their next ones load")
+        found.append(f"the code of {', '.join(untried)} was not tried: {they} no workers; {load} it")
     return [f"after {human(took)}: {line}" for line in found]
 
 

@@ -20,13 +20,15 @@ from supervisor.domain.memory import (
     Need,
     Patience,
     Template,
+    Trial,
     by_resource,
+    name_of,
     of_bytes,
     per_worker,
     size,
 )
 from supervisor.domain.memory_ledger import Bytes, Ledger
-from supervisor.domain.memory_share import Share, Step, estimated, least_recently_used
+from supervisor.domain.memory_share import Share, Step, estimated, expected, least_recently_used
 from supervisor.domain.text import shortened
 
 
@@ -57,7 +59,8 @@ def arbitrate(
         division.fill([one for one in shares if not one.demand.due])
         division.replace()
         division.spare()
-    return {share.demand.name: share.grant()._replace(left=division.left) for share in shares}
+    division.try_out()
+    return {share.demand.name: share.grant() for share in shares}
 
 
 class _Division:
@@ -74,10 +77,10 @@ class _Division:
         known = [d.need for d in demands if d.need is not None]
         largest = [max((need[part] for need in known), default=0) for part in range(len(Need._fields))]
         self._guess = Need(*largest)  # of what has not been measured
+        self._templates = {image: expected(one, image, demands, self._guess) for image, one in templates.items()}
         demands = [estimated(d, self._guess) for d in demands]
         self.shares = [Share(d, {device: crew.staying for device, crew in d.crews.items()}) for d in demands]
-        self._ledger = Ledger(demands, budgets, templates)
-        self._templates = templates
+        self._ledger = Ledger(demands, budgets, self._templates)
         self._patience = patience
         self._now = now
         unmeasured = (one.demand.name for one in self.shares if one.demand.need is None and one.kept)
@@ -88,11 +91,6 @@ class _Division:
         self._mates: dict[str, list[Share]] = {}
         for share in self.shares:
             self._mates.setdefault(share.demand.image, []).append(share)
-
-    @property
-    def left(self) -> int:
-        """Bytes of the machine that are free and that nobody has been given."""
-        return max(0, int(self._ledger.free[MACHINE]))
 
     # Who gives
 
@@ -112,7 +110,7 @@ class _Division:
             step = next(self._sheddable(over[0]), None)
             if step is None:
                 return
-            self._apply(step, f"no {_name_of(over[0])} is left: {self._users(over[0])}")
+            self._apply(step, f"no {name_of(over[0])} is left: {self._users(over[0])}")
 
     def _sheddable(self, resource: str) -> Iterator[Step]:
         spares = [one for one in self.shares if one.surplus > 0]
@@ -326,11 +324,52 @@ class _Division:
         device = min(share.demand.crews, key=rank)
         return device, by_resource(device, machine, need.device)
 
+    def try_out(self) -> None:
+        """New code without a worker, of one pool after another, in what is left. For that, templates that nobody uses
+        may end: without it, few of the pools that take turns in the memory could be tried.
+        """
+        untried = [one for one in self.shares if one.demand.untried]
+        for share in untried:
+            share.trial = self._trial(share)
+        turn = next((one for one in untried if one.trial is not Trial.NEVER), None)
+        freed = turn is None and any(self._end_unused_templates(one) for one in untried)
+        if turn or freed or any(one.loading for one in self._templates.values()):
+            for share in untried:
+                share.trial = share.trial if share is turn else Trial.LATER
+
+    def _trial(self, share: Share) -> Trial:
+        image, needed = share.demand.image, (share.demand.need or self._guess).template
+        left = self._ledger.free[MACHINE]
+        if needed <= left:
+            return Trial.NOW
+        if self._ledger.coming[MACHINE]:
+            return Trial.LATER
+        kept = self._templates.get(image, Template()).kept
+        if kept and needed <= left + kept and not any(one.demand.wanted for one in self._mates[image]):
+            return Trial.INSTEAD
+        return Trial.NEVER
+
+    def _end_unused_templates(self, share: Share) -> bool:
+        """Returns whether there will be room for the new code; if not, none ends."""
+        cost, why = {MACHINE: (share.demand.need or self._guess).template}, f"makes room for {share.demand.name}"
+        steps: list[Step] = []
+        for other in sorted(self.shares, key=least_recently_used):
+            unused = not (
+                other.size or other.demand.wanted or self._templates.get(other.demand.image, Template()).loading
+            )
+            if unused and other.demand.image != share.demand.image and not self._ledger.will_fit(cost):
+                steps += [self._apply(step, why) for step in self._steps(other, {MACHINE})]
+        if self._ledger.will_fit(cost):
+            return True
+        for step in reversed(steps):
+            self._undo(step)
+        return False
+
     # Reasons
 
     def _why_waits(self, share: Share, cost: Bytes) -> str:
         resource = min(self._ledger.missing_now(cost), default=MACHINE)
-        needed = f"{size(self._ledger.capped(cost)[resource])} of {_name_of(resource)}"
+        needed = f"{size(self._ledger.capped(cost)[resource])} of {name_of(resource)}"
         if not share.demand.due:
             return f"needs {needed}: {self._users(resource)}"
         told = f"waits for {needed}: {self._users(resource)}"
@@ -354,7 +393,3 @@ class _Division:
         total = sum(used.values()) + (sum(one.used for one in self._templates.values()) if resource == MACHINE else 0)
         who = shortened(", ".join(names), 100) or "templates"
         return f"{who} {'uses' if len(names) == 1 else 'use'} {of_bytes(total, self._ledger.budgets[resource])}"
-
-
-def _name_of(resource: str) -> str:
-    return "memory" if resource == MACHINE else f"memory of device {resource}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import NamedTuple
 
 MACHINE = ""
@@ -35,12 +36,14 @@ class Crew(NamedTuple):
 
 class Template(NamedTuple):
     """The templates of one image: bytes, whether they have been told to end, and the bytes of those with old code that
-    is kept, because newer code has not worked: they do not end with the last worker.
+    is kept, because newer code has not worked: they do not end with the last worker. One that is `loading` its code,
+    and perhaps a model, counts as it is expected, besides those bytes.
     """
 
     used: int = 0
     ending: bool = False
     kept: int = 0
+    loading: bool = False
 
 
 class Demand(NamedTuple):
@@ -50,7 +53,8 @@ class Demand(NamedTuple):
     measured. Pools with the same `image` share a template. `loaded_at` is when its first worker was ready,
     `absent_since` when it lost its last one; `resident`: it has not been unloaded since; `starting`: none of its
     workers has been set up since. `spares` are wanted besides. `replacing`: a worker is to be replaced; `patient`: only
-    beside its predecessor, because new code has failed before.
+    beside its predecessor, because new code has failed before. `untried`: it has no worker, and its new code is to be
+    loaded once in a template.
     """
 
     name: str
@@ -70,13 +74,23 @@ class Demand(NamedTuple):
     spares: int = 0
     replacing: bool = False
     patient: bool = False
+    untried: bool = False
+
+
+class Trial(Enum):
+    """Whether new code can be loaded in a template only to see whether it works."""
+
+    NOW = "there is room for it"
+    LATER = "some is being freed, or it is the turn of another pool"
+    INSTEAD = "there is room for it in the place of the old code"
+    NEVER = "others have the memory"
 
 
 class Grant(NamedTuple):
     """What a pool gets, by device: how many of its workers may stay, and how many more may start now.
 
     `unloaded`: its template must end, too; `without_old_code`: also one with old code that was kept. `crowded`: a
-    worker must leave before its successor starts. `left`: bytes of the machine that nobody has been given.
+    worker must leave before its successor starts. `trial` is for a pool without workers after a reload.
     """
 
     keep: Mapping[str, int]
@@ -85,7 +99,7 @@ class Grant(NamedTuple):
     unloaded: bool = False
     crowded: bool = False
     without_old_code: bool = False
-    left: int = 0
+    trial: Trial = Trial.NOW
 
     @property
     def most(self) -> int:
@@ -119,3 +133,7 @@ def size(value: float, like: float | None = None) -> str:
 
 def _unit(value: float) -> tuple[str, int]:
     return ("GiB", 1 << 30) if value >= 1 << 30 else ("MiB", 1 << 20)
+
+
+def name_of(resource: str) -> str:
+    return "memory" if resource == MACHINE else f"memory of device {resource}"

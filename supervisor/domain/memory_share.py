@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from supervisor.domain.memory import MACHINE, Crew, Demand, Grant, Need
+from supervisor.domain.memory import MACHINE, Crew, Demand, Grant, Need, Template, Trial
 from supervisor.domain.memory_ledger import Bytes
 
 
@@ -20,6 +21,7 @@ class Share:
     unloaded: bool = False
     crowded: bool = False
     without_old_code: bool = False
+    trial: Trial = Trial.NOW
 
     @property
     def kept(self) -> int:
@@ -64,7 +66,7 @@ class Share:
         return crews[resource].on_device if resource in crews else 0
 
     def grant(self) -> Grant:
-        return Grant(self.keep, self.start, self.reason, self.unloaded, self.crowded, self.without_old_code)
+        return Grant(self.keep, self.start, self.reason, self.unloaded, self.crowded, self.without_old_code, self.trial)
 
 
 class Step(NamedTuple):
@@ -88,6 +90,14 @@ def estimated(demand: Demand, guess: Need) -> Demand:
         )
 
     return demand._replace(crews={device: estimated(crew) for device, crew in demand.crews.items()})
+
+
+def expected(template: Template, image: str, demands: Sequence[Demand], guess: Need) -> Template:
+    """With what one that is loading will use."""
+    if not template.loading:
+        return template
+    needs = [demand.need or guess for demand in demands if demand.image == image]
+    return template._replace(used=template.used + max((need.template for need in needs), default=0))
 
 
 def least_recently_used(share: Share) -> float:

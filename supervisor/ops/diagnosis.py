@@ -154,6 +154,9 @@ def _of_supervisor(one: SupervisorView, who: str, now: float, *, unseen: bool) -
         fact = f": {human_size(one.log_lost)} of its log could not be written since it started"
         advice = "the reader of the log is gone, had stopped, or the disk was full; jobs are not affected"
         yield told("note", "log_lost", fact, advice)
+    if one.memory is not None and one.memory.stated and one.memory.used > one.memory.budget:
+        fact = f": its pools use {human_size(one.memory.used)}, and [machine] allows {human_size(one.memory.budget)}"
+        yield told("warning", "memory_exceeded", fact, "raise `memory` in [machine], or use smaller models")
     if not one.visible:
         state = "is running" if one.alive else "may be running"  # on another host, for example
         fact = f" {state}, but its workers are not visible: its scoreboard cannot be read"

@@ -14,10 +14,10 @@ from supervisor.domain.residency import Residency
 from supervisor.domain.staffing import Missing
 from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.known_sizes import KnownSizes
-from supervisor.supervision.pool import Pool, is_typical, proves_itself, spares_wanted
+from supervisor.supervision.pool import Pool, is_typical, is_untried, proves_itself, spares_wanted
 from supervisor.supervision.pool_workers import is_idle
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.template_process import TemplateProcess, keeps_old_code
+from supervisor.supervision.template_process import keeps_old_code
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel, memory_limit
@@ -225,6 +225,7 @@ class MemoryArbiter:
             spares=spares_wanted(pool),
             replacing=any(worker.stale for worker in staying),
             patient=pool.failures.restarts.failed_setups > 0 and any(worker.template.superseded for worker in staying),
+            untried=is_untried(pool),
         )
 
     def _backs_off(self, pool: Pool, now: float) -> bool:
@@ -238,17 +239,11 @@ class MemoryArbiter:
         for template in self._templates:
             image = self._image_of(template.spec.pools)
             before = found.get(image, Template(0, ending=True))
-            used = template.memory or self._expected(template, image)
+            kept = template.memory * keeps_old_code(template)
             ending = before.ending and template.retired
-            found[image] = Template(before.used + used, ending, before.kept + used * keeps_old_code(template))
+            loading = before.loading or not (template.ready or template.gone or template.why_broken)
+            found[image] = Template(before.used + template.memory, ending, before.kept + kept, loading)
         return found
-
-    def _expected(self, template: TemplateProcess, image: str) -> int:
-        """Bytes of a template that is still loading its code, and perhaps a model."""
-        if template.ready or template.gone or template.why_broken:
-            return 0
-        needs = [self._need(pool) for name, pool in self._pools.items() if self._images.get(name) == image]
-        return max((need.template for need in needs if need is not None), default=0)
 
     def _image_of(self, pools: Mapping[str, Any]) -> str:
         return next((self._images[name] for name in pools if name in self._images), next(iter(pools)))

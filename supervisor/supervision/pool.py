@@ -47,6 +47,7 @@ class Pool:
     beyond: Beyond = field(default_factory=Beyond)  # a size above the configured one
     closing: bool = False  # no longer in the configuration
     untried: bool = False  # the new code has not been loaded since a reload
+    passed_over: bool = False  # and there was no memory to do so
     unproven: bool = False  # and no worker has been set up with it
     old_waits: bool = False  # a template can fork workers with the code from before the reload
     reloaded_at: float = 0.0
@@ -76,7 +77,7 @@ class Pool:
         self.settings = settings
         self.size_of_worker, self.size_has_settled, self.size_on_device = RecentPeak(), False, None
         self.failures.reloaded()
-        self.untried, self.unproven, self.reloaded_at = True, True, time.monotonic()
+        self.untried, self.passed_over, self.unproven, self.reloaded_at = True, False, True, time.monotonic()
 
     @property
     def desired(self) -> int:
@@ -100,7 +101,7 @@ class Pool:
         In a pool without workers, new code that could be loaded comes first: a reload has said that it is in use.
         """
         failures, counts = self.failures, self.workers.counts(self.desired)
-        unproven = unproven and (self.untried or bool(failures.restarts.failed_setups))
+        unproven = unproven and (self.untried or self.passed_over or bool(failures.restarts.failed_setups))
         wanted = missing(
             counts,
             failed=bool(failures.restarts.failed_setups),
@@ -241,6 +242,7 @@ class Pool:
     def _learn_ready(self, worker: WorkerProcess) -> None:
         self.failures.ready(worker)
         self.untried = self.untried and worker.template.superseded
+        self.passed_over = self.passed_over and worker.template.superseded
         self.unproven = self.unproven and worker.template.superseded
         if self.metered or self.settings.memory_budget is not None:
             self.measure(worker)  # starting more workers depends on it
@@ -277,6 +279,11 @@ def proves_itself(pool: Pool) -> bool:
     """Whether it needs a worker for the canary alone: it was reloaded while it had no job."""
     needed = pool.target or pool.closing or pool.fixed is not None
     return pool.untried and pool.settings.canary is not None and not needed
+
+
+def is_untried(pool: Pool) -> bool:
+    """Whether its new code is to be loaded without a worker, to see whether that works."""
+    return pool.untried and pool.asleep and not proves_itself(pool)
 
 
 def old_serves(pool: Pool) -> bool:

@@ -17,8 +17,8 @@ class ReloadOutcome:
     """The result of the last reload. `number` counts the requests in the database up to this one; None after a signal.
 
     A pool is `waiting` until a worker with the new code is ready or has failed, then `accepted` or `failed`. A pool
-    that needs no worker now is `imported` when its code was; without an image, it is `untried`. What comes of it later
-    is in the log. `canaries` names the accepted ones whose canary has passed.
+    that has no worker now is `imported` when its code was; without an image, or without memory for it, it is `untried`.
+    What comes of it later is in the log. `canaries` names the accepted ones whose canary has passed.
     """
 
     def __init__(self) -> None:
@@ -89,5 +89,5 @@ def _state(pool: Pool, trying: Callable[[str], bool]) -> str:
     if not pool.unproven:
         return "accepted"
     if pool.asleep and not pool.untried and not trying(pool.name):
-        return "imported" if pool.settings.preloads else "untried"
+        return "imported" if pool.settings.preloads and not pool.passed_over else "untried"
     return "waiting"

@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from supervisor.config.settings import Settings
+from supervisor.domain.memory import Trial
 from supervisor.supervision import exit_reason
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.failures import RELOADED
-from supervisor.supervision.pool import Pool, proven_by_image, proves_itself
+from supervisor.supervision.pool import Pool, is_untried, proven_by_image
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.slots import Slots
 from supervisor.supervision.template_process import TemplateProcess
@@ -44,7 +45,7 @@ class Staffing:
         """Start missing workers of a pool and drain surplus ones."""
         now = time.monotonic()
         in_turn = pool.grant is None or not self.templates.loading  # where memory is scarce: each may load a model
-        if pool.untried and pool.asleep and in_turn and not proves_itself(pool):
+        if in_turn and is_untried(pool):
             self._try_out(pool, settings, now)
         before = self.templates.before(pool.name)
         pool.old_waits = before is not None and before.spec.pools[pool.name].preloads
@@ -65,14 +66,18 @@ class Staffing:
     def _try_out(self, pool: Pool, settings: Settings, now: float) -> None:
         """After a reload, load the new code of a sleeping pool, to report whether it can be loaded.
 
-        A model that the old template holds must go first if there is no memory for a second one.
+        If there is memory only for one of them, the old code goes first.
         """
-        pool.untried = False
-        before = self.templates.before(pool.name)
-        holds = before is not None and before.spec.pools[pool.name].preload_setup
-        if before is not None and holds and pool.grant is not None and before.memory > pool.grant.left:
+        trial = Trial.NOW if pool.grant is None else pool.grant.trial
+        if trial is Trial.INSTEAD:
             events(process="supervisor").warning("old_code_unloaded", pool=pool.name, why=_NO_ROOM_FOR_BOTH)
             self.templates.forget(pool.name)
+        if trial in (Trial.INSTEAD, Trial.LATER):
+            return  # until the memory is free
+        pool.untried = False
+        if trial is Trial.NEVER:
+            pool.passed_over = True
+            return
         template = None if pool.closing else self._template(pool, settings, now)
         if template is None:
             return

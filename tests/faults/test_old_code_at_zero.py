@@ -194,7 +194,7 @@ def test_code_that_only_workers_load_is_not_said_to_be_in_use(make_site: MakeSit
     site = started(make_site, pool("tag", how))
     code(site, 2, "del Model\n")
     told = reload(site)
-    why = "the code of tag was not tried: it has no workers, and loads it only in them"
+    why = "the code of tag was not tried: it has no workers; its next one loads it"
     assert (told.returncode, why in told.stdout) == (0, True), told
     site.queue.enqueue("tag", {})
     failed = site.told("new_code_failed", pool="tag", old_code_serves=False)

@@ -138,7 +138,7 @@ def test_the_canary_of_a_pool_without_workers_gets_memory(make_site: MakeSite, o
         stdout=subprocess.DEVNULL,
     )
     if others == "busy":
-        wait_for(lambda: "waits for memory: caption uses" in str(status(site, "tag")["why"]), "the reason")
+        wait_for(lambda: "MiB of memory: caption uses" in str(status(site, "tag")["why"]), "the reason")
     assert reload.wait(20) == 0
 
     for job in jobs:
@@ -192,6 +192,37 @@ def test_where_memory_is_scarce_a_reload_loads_the_models_of_sleeping_pools_one_
     times = sorted(tuple(map(float, line.split())) for line in (site.folder / "set-ups").read_text().splitlines())
     assert len(times) == len(names)
     assert all(ended <= began for (_, ended), (began, _) in pairwise(times)), times
+
+
+def test_a_model_that_is_being_loaded_into_a_template_counts(make_site: MakeSite) -> None:
+    """Otherwise each of the next decisions would load another one beside it."""
+    names = ("caption", "embed", "tag")
+    loaded_at_once = "workers = 1\npreload_setup = true"
+    config = "".join(pool(name, loaded_at_once).replace(" }", ", seconds = 0.4 }") for name in names) + machine(110)
+    site = make_site(config, MODELS)
+    supervisor = site.start()
+    for name in names:
+        site.done(site.queue.enqueue(name, {}))  # so that all sizes are known
+    assert site.stop(supervisor) == 0
+    (site.folder / "set-ups").unlink()
+
+    supervisor = site.start()
+    wait_for(lambda: sum(workers(site, name) for name in names), "a worker")
+    wait_for(lambda: [status(site, name)["why"].startswith("needs") for name in names].count(True) == 2, "the others")
+
+    assert len((site.folder / "set-ups").read_text().splitlines()) == 1
+
+
+def test_a_worker_larger_than_the_budget_is_loaded_once(make_site: MakeSite) -> None:
+    site = make_site(pool("tag", "workers = 1") + machine(40), MODELS)
+    site.start()
+    wait_for(lambda: workers(site, "tag"), "a worker")
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        assert len(loads(site)) == 1
+        time.sleep(0.05)
+    assert workers(site, "tag") == 1
+    assert "and [machine] allows 40MiB" in site.command("status").stdout
 
 
 def test_a_model_that_a_reload_loads_into_a_template_is_counted(make_site: MakeSite) -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from supervisor.domain.arbiter import arbitrate
-from supervisor.domain.memory import MACHINE, Crew, Demand, Grant, Need, Patience, Template
+from supervisor.domain.memory import MACHINE, Crew, Demand, Grant, Need, Patience, Template, Trial
 from supervisor.domain.residency import Residency
 
 PATIENCE = Patience(min_residency=30.0, max_wait=60.0)
@@ -261,6 +261,18 @@ def test_a_worker_with_old_code_leaves_with_it_if_a_pool_would_never_fit_beside_
     assert "a part of that is being freed" in found["caption"].reason
 
 
+@pytest.mark.parametrize("need", [10, None])
+def test_a_template_that_is_loading_counts_as_it_is_expected(need: int | None) -> None:
+    """Not only in the decision that starts it. One that is not known is expected to be as large as the largest."""
+    loading = {"tag": Template(loading=True)}
+    known = idle("caption", 0, wanted=1, need=10, template=60)
+    tag = waiting("tag", need=60)._replace(need=need and Need(need, 60), crews={"": Crew(1)}, starting=True)
+
+    found = decide(tag, known, budget=100, templates=loading)
+
+    assert sizes(found) == {"tag": 1, "caption": 0}
+
+
 def test_a_template_as_large_as_the_budget_lets_others_have_their_turn() -> None:
     for size in (130, 150):
         large = {"caption": Template(size)}
@@ -269,11 +281,26 @@ def test_a_template_as_large_as_the_budget_lets_others_have_their_turn() -> None
         assert sizes(found) == {"caption": 0, "tag": 0}
 
 
+def test_new_code_is_loaded_without_a_worker_only_where_there_is_room() -> None:
+    asleep = demand("tag", wanted=0, need=5, template=50, untried=True)
+    old = {"tag": Template(50, kept=50)}
+
+    assert decide(asleep, idle("caption"))["tag"].trial is Trial.NOW
+    assert decide(asleep, idle("caption", need=90))["tag"].trial is Trial.NEVER
+    assert decide(asleep, demand("caption", 1, need=90, leaving=1, wanted=0))["tag"].trial is Trial.LATER
+    assert decide(asleep, idle("caption", need=40), templates=old)["tag"].trial is Trial.INSTEAD
+    assert decide(asleep, idle("caption", need=90), templates=old)["tag"].trial is Trial.NEVER
+    tried = demand("embed", wanted=0, need=5, template=50)
+    found = decide(asleep, tried, idle("caption", need=75), templates={"embed": Template(50)})
+    assert found["embed"].unloaded
+    assert found["tag"].trial is Trial.LATER
+    held_back = asleep._replace(wanted=1)
+    assert decide(idle("caption", need=75), held_back, templates=old)["tag"].trial is Trial.NEVER
+
+
 def test_a_successor_starts_first_if_there_is_room_and_else_after_its_predecessor() -> None:
     assert decide(busy("caption", wanted=1, replacing=True))["caption"].most == 2
-    assert decide(busy("caption", wanted=1, replacing=True), budget=100)["caption"] == Grant(
-        {"": 1}, {}, crowded=True, left=40
-    )
+    assert decide(busy("caption", wanted=1, replacing=True), budget=100)["caption"] == Grant({"": 1}, {}, crowded=True)
 
 
 def test_spares_start_where_everybody_else_has_a_place_and_take_nobody_s() -> None:

@@ -10,7 +10,16 @@ import pytest
 
 import supervisor as package
 from supervisor.ops.diagnosis import diagnose, unmet
-from supervisor.ops.views import AdminView, DutyView, GoneView, KeeperView, ScheduleView, ServerView, TableView
+from supervisor.ops.views import (
+    AdminView,
+    DutyView,
+    GoneView,
+    KeeperView,
+    MemoryView,
+    ScheduleView,
+    ServerView,
+    TableView,
+)
 from tests.cli.test_top_screen import overview, pool, type_
 from tests.cli.test_top_screen import supervisor as some_supervisor
 
@@ -52,6 +61,12 @@ EVERYTHING: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("not_visible", "warning", True, {"supervisors": [supervisor(visible=False)]}),
     ("not_visible", "warning", False, {"supervisors": [supervisor(), supervisor(8, visible=False)]}),
     ("log_lost", "note", False, {"supervisors": [supervisor(log_lost=1)]}),
+    (
+        "memory_exceeded",
+        "warning",
+        False,
+        {"supervisors": [supervisor(memory=MemoryView(60, True, {"tag": 61}, 0, []))]},
+    ),
     ("no_lease", "fault", True, {"supervisors": [supervisor(lease_left=-0.1)]}),
     ("drained", "note", True, {"supervisors": [supervisor(lease_left=14.0, drained=True)]}),
     ("stopping", "note", True, {"supervisors": [supervisor(stopping="SIGTERM")]}),
