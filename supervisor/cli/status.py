@@ -134,8 +134,7 @@ def _section(
 def _pools(overview: Overview) -> None:
     rows, several = [], _several(overview)
     for pool in overview.pools:
-        leaving = pool.size - pool.target  # during a reload, for example, while old and new workers both run
-        size = f"{pool.size} of {pool.target}" + (f" ({leaving} leaving)" if leaving > 0 else "")
+        size = f"{pool.size} of {pool.target}" + (f" ({pool.leaving} leaving)" if pool.leaving else "")
         size += f", {pool.spares_shown}" if pool.spares_shown else ""
         host = (pool.host,) if several else ()
         rows.append((pool.name, *host, size, pool.due_shown, span(pool.oldest_age), f"{pool.rate:g}/s", pool.remark))

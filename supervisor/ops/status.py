@@ -316,6 +316,7 @@ def _pool(
         broken=bool(news.get("broken", news["problem"])),
         paused=[type_ for type_ in news["types"] if type_ in paused],
         memory=sum(worker.memory or 0 for worker in workers if worker.pool == name),
+        leaving=news.get("leaving", 0),
         spares=news.get("spares", 0),
         spares_wanted=news.get("spares_wanted", 0),
         min_priority=min_priority,

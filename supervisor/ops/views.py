@@ -97,6 +97,7 @@ class PoolView:
     memory: int
     broken: bool = False
     host: str = ""
+    leaving: int = 0  # of its `size`
     spares: int = 0
     spares_wanted: int = 0
     min_priority: int | None = None

@@ -70,8 +70,8 @@ class PoolWorkers(dict[str, WorkerProcess]):
         return len(self.unswept) + sum(one.serving and _may_run(one) for one in self.values())
 
     def working(self, spares: int) -> int:
-        """How many there are besides so many spares."""
-        return _besides(spares, self.living())
+        """How many there are besides so many spares, or more if more are ready, as during a reload."""
+        return min(_besides(spares, self.living()), len(self.living()) - self.spare())
 
     def remaining(self, spares: int) -> int:
         """How many there are besides so many spares and those that are leaving."""

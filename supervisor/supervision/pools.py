@@ -102,6 +102,7 @@ def _status(pool: Pool, now: float) -> dict[str, Any]:
     alone = f"its templates have died {len(deaths.at)} times: jobs run one at a time to find the cause"
     return {
         "size": pool.workers.working(spares),
+        "leaving": sum(worker.leaving for worker in living),
         "target": pool.target,
         "why": shortened(alone if deaths.isolated(now) else "; ".join(filter(None, (pool.reason, _crowded_out(pool))))),
         "due": pool.waiting.due,

@@ -401,11 +401,15 @@ def test_status_without_a_supervisor_says_how_to_start_one(cli: Run, database: P
 
 
 def test_status_says_how_many_workers_are_leaving(capsys: pytest.CaptureFixture[str]) -> None:
-    status_command._print(overview(pools=[pool("tag", size=2, target=1), pool("mail", size=1, target=2)]))
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("tag", "mail"))]
-    assert "2 of 1 (1 leaving)" in rows[0]
-    assert "1 of 2" in rows[1]
-    assert "leaving" not in rows[1]
+    starting = pool("starting", size=2, target=1)  # a successor
+    both = pool("both", size=2, target=1, leaving=1, spares=3)
+    status_command._print(overview(pools=[starting, pool("leaving", size=2, target=2, leaving=1), both]))
+    found = re.findall("^(starting|leaving|both) +(.+?)   ", capsys.readouterr().out, re.M)
+    assert found == [
+        ("starting", "2 of 1"),
+        ("leaving", "2 of 2 (1 leaving)"),
+        ("both", "2 of 1 (1 leaving), 3 spare"),
+    ]
 
 
 def test_status_explains_its_columns_where_there_are_rows(capsys: pytest.CaptureFixture[str]) -> None:

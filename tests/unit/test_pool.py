@@ -17,6 +17,7 @@ from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missin
 from supervisor.domain.suspicion import Suspicion
 from supervisor.supervision.failures import Failures
 from supervisor.supervision.pool import Pool, excess
+from supervisor.supervision.pools import Pools
 from supervisor.supervision.worker_process import Stage, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
@@ -392,6 +393,22 @@ def test_spares_are_no_workers_that_the_load_needs(crew: Crew) -> None:
     assert crew.pool.desired == 2
     assert crew.pool.workers.working(1) == 1
     assert crew.pool.missing(0.0, unproven=False) == Missing(0, 0)
+
+
+def test_what_is_shown_of_a_pool_in_a_reload_adds_up(crew: Crew) -> None:
+    workers = with_spares(crew, "0", "1", "0", "1", "0", target=2)
+    first, second = serve(crew)
+    for worker in (first, second):
+        worker.stale = "reload"
+    pools = Pools(tag=crew.pool)
+    shown = pools.status(0.0)["tag"]
+    assert [shown[key] for key in ("size", "leaving", "spares")] == [2, 0, 3]
+    first.drain()
+    shown = pools.status(0.0)["tag"]
+    assert [shown[key] for key in ("size", "leaving", "spares")] == [2, 1, 3]
+    assert shown["size"] + shown["spares"] == len(workers)
+    crew.ask()  # it is set up
+    assert [pools.status(0.0)["tag"][key] for key in ("size", "leaving")] == [3, 1]
 
 
 def test_a_budget_counts_spares(crew: Crew) -> None:
