@@ -26,7 +26,8 @@ def _comes_first(one: WorkerProcess, ready: WorkerProcess, used: Mapping[str | N
 
 
 def _besides(spares: int, workers: Sequence[WorkerProcess]) -> int:
-    return len(workers) - min(spares, sum(not worker.serving for worker in workers))
+    waiting = sum(not (worker.serving or worker.leaving) for worker in workers)
+    return len(workers) - min(spares, waiting)
 
 
 def _may_run(worker: WorkerProcess) -> bool:

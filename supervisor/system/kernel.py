@@ -26,6 +26,7 @@ _FULL = 0.95  # minimum resident share of a mapping: the rest would have to be f
 
 # Errors that say nothing about a process: this one cannot open more files, or the kernel is short of memory.
 _NO_MEANS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_EXITING = 0x4  # PF_EXITING, among the flags of /proc/PID/stat
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -272,6 +273,20 @@ def cpu_and_state(pid: int) -> Activity:
     if not fields:
         return Activity(0.0, "")
     return Activity((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0])
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process has been killed, or exits, and is still there: that takes some time. False if unknown."""
+    try:
+        signals = _text(Path(f"/proc/{pid}/status")).splitlines()
+        pending = [int(line.split()[1], 16) for line in signals if line.startswith(("SigPnd:", "ShdPnd:"))]
+        fields = _read_stat(pid)
+    except OSError:
+        return False
+    if not fields:
+        return False
+    killed = any(number >> (signal.SIGKILL - 1) & 1 for number in pending)
+    return killed or fields[0] in "ZX" or bool(int(fields[6]) & _EXITING)
 
 
 def waits_for_disk(pid: int) -> bool:

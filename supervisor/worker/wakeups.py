@@ -7,11 +7,11 @@ import faulthandler
 import select
 import signal
 from collections.abc import Callable
-from os import eventfd_read, eventfd_write
+from os import eventfd_read, eventfd_write, getppid
 from time import monotonic
 from types import FrameType
 
-from supervisor.system import signals
+from supervisor.system import kernel, signals
 from supervisor.system.slot import Slot, State
 
 Handler = Callable[[int, FrameType | None], None]
@@ -84,8 +84,11 @@ class Wakeups:
 
     def wait_to_serve(self, news: int, *, spare: bool) -> None:
         """Tell the supervisor, by its eventfd `news`, that this worker is set up. A spare takes no job until it is
-        given a place: the slot decides, and a signal wakes.
+        given a place: the slot decides, and a signal wakes. If its set-up has killed the template, it is not, and
+        ends with it.
         """
+        while kernel.is_ending(getppid()):
+            self.pause(_CALM)
         self._slot.state(State.SPARE if spare else State.IDLE)
         eventfd_write(news, 1)
         requests = self._slot.requests

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import subprocess
 import sys
 
@@ -100,3 +101,13 @@ print(*kernel.cpu_and_state(child.pid))
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert told.stdout.splitlines() == ["None None None None", "True True 1", "0.0 "]
+
+
+def test_a_process_that_was_killed_is_ending_from_then_until_it_is_reaped() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert not kernel.is_ending(process.pid)
+        process.kill()
+        assert kernel.is_ending(process.pid)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert kernel.is_ending(process.pid)
+    assert not kernel.is_ending(process.pid)
