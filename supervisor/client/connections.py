@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from supervisor.domain.errors import StoreError, StoreMoved, StoreUnavailable
+from supervisor.domain.errors import QueueError, StoreError, StoreMoved, StoreUnavailable
 from supervisor.domain.url import without_password
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine, Producer
@@ -20,13 +20,26 @@ Answer = TypeVar("Answer")
 _MOST_MOVES = 10
 
 
+class InTheMiddle(QueueError):
+    """A signal handler has interrupted a call of its thread that writes, and wanted to write, too. Nothing was written.
+
+    No StoreError: that would tell everybody who waits that the database cannot be used.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this signal handler has interrupted a call that writes to the same queue, and cannot write in the middle "
+            "of it; let it note what is to be done, and do that after the call"
+        )
+
+
 class Connections:
     """Three, so that a look at a job waits neither for a writer that waits for SQLite's lock nor for a long list."""
 
     def __init__(self, engine: Engine, *, create: bool) -> None:
         self.engine = engine
         self.create = create
-        self.writer, self.reader, self.lister = Seat(), Seat(), Seat()
+        self.writer, self.reader, self.lister = Seat(writes=True), Seat(), Seat()
 
     def store(self, seat: Seat) -> Producer:
         """The seat's producer. The caller holds its guard."""
@@ -43,15 +56,45 @@ class Connections:
     def using(self, seat: Seat, work: Callable[[Producer], Answer]) -> Answer:
         """What `work` returns. Raises StoreError if the database cannot be used.
 
-        If the jobs were moved to another one, that is used from now on.
+        If the jobs were moved to another one, that is used from now on. A signal handler that has interrupted a call
+        reads with a connection of its own; if that call writes, and it would, too, it raises InTheMiddle.
         """
-        with seat.guard:
-            try:
-                return work(self.store(seat))
-            except StoreError as error:
-                if not self.follows(seat, error):
-                    raise
+        if seat.interrupted:
+            return self._beside(seat, work)
+        with seat.guard, (used := threading.Lock()):
+            seat.user, seat.used = threading.get_ident(), used
+            return self._carefully(seat, work)
+
+    def _beside(self, seat: Seat, work: Callable[[Producer], Answer]) -> Answer:
+        if seat.writes:
+            raise InTheMiddle
+        with contextlib.closing(self.engine.producer(create=False)) as producer:
+            return work(producer)
+
+    def _carefully(self, seat: Seat, work: Callable[[Producer], Answer]) -> Answer:
+        """An exception of a signal handler may leave a transaction open: then the connection is used no more."""
+        if seat.in_doubt:
+            seat.clear()
+        seat.in_doubt = seat.writes  # now: a second exception could keep us from noting it afterwards
+        try:
+            answer = self._followed(seat, work)
+        except QueueError:
+            seat.in_doubt = False
+            raise
+        except BaseException:
+            if seat.in_doubt:
+                seat.clear()  # at once: others may wait for the end of the transaction
+            raise
+        seat.in_doubt = False
+        return answer
+
+    def _followed(self, seat: Seat, work: Callable[[Producer], Answer]) -> Answer:
+        try:
             return work(self.store(seat))
+        except StoreError as error:
+            if not self.follows(seat, error):
+                raise
+        return work(self.store(seat))
 
     def follows(self, seat: Seat, error: StoreError) -> bool:
         """Whether an error says that the jobs were moved: nothing was written, and now the seat's producer is there.
@@ -88,6 +131,8 @@ class Connections:
 
     def close(self) -> None:
         for seat in (self.writer, self.reader, self.lister):
+            if seat.interrupted:
+                continue  # whoever uses it still needs it
             with seat.guard:
                 seat.clear()
 
@@ -107,11 +152,25 @@ def _warn(old: str, new: str) -> None:
 class Seat:
     """One connection, opened on first use, and the guard for the threads that use it in turn."""
 
-    def __init__(self) -> None:
-        # Reentrant: a signal handler may fork, or use the queue, while its thread is in the middle of a call.
-        self.guard = threading.RLock()
+    def __init__(self, *, writes: bool = False) -> None:
+        self.writes = writes
         self.producer: Producer | None = None
+        self.forget()
         _seats.add(self)
+
+    def forget(self) -> None:
+        """Who uses it: in the child after a fork, nobody does."""
+        # Reentrant: a signal handler may fork while its thread is in the middle of a call.
+        self.guard = threading.RLock()
+        # Of the last call: its thread, and a lock that is held as long as it lasts. C code releases that, whatever a
+        # signal handler raises. Each call has a new one, so that none is left held by a call that was never made.
+        self.user, self.used = 0, threading.Lock()
+        self.in_doubt = False
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether this thread is in the middle of a call with it: then this is a signal handler."""
+        return self.used.locked() and self.user == threading.get_ident()
 
     def clear(self) -> None:
         producer, self.producer = self.producer, None
@@ -160,7 +219,7 @@ def _release() -> None:
 def _after_fork_in_child() -> None:
     _held.clear()
     for seat in list(_seats):
-        seat.guard = threading.RLock()
+        seat.forget()
         if seat.producer is not None:
             inherited.append(seat.producer)
             seat.producer = None

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from supervisor.client.job_streams import JobStreams
 from supervisor.client.lanes import LISTER
-from supervisor.client.listener import Listener
+from supervisor.client.listener import Bell, Listener
 from supervisor.domain.errors import WaitTimeout
 from supervisor.domain.intake import job_id_of, waiting_limit
 from supervisor.domain.job import JobEvent, Status
@@ -36,16 +35,17 @@ def follow(queue: Queue, job_id: int, timeout: float | None) -> Iterator[FollowE
     job_id, limit = job_id_of(job_id), waiting_limit(timeout)
     deadline = None if limit is None else time.monotonic() + limit
     stream = _Stream(queue, job_id)
-    try:
-        while True:
-            yield from stream.news()
-            if stream.ended:
-                return
-            if stream.begun and deadline is not None and time.monotonic() >= deadline:
-                raise WaitTimeout(job_id, limit or 0.0).explained(queue._why_not_started(job_id))
-            stream.wait(deadline)
-    finally:
-        stream.close()
+    with stream.bell.present:
+        try:
+            while True:
+                yield from stream.news()
+                if stream.ended:
+                    return
+                if stream.begun and deadline is not None and time.monotonic() >= deadline:
+                    raise WaitTimeout(job_id, limit or 0.0).explained(queue._why_not_started(job_id))
+                stream.wait(deadline)
+        finally:
+            stream.close()
 
 
 class _Stream:
@@ -54,8 +54,8 @@ class _Stream:
     def __init__(self, queue: Queue, job_id: int) -> None:
         self._queue = queue
         self._job_id = job_id
-        self._bell = threading.Event()
-        self._listener = Listener(job_id, self._bell.set)
+        self.bell = Bell()
+        self._listener = Listener(job_id, self.bell.ring, present=self.bell.present)
         self._follower = Follower()
         self._rings = Rings()
         self._chunks = LatestChunks(raw_piece)
@@ -74,7 +74,7 @@ class _Stream:
 
     def news(self) -> Iterator[FollowEvent]:
         """What is new. Raises JobNotFound and StoreError."""
-        self._bell.clear()
+        self.bell.clear()
         self._queue._watcher.attend(self._listener)  # each time: the program may have forked in between
         state = self._state = (
             self._listener.take() or self._state
@@ -110,13 +110,12 @@ class _Stream:
         self._rest = max(job_chunks.EVERY, job_chunks.SHARE * (time.monotonic() - began))
 
     def wait(self, deadline: float | None) -> None:
-        """Until there may be news, or the time is up."""
-        running = self._state is not None and self._state.status is Status.RUNNING
-        rest = self._rest if running else None
-        if deadline is not None and self.begun:
-            left = max(0.0, deadline - time.monotonic())
-            rest = left if rest is None else min(rest, left)
-        self._bell.wait(rest)
+        """Until there may be news, or the time is up; at most a second."""
+        until = deadline if self.begun else None
+        if self._state is not None and self._state.status is Status.RUNNING:
+            due = time.monotonic() + self._rest
+            until = due if until is None else min(until, due)
+        self.bell.wait(until)
 
     def close(self) -> None:
         self._queue._watcher.leave(self._listener)

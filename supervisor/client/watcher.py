@@ -4,32 +4,29 @@ One of those who wait leads: its thread sleeps until somebody commits, as the ma
 at once, and tells the others. When it has what it waits for, another one leads. So waiting starts no thread: a program
 may fork afterwards. Only event loops, which must not block, have one that leads for them. It ends a second after the
 last of their listeners.
+
+Those who wait stand in line, and the first of them leads: nobody has to give anything back in the end. Whoever a signal
+handler has thrown out of the line is seen to be gone, and whoever waits looks again at least every second.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import select
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from supervisor.client.connections import Connections, forgetful, inherited
-from supervisor.client.listener import Listener
+from supervisor.client.connections import Connections, forgetful
+from supervisor.client.listener import Bell, Listener
+from supervisor.client.watch import Watch
 from supervisor.domain.errors import JobNotFound, StoreError
-from supervisor.domain.hint_window import HintWindow
-from supervisor.domain.pace import Pace
 
 if TYPE_CHECKING:
     from supervisor.domain.job import JobEvent
-    from supervisor.store.base import ChangeFeed, Producer
 
-_LINGER = 1.0  # seconds without listeners after which the thread of event loops ends
-_REST = 0.005  # seconds without checks after an error, doubled with each one in a row
-_LONGEST_REST = 0.25
-_SHORT = 0.002  # seconds
+_ASIDE = 0.02  # seconds between two looks of a signal handler
 
 
 class Watcher:
@@ -37,7 +34,7 @@ class Watcher:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._watch: _Watch | None = None
+        self._watch: Watch | None = None
         forgetful.add(self)
         self.forget()
 
@@ -47,26 +44,26 @@ class Watcher:
             self._watch.abandon()
         self._watch = None
         self._thread: threading.Thread | None = None
-        # Held by whoever leads. Reentrant: a signal handler may wait for a job while its thread leads.
-        self._lead = threading.RLock()
-        # Never held for longer than a moment: event loops take it. Reentrant: the garbage collector may call `stop`.
+        # Not held for longer than a moment, unless a signal handler interrupts that: event loops take it. Reentrant:
+        # the handler and the garbage collector may use the queue. Neither looking nor waiting needs it.
         self._lock = threading.RLock()
-        self._listeners: dict[int, set[Listener]] = {}
-        self._new: set[Listener] = set()
-        self._waiting: set[threading.Event] = set()  # the bells of those who wait and could lead
+        self._listeners: set[Listener] = set()
+        self._new: deque[Listener] = deque()
+        self._waiting: dict[Bell, None] = {}  # the line, in order; the first who is present leads
 
     def events(self, job_id: int) -> Iterator[JobEvent]:
         """How the job is now, and each change, until it has finished. Raises JobNotFound and StoreError."""
-        event, bell = self._now(job_id), threading.Event()
-        listener = Listener(job_id, bell.set, event)
-        try:
-            while True:
-                yield event
-                if event.status.finished:
-                    return
-                event = self._next(listener, bell)
-        finally:
-            self.leave(listener)
+        event, bell = self._now(job_id), Bell()
+        with bell.present:
+            listener = Listener(job_id, bell.ring, event, present=bell.present)
+            try:
+                while True:
+                    yield event
+                    if event.status.finished:
+                        return
+                    event = self._next(listener, bell)
+            finally:
+                self.leave(listener)
 
     def end(self, job_id: int, deadline: float | None = None, *, just_made: bool = False) -> JobEvent:
         """How the job ends. Of one that was `just_made`, nothing is asked before.
@@ -74,14 +71,15 @@ class Watcher:
         Raises JobNotFound and StoreError; TimeoutError after the deadline, in monotonic seconds, but not without a look
         at a job that others have made.
         """
-        event, bell = None if just_made else self._now(job_id), threading.Event()
-        listener = Listener(job_id, bell.set, event, only_end=True, just_made=just_made)
-        try:
-            while event is None or not event.status.finished:
-                event = self._next(listener, bell, deadline)
-            return event
-        finally:
-            self.leave(listener)
+        event, bell = None if just_made else self._now(job_id), Bell()
+        with bell.present:
+            listener = Listener(job_id, bell.ring, event, only_end=True, just_made=just_made, present=bell.present)
+            try:
+                while event is None or not event.status.finished:
+                    event = self._next(listener, bell, deadline)
+                return event
+            finally:
+                self.leave(listener)
 
     def _now(self, job_id: int) -> JobEvent:
         now = self._connections.using(self._connections.reader, lambda producer: producer.events([job_id]))
@@ -89,7 +87,8 @@ class Watcher:
             raise JobNotFound(job_id)
         return now[job_id]
 
-    def _next(self, listener: Listener, bell: threading.Event, deadline: float | None = None) -> JobEvent:
+    def _next(self, listener: Listener, bell: Bell, deadline: float | None = None) -> JobEvent:
+        bell.thread = threading.get_ident()
         try:
             while (news := listener.take()) is None:
                 if deadline is not None and time.monotonic() >= deadline:
@@ -98,48 +97,68 @@ class Watcher:
                 self._wait(bell, deadline)
             return news
         finally:
+            self._waiting.pop(bell, None)
             self._pass_on()
 
-    def _wait(self, bell: threading.Event, deadline: float | None) -> None:
-        """Until the bell rings or the time is up. Leads if nobody does."""
-        lead, waiting = self._lead, self._waiting
-        waiting.add(bell)  # before it tries to lead: who stops leading rings one of these
-        try:
-            if lead.acquire(blocking=False):
-                try:
-                    self._look(bell, deadline)
-                finally:
-                    lead.release()
-            else:
-                bell.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        finally:
-            waiting.discard(bell)
+    def _wait(self, bell: Bell, deadline: float | None) -> None:
+        """Until the bell rings or the time is up, or for a second. Leads if it is the first in line."""
+        bell.leads = False
+        self._waiting.setdefault(bell)  # it keeps its place until there is news for it
+        first = self._first() or bell
+        if self._connections.reader.interrupted or (first is not bell and first.thread == bell.thread):
+            self._look_aside(bell, deadline)
+        elif first is bell:
+            self._look(bell, deadline)
+        else:
+            bell.wait(deadline)
         bell.clear()
 
-    def _look(self, bell: threading.Event, deadline: float | None) -> None:
+    def _first(self) -> Bell | None:
+        """Whose turn it is to lead."""
+        for bell in list(self._waiting):
+            if bell.present.locked():
+                return bell
+            self._waiting.pop(bell, None)
+        return None
+
+    def _look(self, bell: Bell, deadline: float | None) -> None:
+        bell.leads = True
         watch = self._opened()
         try:
+            watch.begin()
             while True:
                 watch.look()
-                if bell.is_set() or watch.ended or (deadline is not None and time.monotonic() >= deadline):
+                if bell.rung or watch.ended or (deadline is not None and time.monotonic() >= deadline):
                     return
                 watch.sleep(deadline)
         finally:
             watch.pause()
 
-    def _pass_on(self) -> None:
-        """If nobody leads, one of those who wait is to do it."""
-        if self._lead.acquire(blocking=False):  # otherwise who leads does this later
-            self._lead.release()
-            bell = next(iter(self._waiting.copy()), None)
-            if bell is not None:
-                bell.set()
+    def _look_aside(self, bell: Bell, deadline: float | None) -> None:
+        """For a signal handler that has interrupted whoever leads, or keeps it from looking: a look for all without the
+        watch, which may be in any state. Then a pause.
+        """
+        listeners = self._present()
+        ids = {listener.job_id for listener in listeners}
+        found = self._connections.using(self._connections.reader, lambda producer: producer.events(ids))
+        for listener in listeners:
+            listener.tell(found.get(listener.job_id))
+        pause = time.monotonic() + _ASIDE
+        bell.wait(pause if deadline is None else min(pause, deadline))
 
-    def _opened(self) -> _Watch:
+    def _pass_on(self) -> None:
+        """Somebody has left the line: the first one is to lead, unless it does."""
+        first = self._first()
+        if first is not None and not first.leads:
+            first.ring()
+
+    def _opened(self) -> Watch:
+        if (watch := self._watch) is not None:
+            return watch
         with self._lock:
             if self._watch is None:
                 try:
-                    self._watch = _Watch(self, self._connections)
+                    self._watch = Watch(self, self._connections)
                 except OSError as error:
                     raise StoreError(f"jobs cannot be watched: {error.strerror}") from None
             return self._watch
@@ -147,11 +166,10 @@ class Watcher:
     def listen(self, listener: Listener) -> None:
         """It is told how its job is now, and of every change, while somebody leads."""
         with self._lock:
-            others = self._listeners.setdefault(listener.job_id, set())
-            if listener in others:
+            if listener in self._listeners:
                 return
-            others.add(listener)
-            self._new.add(listener)
+            self._listeners.add(listener)
+            self._new.append(listener)
             if self._watch is not None:
                 self._watch.wake()  # also for a job that was just made: it may have ended already
 
@@ -169,12 +187,19 @@ class Watcher:
                     raise StoreError(f"jobs cannot be watched: {error}") from None
                 self._thread = thread
 
-    def _serve(self, watch: _Watch) -> None:
-        with self._lead:
+    def _serve(self, watch: Watch) -> None:
+        bell = Bell()
+        with bell.present:
+            self._waiting[bell] = None
             try:
+                while self._first() is not bell:
+                    bell.wait()
+                    bell.clear()
+                bell.leads = True
+                watch.begin()
                 while True:
                     if self._listeners and not watch.ended:
-                        watch.look()
+                        self._look_once(watch)
                         watch.sleep()
                         continue
                     watch.pause()
@@ -186,9 +211,17 @@ class Watcher:
                         break
             finally:
                 watch.close()
+                self._waiting.pop(bell, None)
         self._pass_on()
 
-    def _is_over(self, watch: _Watch) -> bool:
+    def _look_once(self, watch: Watch) -> None:
+        """In a thread without a caller who could be told of an unexpected error. Nor do signal handlers run there."""
+        try:
+            watch.look()
+        except Exception as error:
+            watch.fail(StoreError(f"jobs cannot be watched: {error!r}"))
+
+    def _is_over(self, watch: Watch) -> bool:
         """Whether the thread is to end: nobody listens. The next listener starts another."""
         with self._lock:
             if self._listeners and not watch.ended:
@@ -199,11 +232,14 @@ class Watcher:
             return True
 
     def leave(self, listener: Listener) -> None:
-        with self._lock:
-            others = self._listeners.get(listener.job_id, set())
-            others.discard(listener)
-            if not others:
-                self._listeners.pop(listener.job_id, None)
+        self._listeners.discard(listener)
+
+    def _present(self) -> list[Listener]:
+        listeners = self._listeners.copy()
+        for listener in listeners:
+            if listener.gone:
+                self._listeners.discard(listener)
+        return [listener for listener in listeners if not listener.gone]
 
     def close(self) -> None:
         """Close what is open, unless somebody still listens."""
@@ -214,7 +250,7 @@ class Watcher:
     def stop(self) -> threading.Thread | None:
         """`close` without waiting for the thread, which is returned."""
         with self._lock:
-            if self._listeners or self._watch is None:
+            if self.listening or self._watch is None:
                 return None
             thread, watch = self._thread, self._watch
             self._thread = self._watch = None
@@ -226,136 +262,14 @@ class Watcher:
 
     @property
     def listening(self) -> bool:
-        return bool(self._listeners)
+        return bool(self._present())
 
-    def wanted(self, watch: _Watch, *, changed: bool) -> list[Listener]:
+    def wanted(self, watch: Watch, *, changed: bool) -> list[Listener]:
         """Whom to tell: everybody after a change, otherwise those who have been told nothing yet."""
-        with self._lock:
-            new, self._new = self._new, set()
-            if watch is not self._watch:
-                return []
-            if changed:
-                return [listener for others in self._listeners.values() for listener in others]
-            return [listener for listener in new if listener in self._listeners.get(listener.job_id, ())]
-
-
-class _Watch:
-    """Looks at the jobs, and sleeps until there may be something new. Used by one thread at a time."""
-
-    def __init__(self, watcher: Watcher, connections: Connections) -> None:
-        self.ended = False  # it is not to be used any longer
-        self._watcher = watcher
-        self._connections = connections
-        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._producer: Producer | None = None
-        self._feed: ChangeFeed | None = None
-        self._version: int | None = None
-        self._rest = 0.0  # seconds without checks that are due
-        self._errors_rest = _REST  # the same after the next error
-        self._pace = Pace()
-        self._window: HintWindow | None = None
-
-    def wake(self) -> None:
-        """To be called while it is the watcher's, under the watcher's lock."""
-        os.eventfd_write(self._wakeup, 1)
-
-    def abandon(self) -> None:
-        """In a forked child. Its descriptors stay open: a signal handler may have forked in the middle of a sleep."""
-        self.ended = True
-        inherited.extend((self, self._feed))
-        self._feed = None
-
-    def close(self) -> None:
-        self._forget_feed()
-        os.close(self._wakeup)
-
-    def pause(self) -> None:
-        """For now, nobody looks. Whoever does next tells everybody anew: a look may have been interrupted."""
-        self._version = None
-        if self._feed is not None:
-            self._feed.pause()
-
-    def look(self) -> None:
-        """Tell what is new."""
-        began = time.thread_time()
-        self._rest = 0.0
-        try:
-            changed, listeners, found = self._connections.using(self._connections.reader, self._look)
-        except Exception as error:
-            if self.ended:
-                return
-            problem = error if isinstance(error, StoreError) else StoreError(f"jobs cannot be watched: {error!r}")
-            for listener in self._watcher.wanted(self, changed=True):
-                listener.tell(problem)
-            self._forget_feed()
-            self._rest, self._errors_rest = self._errors_rest, min(self._errors_rest * 2, _LONGEST_REST)
-            return
-        self._errors_rest = _REST
-        for listener in listeners:
-            listener.tell(found.get(listener.job_id))
-        if changed:  # those that find nothing are bounded by the feed's window
-            self._rest = self._pace.rest_after(time.monotonic(), time.thread_time() - began)
-
-    def _look(self, producer: Producer) -> tuple[bool, list[Listener], dict[int, JobEvent]]:
-        """Whether anything was committed since the last look, whom to tell, and what. Under the guard, like all use of
-        SQLite here.
-        """
-        if self._feed is None or self._window is None or producer is not self._producer:  # that of another file
-            self._forget_feed()
-            self._feed, self._producer = self._connections.engine.changes(ends=True), producer
-            self._window = HintWindow(self._feed.window)
-            self._version = None
-        before, self._version = self._version, self._feed.version()
-        if before != self._version:
-            self._window.found()
-        listeners = self._watcher.wanted(self, changed=before != self._version)
-        found = producer.events({listener.job_id for listener in listeners}) if listeners else {}
-        return before not in (None, self._version), listeners, found
-
-    def sleep(self, until: float | None = None) -> None:
-        """Until the next look; at most until then, in monotonic seconds."""
-        if self._rest:
-            if self._feed is not None:
-                self._feed.pause()
-            self._sleep(self._rest, until)
-        feed, window = self._feed, self._window
-        if feed is None or window is None:
-            return
-        if feed.resume() or self._sleep(self._until_next(feed, window), until, feed):
-            window.open(time.monotonic())
-
-    def linger(self) -> None:
-        """Nobody listens, but somebody may soon."""
-        self._sleep(_LINGER)
-
-    def _until_next(self, feed: ChangeFeed, window: HintWindow) -> float:
-        now = time.monotonic()
-        due = window.next_after(now)
-        if due is not None:
-            return due - now
-        return feed.unhinted
-
-    def _sleep(self, seconds: float, until: float | None = None, feed: ChangeFeed | None = None) -> bool:
-        """Until somebody wakes it, or the feed has a hint: then returns True."""
-        if until is not None:
-            seconds = max(0.0, min(seconds, until - time.monotonic()))
-        if seconds < _SHORT:
-            time.sleep(seconds)  # polling counts in milliseconds
-            return False
-        waiting = select.poll()
-        waiting.register(self._wakeup, select.POLLIN)
-        if feed is not None and (descriptor := feed.fileno()) is not None:
-            waiting.register(descriptor, select.POLLIN)
-        ready = {descriptor for descriptor, _ in waiting.poll(seconds * 1000)}
-        if self.ended:
-            return False
-        if self._wakeup in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._wakeup)
-        return feed is not None and feed.fileno() in ready and feed.drain()
-
-    def _forget_feed(self) -> None:
-        feed, self._feed = self._feed, None
-        if feed is not None:
-            with self._connections.reader.guard:
-                feed.close()
+        new = set()
+        with contextlib.suppress(IndexError):
+            while True:
+                new.add(self._new.popleft())
+        if watch is not self._watch:
+            return []
+        return self._present() if changed else [listener for listener in new if listener in self._listeners]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from supervisor import AsyncQueue, InvalidJob, JobNotFound, Queue, Status, WaitTimeout
+from supervisor.client.listener import Bell
 from supervisor.client.watcher import Watcher
 from tests.queue.conftest import end
 
@@ -125,7 +126,7 @@ def test_a_limit_beyond_all_clocks_is_none(
     beginning = threading.Event()
     entered = Watcher._wait
 
-    def wait(self: Watcher, bell: threading.Event, deadline: float | None) -> None:
+    def wait(self: Watcher, bell: Bell, deadline: float | None) -> None:
         beginning.set()
         entered(self, bell, deadline)
 

@@ -189,7 +189,7 @@ def test_who_has_led_and_reads_on_late_holds_up_nobody(queue: Queue, other: sqli
     reader: list[Reader] = []
 
     def begin() -> None:
-        until(lambda: queue._watcher._waiting != set())  # this thread leads
+        until(lambda: queue._watcher._waiting)  # this thread leads
         reader.append(Reader(queue, quick))
         reader[0].next()
         until(lambda: len(queue._watcher._waiting) == 2)
@@ -216,7 +216,7 @@ def on_alarm(queue: Queue, handler: Callable[[], object], first: Callable[[], ob
     before = signal.signal(signal.SIGALRM, lambda *_: handler())
 
     def ring() -> None:
-        until(lambda: queue._watcher._waiting != set())
+        until(lambda: queue._watcher._waiting)
         first()
         time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGALRM)
@@ -399,7 +399,7 @@ def test_waiting_goes_on_in_a_child_after_a_fork(queue: Queue, other: sqlite3.Co
     reader.next()
     events = queue.events(job_id)
     next(events)
-    until(lambda: queue._watcher._waiting != set())
+    until(lambda: queue._watcher._waiting)
     child = _forked(lambda: _wait_in_child(queue, events, job_id))
     try:
         until(lambda: queue.count(type="child") == 1)

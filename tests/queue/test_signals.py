@@ -1,0 +1,191 @@
+"""A signal handler may raise, or use a queue, while its thread uses that: nobody hangs, and nothing is lost."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor import JobEvent, Queue, Status
+from supervisor.client.listener import Bell, Listener
+from supervisor.domain.errors import QueueError
+from supervisor.store.base import Producer
+from tests.queue.conftest import end, run
+from tests.queue.test_events import Reader
+from tests.store.kit import until
+
+ROOT = Path(__file__).parents[2]
+
+
+class Alarm(Exception):
+    pass
+
+
+class LimitReached(TimeoutError):
+    """An OSError, but none of the system's."""
+
+
+@pytest.fixture
+def on_signal() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """What the handler of SIGUSR1 does."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def set_handler(handler: Callable[[], object]) -> None:
+        signal.signal(signal.SIGUSR1, lambda *_: handler())
+
+    yield set_handler
+    signal.signal(signal.SIGUSR1, before)
+
+
+def during_a_look(queue: Queue, monkeypatch: pytest.MonkeyPatch, when: Callable[[], bool]) -> None:
+    """The signal comes once in the middle of a look of the main thread."""
+    producer = queue._connections.store(queue._connections.reader)
+    found, times = producer.events, 0
+
+    def events(ids: Collection[int]) -> dict[int, JobEvent]:
+        nonlocal times
+        answer = found(ids)
+        if times == 0 and threading.current_thread() is threading.main_thread() and when():
+            times = 1
+            signal.raise_signal(signal.SIGUSR1)
+        return answer
+
+    monkeypatch.setattr(producer, "events", events)
+
+
+@pytest.mark.parametrize("error", [Alarm, LimitReached])
+def test_what_it_raises_during_a_look_comes_in_its_thread_and_concerns_nobody_else(
+    queue: Queue,
+    other: sqlite3.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    on_signal: Callable[[Callable[[], object]], None],
+    error: type[Exception],
+) -> None:
+    mine, job_id = queue.enqueue_many("tag", range(2))
+    readers: list[Reader] = []
+    everybody_waits = threading.Event()
+
+    def begin() -> None:
+        until(lambda: queue._watcher._waiting)
+        readers.append(Reader(queue, job_id))
+        readers[0].next()
+        until(lambda: len(queue._watcher._waiting) == 2)
+        everybody_waits.set()
+        run(other, mine)  # a reason to look
+
+    def raise_it() -> None:
+        raise error
+
+    on_signal(raise_it)
+    during_a_look(queue, monkeypatch, everybody_waits.is_set)
+    beginning = threading.Thread(target=begin)
+    beginning.start()
+    with pytest.raises(error):
+        list(queue.events(mine))
+    beginning.join()
+    end(other, job_id)
+    readers[0].join()
+    assert readers[0].ended is None
+    end(other, mine)
+    assert queue.wait(mine, 20).status is Status.DONE
+
+
+def test_it_may_wait_during_a_look(
+    queue: Queue,
+    other: sqlite3.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    on_signal: Callable[[Callable[[], object]], None],
+) -> None:
+    first, second = queue.enqueue_many("tag", range(2))
+    seen = []
+
+    def wait() -> None:
+        ending = threading.Timer(0.1, lambda: [end(other, job_id) for job_id in (first, second)])
+        ending.start()
+        seen.append(queue.wait(second, 20).status)
+
+    on_signal(wait)
+    during_a_look(queue, monkeypatch, lambda: bool(queue._watcher._waiting))
+    seen.append([*queue.events(first)][-1].status)
+    assert seen == [Status.DONE] * 2
+
+
+def test_in_the_middle_of_a_write_it_may_read_but_not_write(queue: Queue) -> None:
+    job_id = queue.enqueue("tag")
+    connections = queue._connections
+
+    def handler(producer: Producer) -> Status:
+        with pytest.raises(QueueError, match="cannot write in the middle"):
+            queue.enqueue("tag")
+        return queue.job(job_id).status
+
+    def reading(producer: Producer) -> Status:
+        return connections.using(connections.reader, handler)
+
+    assert connections.using(connections.writer, handler) is Status.PENDING
+    assert connections.using(connections.writer, reading) is Status.PENDING
+    assert queue.count() == 1
+
+
+def test_an_interrupted_write_leaves_no_transaction_open(queue: Queue, path: Path) -> None:
+    queue.enqueue("tag")
+
+    def work(producer: Producer) -> None:
+        producer._connection.raw.execute("BEGIN IMMEDIATE")  # type: ignore[attr-defined]
+        raise Alarm
+
+    with pytest.raises(Alarm):
+        queue._connections.using(queue._connections.writer, work)
+    with sqlite3.connect(path, timeout=0) as foreign:
+        foreign.execute("UPDATE jobs SET priority = 1")
+    assert queue.enqueue("tag") == 2
+
+
+def test_news_that_were_told_without_the_bell_are_found_and_told_again(queue: Queue) -> None:
+    rings = 0
+
+    def ring() -> None:
+        nonlocal rings
+        rings += 1
+        if rings == 1:
+            raise Alarm
+
+    event = queue._watcher._now(queue.enqueue("tag"))
+    listener = Listener(1, ring)
+    with pytest.raises(Alarm):
+        listener.tell(event)
+    listener.tell(event)
+    assert rings == 2
+    assert listener.take() == event
+    listener.tell(event)
+    assert (rings, listener.take()) == (2, None)
+
+
+def test_who_was_thrown_out_before_leaving_is_not_thought_to_wait(queue: Queue) -> None:
+    bell, watcher = Bell(), queue._watcher
+    with bell.present:
+        watcher.listen(Listener(1, bell.ring, present=bell.present))
+        watcher._waiting[bell] = None
+        assert watcher.listening
+        assert watcher._first() is bell
+    assert not watcher.listening
+    assert watcher._first() is None
+
+
+@pytest.mark.parametrize("kind", ["alone", "raise", "nest", "both"])
+def test_a_storm_of_signals(path: Path, kind: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.queue.signal_storm", str(path), kind, "2", "1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "WRONG" not in ran.stdout, ran.stdout
