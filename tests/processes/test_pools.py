@@ -252,9 +252,8 @@ def test_another_program_gets_its_turn_at_writing_beside_saturating_workers(make
     wait_for(lambda: site.count("done") > 1000, "the workers to be at it")
     # A plain connection with SQLite's usual patience, which knows nothing of our lock.
     foreign = sqlite3.connect(site.database, timeout=5, isolation_level=None)
-    inserted = 0
-    while inserted < 20 and site.count("pending") > 10_000:
+    for _ in range(20):
+        if site.count("pending") < 20_000:  # this test was held up, not its insert
+            site.queue.enqueue_many("noop", [{}] * 100_000)
         foreign.execute("INSERT INTO jobs(type) VALUES ('other')")  # raises "database is locked" when starved
-        inserted += 1
     foreign.close()
-    assert inserted >= 10
