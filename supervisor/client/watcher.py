@@ -26,7 +26,7 @@ from supervisor.domain.errors import JobNotFound, StoreError
 if TYPE_CHECKING:
     from supervisor.domain.job import JobEvent
 
-_ASIDE = 0.02  # seconds between two looks of a signal handler
+_ASIDE = 0.005  # seconds between two looks of a signal handler
 
 
 class Watcher:
@@ -147,10 +147,14 @@ class Watcher:
         bell.wait(pause if deadline is None else min(pause, deadline))
 
     def _pass_on(self) -> None:
-        """Somebody has left the line: the first one is to lead, unless it does."""
+        """Somebody has left the line: the first one is to lead, unless it does; or, if a signal handler has interrupted
+        its thread, and waits, too, that one is to look instead of it.
+        """
         first = self._first()
         if first is not None and not first.leads:
-            first.ring()
+            for bell in list(self._waiting):
+                if bell.thread == first.thread:
+                    bell.ring()
 
     def _opened(self) -> Watch:
         if (watch := self._watch) is not None:

@@ -79,6 +79,9 @@ class Storm:
                 self.wrong[f"{who}: InTheMiddle"] += 1
             self.counts["refused"] += 1
         except Exception as error:
+            if isinstance(error.__context__, Alarm):  # it came amid a write, and what clears up after that has failed
+                self.counts["hidden"] += 1
+                raise error.__context__ from None
             self.wrong[f"{who}: {error!r}"] += 1
 
     def handle(self, number: int, frame: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sqlite3
 import subprocess
@@ -176,6 +177,17 @@ def test_who_was_thrown_out_before_leaving_is_not_thought_to_wait(queue: Queue) 
         assert watcher._first() is bell
     assert not watcher.listening
     assert watcher._first() is None
+
+
+def test_a_handler_that_waits_looks_when_it_is_the_turn_of_the_thread_that_it_interrupts(queue: Queue) -> None:
+    bells = thread, another, handler = Bell(), Bell(), Bell()
+    with contextlib.ExitStack() as waiting:
+        for bell, number in zip(bells, (1, 2, 1), strict=True):
+            waiting.enter_context(bell.present)
+            bell.thread = number
+            queue._watcher._waiting[bell] = None
+        queue._watcher._pass_on()
+    assert [bell.rung for bell in (thread, another, handler)] == [True, False, True]
 
 
 @pytest.mark.parametrize("kind", ["alone", "raise", "nest", "both"])
