@@ -20,7 +20,7 @@ Answer = TypeVar("Answer")
 _MOST_MOVES = 10
 
 
-class InTheMiddle(QueueError):
+class NotReentrant(QueueError):
     """A signal handler has interrupted a call of its thread that writes, and wanted to write, too. Nothing was written.
 
     No StoreError: that would tell everybody who waits that the database cannot be used.
@@ -57,7 +57,7 @@ class Connections:
         """What `work` returns. Raises StoreError if the database cannot be used.
 
         If the jobs were moved to another one, that is used from now on. A signal handler that has interrupted a call
-        reads with a connection of its own; if that call writes, and it would, too, it raises InTheMiddle.
+        reads with a connection of its own; if that call writes, and it would, too, it raises NotReentrant.
         """
         if seat.interrupted:
             return self._beside(seat, work)
@@ -67,7 +67,7 @@ class Connections:
 
     def _beside(self, seat: Seat, work: Callable[[Producer], Answer]) -> Answer:
         if seat.writes:
-            raise InTheMiddle
+            raise NotReentrant
         with contextlib.closing(self.engine.producer(create=False)) as producer:
             return work(producer)
 

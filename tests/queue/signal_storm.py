@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 
 from supervisor import Queue, Status, WaitTimeout
-from supervisor.client.connections import InTheMiddle
+from supervisor.client.connections import NotReentrant
 from tests.queue.conftest import end
 
 LIMIT = 10.0  # seconds after which somebody hangs
@@ -74,9 +74,9 @@ class Storm:
             self.counts[who] += 1
         except Alarm:
             raise
-        except InTheMiddle:
+        except NotReentrant:
             if who != "nested":
-                self.wrong[f"{who}: InTheMiddle"] += 1
+                self.wrong[f"{who}: NotReentrant"] += 1
             self.counts["refused"] += 1
         except Exception as error:
             if isinstance(error.__context__, Alarm):  # it came amid a write, and what clears up after that has failed

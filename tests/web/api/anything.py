@@ -27,9 +27,9 @@ from tests.web.api.test_api_jobs import ODD_ROWS
 
 EXAMPLES = int(os.environ.get("API_EXAMPLES", "0"))
 TOKEN = "t" * 43
-# What the document cannot say: days that no calendar has, states in which a change is impossible, and keys that a job
-# with another payload has, and fields that are no JSON.
-BEYOND = {"at", "since", "finished_after", "finished_before", "idempotency_key", "fields"}
+# What the document cannot say: days that no calendar has, states in which a change is impossible, keys that a job with
+# another payload has, fields that are no JSON, and that cancel and a key exclude each other.
+BEYOND = {"at", "since", "finished_after", "finished_before", "idempotency_key", "fields", "cancel"}
 BEYOND |= {f"filter.{name}" for name in ("finished_after", "finished_before", "status")}
 
 load_all_checks()
