@@ -284,10 +284,10 @@ def _methods(target: Any, name: str) -> tuple[Handle, HandleBatch | None]:
     if callable(handle):
         return handle, batched
     assert batched is not None
-    return _for_one_job_async(batched) if _is_async(batched) else _for_one_job(batched), batched
+    return _for_one_job_async(batched) if _is_async(batched) else for_one_job(batched), batched
 
 
-def _for_one_job(handle_batch: HandleBatch) -> Handle:
+def for_one_job(handle_batch: HandleBatch) -> Handle:
     """A batch handler for one job."""
 
     def handle(payload: Any, ctx: Context) -> Any:
@@ -298,7 +298,7 @@ def _for_one_job(handle_batch: HandleBatch) -> Handle:
         finally:
             if not inspect.isawaitable(values):
                 batch.end()
-        return _single_awaited(values, batch) if inspect.isawaitable(values) else single_result(values)
+        return _single_awaited(values, batch) if inspect.isawaitable(values) else _single_result(values)
 
     return handle
 
@@ -313,12 +313,12 @@ def _for_one_job_async(handle_batch: HandleBatch) -> Handle:
 
 async def _single_awaited(values: Awaitable[Any], batch: BatchContext) -> Any:
     try:
-        return single_result(await values)
+        return _single_result(await values)
     finally:
         batch.end()
 
 
-def single_result(values: Any) -> Any:
+def _single_result(values: Any) -> Any:
     """What a batch handler has returned for its only job. Raises it if it is an exception."""
     [value] = _one_each(values, 1)
     if isinstance(value, BaseException):

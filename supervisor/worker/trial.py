@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from supervisor.domain.intake import encode
@@ -12,9 +11,9 @@ from supervisor.domain.trial import Trial
 from supervisor.system.forkmark import Mark
 from supervisor.system.slot import Phase, Slot
 from supervisor.worker import forked
-from supervisor.worker.context import RUN_ENDED, BatchContext, Context
+from supervisor.worker.context import RUN_ENDED
 from supervisor.worker.executor import Executor, decoded, described
-from supervisor.worker.loader import Handler, HandlerError, single_result
+from supervisor.worker.loader import Handler, HandlerError, for_one_job
 
 if TYPE_CHECKING:
     from supervisor.config import PoolSettings
@@ -37,8 +36,9 @@ def _try(executor: Executor, pool: PoolSettings, trial: Trial, name: str, mark: 
     enqueues is dropped.
     """
     claim = Claim(job_id=0, token=0, type=trial.type, payload=trial.payload, attempt=1, max_attempts=None, crashes=0)
-    ctx, handler = executor.context(claim), executor.handler
-    handle = handler.handle if pool.batch_size == 1 else partial(_handle_batch, handler)
+    ctx = executor.context(claim)
+    handler: Any = executor.handler  # with `handle_batch`, if the pool has batches
+    handle = handler.handle if pool.batch_size == 1 else for_one_job(handler.handle_batch)
     shared = None
     if isinstance(handler, Handler):  # there are no runs yet that its event loop could be shared with
         shared, handler.on_shared_loop = handler.on_shared_loop, None
@@ -60,11 +60,3 @@ def _try(executor: Executor, pool: PoolSettings, trial: Trial, name: str, mark: 
         handler.changes = None  # what a set-up leaves in the process is what jobs find there
     if why := trial.mismatch(result):
         raise HandlerError(f"{name} failed: {why}")
-
-
-def _handle_batch(handler: Any, payload: Any, ctx: Context) -> Any:
-    batch = BatchContext.of_one(ctx)
-    try:
-        return single_result(handler.handle_batch([payload], batch))
-    finally:
-        batch.end()
