@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from supervisor.domain.duration import human
 from supervisor.domain.memory import (
     MACHINE,
+    CodeTrial,
     Demand,
     Grant,
     Need,
     Patience,
     Template,
-    Trial,
     by_resource,
     name_of,
     of_bytes,
@@ -115,9 +115,9 @@ class _Division:
     def _sheddable(self, resource: str) -> Iterator[Step]:
         spares = [one for one in self.shares if one.surplus > 0]
         idle = sorted((one for one in self.shares if one.idle), key=least_recently_used)
-        busy = sorted(self.shares, key=lambda one: (one.kept == 1, -one.kept, -(one.demand.loaded_at or 0.0)))
+        rest = sorted(self.shares, key=lambda one: (one.kept == 1, -one.kept, -(one.demand.loaded_at or 0.0)))
         is_last = sum(one.kept_on(resource) for one in self.shares) == 1
-        for share in (*spares, *idle, *busy):
+        for share in (*spares, *idle, *rest):
             if not (is_last and share.kept_on(resource)):
                 yield from self._steps(share, {resource})
 
@@ -189,8 +189,7 @@ class _Division:
         """What ends with the pool's last worker: nothing if others use its template or it has been told to end. Old
         code that is kept ends only for a pool that would not fit beside it.
         """
-        image = share.demand.image
-        template = self._templates.get(image, Template())
+        image, template = share.demand.image, self._template(share)
         in_use = bool(share.start) or any(one.size for one in self._mates[image] if one is not share)
         if in_use or template.ending or image in (self._claimed, *self._ended):
             return 0
@@ -238,7 +237,7 @@ class _Division:
 
     def _old_code_beside_which_it_cannot_run(self, share: Share, cost: Bytes) -> set[str]:
         """The images whose old code must end, even if everything else has left: as few as possible, the smallest."""
-        own = self._templates.get(share.demand.image, Template())
+        own = self._template(share)
         kept = {image: one.kept for image, one in self._templates.items() if one.kept and image != share.demand.image}
         lacking = max(0, self._ledger.capped(cost)[MACHINE]) + own.used + sum(kept.values())
         lacking -= self._ledger.budgets[MACHINE]
@@ -309,8 +308,7 @@ class _Division:
 
     def _next(self, share: Share) -> tuple[str, dict[str, float]]:
         """The device for one more worker of the pool, and the bytes that it costs."""
-        need = share.demand.need or self._guess
-        template = self._templates.get(share.demand.image, Template())
+        need, template = self._need(share), self._template(share)
         loaded = 0 if template.ending else template.used
         started = any(one.start for one in self._mates[share.demand.image])
         machine = need.worker if loaded or started else need.worker + need.template
@@ -331,39 +329,42 @@ class _Division:
         untried = [one for one in self.shares if one.demand.untried]
         for share in untried:
             share.trial = self._trial(share)
-        turn = next((one for one in untried if one.trial is not Trial.NEVER), None)
+        turn = next((one for one in untried if one.trial is not CodeTrial.NEVER), None)
         freed = turn is None and any(self._end_unused_templates(one) for one in untried)
         if turn or freed or any(one.loading for one in self._templates.values()):
             for share in untried:
-                share.trial = share.trial if share is turn else Trial.LATER
+                share.trial = share.trial if share is turn else CodeTrial.LATER
 
-    def _trial(self, share: Share) -> Trial:
-        image, needed = share.demand.image, (share.demand.need or self._guess).template
-        left = self._ledger.free[MACHINE]
+    def _trial(self, share: Share) -> CodeTrial:
+        needed, left = self._need(share).template, self._ledger.free[MACHINE]
         if needed <= left:
-            return Trial.NOW
+            return CodeTrial.NOW
         if self._ledger.coming[MACHINE]:
-            return Trial.LATER
-        kept = self._templates.get(image, Template()).kept
-        if kept and needed <= left + kept and not any(one.demand.wanted for one in self._mates[image]):
-            return Trial.INSTEAD
-        return Trial.NEVER
+            return CodeTrial.LATER
+        kept = self._template(share).kept
+        if kept and needed <= left + kept and not any(one.demand.wanted for one in self._mates[share.demand.image]):
+            return CodeTrial.INSTEAD
+        return CodeTrial.NEVER
 
     def _end_unused_templates(self, share: Share) -> bool:
         """Returns whether there will be room for the new code; if not, none ends."""
-        cost, why = {MACHINE: (share.demand.need or self._guess).template}, f"makes room for {share.demand.name}"
+        cost, why = {MACHINE: self._need(share).template}, f"makes room for {share.demand.name}"
         steps: list[Step] = []
         for other in sorted(self.shares, key=least_recently_used):
-            unused = not (
-                other.size or other.demand.wanted or self._templates.get(other.demand.image, Template()).loading
-            )
-            if unused and other.demand.image != share.demand.image and not self._ledger.will_fit(cost):
+            needed = other.size or other.demand.wanted or other.demand.image == share.demand.image
+            if not (needed or self._template(other).loading or self._ledger.will_fit(cost)):
                 steps += [self._apply(step, why) for step in self._steps(other, {MACHINE})]
         if self._ledger.will_fit(cost):
             return True
         for step in reversed(steps):
             self._undo(step)
         return False
+
+    def _need(self, share: Share) -> Need:
+        return share.demand.need or self._guess
+
+    def _template(self, share: Share) -> Template:
+        return self._templates.get(share.demand.image, Template())
 
     # Reasons
 

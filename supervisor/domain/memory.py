@@ -77,7 +77,7 @@ class Demand(NamedTuple):
     untried: bool = False
 
 
-class Trial(Enum):
+class CodeTrial(Enum):
     """Whether new code can be loaded in a template only to see whether it works."""
 
     NOW = "there is room for it"
@@ -99,7 +99,7 @@ class Grant(NamedTuple):
     unloaded: bool = False
     crowded: bool = False
     without_old_code: bool = False
-    trial: Trial = Trial.NOW
+    trial: CodeTrial = CodeTrial.NOW
 
     @property
     def most(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from supervisor.domain.memory import MACHINE, Crew, Demand, Grant, Need, Template, Trial
+from supervisor.domain.memory import MACHINE, CodeTrial, Crew, Demand, Grant, Need, Template
 from supervisor.domain.memory_ledger import Bytes
 
 
@@ -21,7 +21,7 @@ class Share:
     unloaded: bool = False
     crowded: bool = False
     without_old_code: bool = False
-    trial: Trial = Trial.NOW
+    trial: CodeTrial = CodeTrial.NOW
 
     @property
     def kept(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from supervisor.config.settings import Settings
-from supervisor.domain.memory import Trial
+from supervisor.domain.memory import CodeTrial
 from supervisor.supervision import exit_reason
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.failures import RELOADED
@@ -68,14 +68,14 @@ class Staffing:
 
         If there is memory only for one of them, the old code goes first.
         """
-        trial = Trial.NOW if pool.grant is None else pool.grant.trial
-        if trial is Trial.INSTEAD:
+        trial = CodeTrial.NOW if pool.grant is None else pool.grant.trial
+        if trial is CodeTrial.INSTEAD:
             events(process="supervisor").warning("old_code_unloaded", pool=pool.name, why=_NO_ROOM_FOR_BOTH)
             self.templates.forget(pool.name)
-        if trial in (Trial.INSTEAD, Trial.LATER):
+        if trial in (CodeTrial.INSTEAD, CodeTrial.LATER):
             return  # until the memory is free
         pool.untried = False
-        if trial is Trial.NEVER:
+        if trial is CodeTrial.NEVER:
             pool.passed_over = True
             return
         template = None if pool.closing else self._template(pool, settings, now)

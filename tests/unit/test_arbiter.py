@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from supervisor.domain.arbiter import arbitrate
-from supervisor.domain.memory import MACHINE, Crew, Demand, Grant, Need, Patience, Template, Trial
+from supervisor.domain.memory import MACHINE, CodeTrial, Crew, Demand, Grant, Need, Patience, Template
 from supervisor.domain.residency import Residency
 
 PATIENCE = Patience(min_residency=30.0, max_wait=60.0)
@@ -285,17 +285,17 @@ def test_new_code_is_loaded_without_a_worker_only_where_there_is_room() -> None:
     asleep = demand("tag", wanted=0, need=5, template=50, untried=True)
     old = {"tag": Template(50, kept=50)}
 
-    assert decide(asleep, idle("caption"))["tag"].trial is Trial.NOW
-    assert decide(asleep, idle("caption", need=90))["tag"].trial is Trial.NEVER
-    assert decide(asleep, demand("caption", 1, need=90, leaving=1, wanted=0))["tag"].trial is Trial.LATER
-    assert decide(asleep, idle("caption", need=40), templates=old)["tag"].trial is Trial.INSTEAD
-    assert decide(asleep, idle("caption", need=90), templates=old)["tag"].trial is Trial.NEVER
+    assert decide(asleep, idle("caption"))["tag"].trial is CodeTrial.NOW
+    assert decide(asleep, idle("caption", need=90))["tag"].trial is CodeTrial.NEVER
+    assert decide(asleep, demand("caption", 1, need=90, leaving=1, wanted=0))["tag"].trial is CodeTrial.LATER
+    assert decide(asleep, idle("caption", need=40), templates=old)["tag"].trial is CodeTrial.INSTEAD
+    assert decide(asleep, idle("caption", need=90), templates=old)["tag"].trial is CodeTrial.NEVER
     tried = demand("embed", wanted=0, need=5, template=50)
     found = decide(asleep, tried, idle("caption", need=75), templates={"embed": Template(50)})
     assert found["embed"].unloaded
-    assert found["tag"].trial is Trial.LATER
+    assert found["tag"].trial is CodeTrial.LATER
     held_back = asleep._replace(wanted=1)
-    assert decide(idle("caption", need=75), held_back, templates=old)["tag"].trial is Trial.NEVER
+    assert decide(idle("caption", need=75), held_back, templates=old)["tag"].trial is CodeTrial.NEVER
 
 
 def test_a_successor_starts_first_if_there_is_room_and_else_after_its_predecessor() -> None:
