@@ -240,10 +240,9 @@ class Watcher:
 
     def _present(self) -> list[Listener]:
         listeners = self._listeners.copy()
-        for listener in listeners:
-            if listener.gone:
-                self._listeners.discard(listener)
-        return [listener for listener in listeners if not listener.gone]
+        gone = {listener for listener in listeners if listener.gone}
+        self._listeners.difference_update(gone)
+        return [listener for listener in listeners if listener not in gone]
 
     def close(self) -> None:
         """Close what is open, unless somebody still listens."""

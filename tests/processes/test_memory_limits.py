@@ -24,6 +24,15 @@ class Large:
         record("start", ctx); record("end", ctx)
         return os.getpid()
 """
+BUDGETED = """
+[pools.large]
+handler = "jobs:Large"
+min_workers = 0
+max_workers = 4
+scale_down_delay = "0s"
+memory_budget = "260MiB"
+options = { mib = 100 }
+"""
 SERVE = "import sys; sys.path.insert(0, '.')\nfrom job_handler import serve\nfrom jobs import Large\nserve(Large)\n"
 
 
@@ -63,18 +72,7 @@ def scaled(site: Site) -> list[tuple[int, str]]:
 
 
 def test_a_budget_is_kept_from_the_first_worker_on_and_the_size_is_remembered(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [pools.large]
-        handler = "jobs:Large"
-        min_workers = 0
-        max_workers = 4
-        scale_down_delay = "0s"
-        memory_budget = "260MiB"
-        options = { mib = 100 }
-        """,
-        LARGE,
-    )
+    site = make_site(BUDGETED, LARGE)
     supervisor = site.start()
 
     def work() -> list[tuple[int, str]]:
@@ -102,17 +100,8 @@ def test_a_budget_is_kept_from_the_first_worker_on_and_the_size_is_remembered(ma
 
 
 def test_workers_that_leave_are_none_to_measure(make_site: MakeSite) -> None:
-    config = """
-        [pools.large]
-        handler = "jobs:Large"
-        min_workers = 0
-        max_workers = 4
-        scale_down_delay = "0s"
-        memory_budget = "260MiB"
-        options = { mib = 100 }
-        """
     slow_to_leave = LARGE + "    def teardown(self, ctx): import time; time.sleep(3)\n"
-    site = make_site(config, slow_to_leave)
+    site = make_site(BUDGETED, slow_to_leave)
     supervisor = site.start()
     for job in site.queue.enqueue_many("large", [{}] * 40):
         site.done(job)
