@@ -22,7 +22,8 @@ class Output(threading.Thread):
     """Reads continuously, so that a program never blocks on its output.
 
     Calls `ended` when the program has ended, between jobs, too. Ends with the last writer of the pipe. `keep`
-    receives everything that a job prints.
+    receives everything that a job prints, from `begin` to `settle`: what comes between two jobs belongs to none, also
+    if it is read when the worker already counts the next one as running.
     """
 
     def __init__(self, pipe: int, pidfd: int, ended: Callable[[], None], keep: Callable[[bytes], None]) -> None:
@@ -35,6 +36,7 @@ class Output(threading.Thread):
         self._tail = b""
         self._read_so_far = 0
         self._begins_at = 0  # the byte at which the job's own output starts
+        self._of_job = False
         self._passed = 0
         self._left_out = 0
 
@@ -43,6 +45,7 @@ class Output(threading.Thread):
         with self._lock:
             self._tail = b""
             self._begins_at = self._printed()
+            self._of_job = True
             self._passed, left_out, self._left_out = 0, self._left_out, 0
         if left_out:
             _pass_on(f"[{left_out} more bytes of the program's output were left out]\n".encode())
@@ -54,12 +57,13 @@ class Output(threading.Thread):
             return self._tail.decode("utf-8", "replace") or None
 
     def settle(self) -> None:
-        """Wait until what has been printed so far is kept. Later output is not waited for."""
+        """A job has ended: wait until what has been printed so far is kept. What comes later is not its."""
         with self._lock:
             printed = self._printed()
         deadline = time.monotonic() + _SETTLING
         while self._read_so_far < printed and self.is_alive() and time.monotonic() < deadline:
             time.sleep(0.0005)
+        self._of_job = False
 
     def _printed(self) -> int:
         return self._read_so_far + (unread(self._pipe) if self.is_alive() else 0)
@@ -85,7 +89,8 @@ class Output(threading.Thread):
             data = os.read(self._pipe, 65536)
             own = data[max(0, self._begins_at - self._read_so_far) :]
             self._tail = (self._tail + own)[-TAIL_BYTES:]
-            self._keep(own)
+            if self._of_job:
+                self._keep(own)
             self._read_so_far += len(data)
             allowed = data[: max(0, PASSED_ON - self._passed)]
             self._passed += len(allowed)
