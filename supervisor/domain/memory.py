@@ -10,6 +10,10 @@ MACHINE = ""
 """The machine's own memory among the budgets; the others are those of devices."""
 
 
+FAR_OVER = 1.1
+"""Times max_memory. A worker that uses more leaves before its successor is ready."""
+
+
 class Patience(NamedTuple):
     """Seconds: how long a pool keeps its memory at least, and how long another one's oldest job waits at most."""
 

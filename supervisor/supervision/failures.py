@@ -20,6 +20,7 @@ OVER_MEMORY = "over max_memory"
 STALE = {
     RecycleReason.OLD: "near max_jobs_per_worker",
     RecycleReason.LARGE: OVER_MEMORY,
+    RecycleReason.FAR_LARGE: OVER_MEMORY,
     RecycleReason.LEAKY: "too many files left open by its jobs",
     RecycleReason.CHANGED: "its process was changed by a job",
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
-from supervisor.domain.memory import Grant
+from supervisor.domain.memory import FAR_OVER, Grant
 from supervisor.domain.new_code import new_code_failed
 from supervisor.domain.recent_peak import RecentPeak
 from supervisor.domain.residency import Residency
@@ -20,9 +20,7 @@ from supervisor.supervision.failures import CAUTIOUS, STALE, Failures
 from supervisor.supervision.pool_workers import PoolWorkers, is_idle
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel
-from supervisor.system.slot import State
-
-_FAR_OVER = 1.1  # times max_memory; then a worker leaves before its successor is ready
+from supervisor.system.slot import RecycleReason, State
 
 
 @dataclass(slots=True)
@@ -139,14 +137,19 @@ class Pool:
         stale = self.workers.stale()
         if not stale and not any(found):
             return []
-        limit = self.settings.max_memory
-        far_over = [w for w in stale if limit is not None and w.memory.unique > limit * _FAR_OVER]
+        far_over = [worker for worker in stale if self._is_far_over(worker)]
         youngest = sorted(self.workers.candidates(self.target), key=lambda worker: -worker.asked_at)
         idle = [worker for worker in youngest if is_idle(worker)]
         largest = sorted(youngest, key=lambda worker: (not is_idle(worker), -worker.memory.unique))
         anyone = largest if self.fixed is None else [*idle, *(w for w in youngest if w not in idle)]
         chosen = [*far_over, *stale[: found.stale], *idle[: found.idle], *anyone[: found.anyone]]
         return list(dict.fromkeys(chosen))
+
+    def _is_far_over(self, worker: WorkerProcess) -> bool:
+        """As measured with a tick, or by itself after a job: it may grow by much between two ticks."""
+        limit = self.settings.max_memory
+        measured = limit is not None and worker.memory.unique > limit * FAR_OVER
+        return measured or worker.slot.read().recycle_reason is RecycleReason.FAR_LARGE
 
     def _evicted(self, grant: Grant) -> list[WorkerProcess]:
         """Those for which there is no memory: on each device, stale ones, spares, idle ones, the youngest first."""

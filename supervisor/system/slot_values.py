@@ -40,6 +40,7 @@ class RecycleReason(IntEnum):
     LARGE = 2  # over max_memory
     LEAKY = 3  # many descriptors stay open after its jobs
     CHANGED = 4  # a handler has changed its process in a way that cannot be undone
+    FAR_LARGE = 5  # so far over max_memory that it cannot wait for its successor
 
 
 class Cancel(IntEnum):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
+from supervisor.domain.memory import FAR_OVER
 from supervisor.system import kernel
+from supervisor.system.slot_values import RecycleReason
 
 _SLOW = 0.005  # seconds: after jobs that took this long, a check costs little
 _EVERY = 0.1  # seconds between checks after quicker ones
@@ -20,6 +22,7 @@ class MemoryWatch:
         self._limit = limit
         self._looked = self._measured = 0.0
         self._unsuspicious = limit or 0  # bytes resident up to which the limit cannot have been reached
+        self.reason = RecycleReason.LARGE  # once it is beyond the limit
 
     def beyond_limit(self, began: float, now: float) -> bool:
         """Whether to ask for a successor, after jobs that ran between these monotonic seconds."""
@@ -32,4 +35,6 @@ class MemoryWatch:
         self._measured = now
         left = self._limit - kernel.memory_of_family(os.getpid())
         self._unsuspicious = resident + left
+        if self._limit - left > self._limit * FAR_OVER:
+            self.reason = RecycleReason.FAR_LARGE
         return left < 0

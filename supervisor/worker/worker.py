@@ -266,7 +266,7 @@ class Worker:
         if runner.done >= self.pool.max_jobs_per_worker * _EARLY_NOTICE:
             fitness.request_recycle(RecycleReason.OLD)
         elif self._growth.beyond_limit(began, now):
-            fitness.request_recycle(RecycleReason.LARGE)
+            fitness.request_recycle(self._growth.reason)
         if fitness.due(runner.done, now):
             fitness.look(runner.done)
 

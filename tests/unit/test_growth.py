@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.system import kernel
+from supervisor.system.slot_values import RecycleReason
 from supervisor.worker.memory_watch import MemoryWatch
 
 MIB = 1 << 20
@@ -69,3 +70,13 @@ def test_quick_jobs_are_not_held_up(memory: Memory) -> None:
     for number in range(100):
         growth.beyond_limit(10.0 + number / 1000, 10.0 + (number + 1) / 1000)
     assert memory.looks == ["quick"]
+
+
+def test_it_says_when_it_is_so_far_beyond_that_it_cannot_wait_for_a_successor(memory: Memory) -> None:
+    growth = MemoryWatch(100 * MIB)
+    memory.resident = memory.unique = 105
+    assert growth.beyond_limit(0.0, 10.0)
+    assert growth.reason is RecycleReason.LARGE
+    memory.resident = memory.unique = 111
+    assert growth.beyond_limit(10.0, 10.1)
+    assert growth.reason is RecycleReason.FAR_LARGE

@@ -281,7 +281,7 @@ class ConcurrentLoop:
         if self.done >= self.pool.max_jobs_per_worker * _EARLY_NOTICE:
             self.fitness.request_recycle(RecycleReason.OLD)
         elif self._growth.beyond_limit(now := monotonic(), now):
-            self.fitness.request_recycle(RecycleReason.LARGE)
+            self.fitness.request_recycle(self._growth.reason)
 
     def _check_when_idle(self) -> None:
         """The process is checked while no job runs: what differs then belongs to none."""
