@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Collection, Iterable
 
 from supervisor.supervision.worker_process import WorkerProcess
-from supervisor.system import kernel
+from supervisor.system import kernel, signals
+from supervisor.system.child import Program
 from supervisor.telemetry import events
 
 _PROGRAM = "nvidia-smi"
@@ -23,12 +23,15 @@ _MIB = 1 << 20
 
 
 class DeviceMeter:
-    """Runs the program only while a device with a budget is used. `broken`: it cannot be run."""
+    """Runs the program only while a device with a budget is used. `broken`: it gives no answer, or one that cannot be
+    right. It is tried again, as often as one that works.
+    """
 
     def __init__(self) -> None:
         self.broken = False
-        self._running: subprocess.Popen[bytes] | None = None
+        self._running: Program | None = None
         self._again = False
+        self._has_failed = False
         self._asked_at = -_EVERY
         self._asked_for: set[str] = set()  # incarnations of workers that had been set up
 
@@ -41,27 +44,30 @@ class DeviceMeter:
         if self._running is not None and now - self._asked_at > _PATIENCE:
             self._running.kill()
         due = self._again or (busy and now - self._asked_at >= _EVERY)
-        if due and self._running is None and not self.broken:
+        if due and self._running is None:
             self._again, self._asked_at = False, now
             self._asked_for = {worker.incarnation for worker in workers if worker.is_ready}
             self._start()
 
     def take(self, workers: Iterable[WorkerProcess]) -> list[WorkerProcess]:
         """Note the answer, if it has come, in the workers for which it was asked, and return these."""
-        process = self._running
-        if process is None or process.poll() is None:  # whoever reaps it first, its end is seen
+        program = self._running
+        if program is None or program.status is None:
             return []
-        assert process.stdout is not None
-        with process.stdout as pipe:
-            answer = pipe.read() or b""
         self._running = None
-        used = parsed(answer)
-        ready = [worker for worker in workers if worker.incarnation in self._asked_for and worker.device is not None]
-        for worker in ready:
+        used = parsed(program.output())
+        if program.status != 0:
+            self._failed(program.status)
+            return []
+        self._has_failed = False
+        measured = [worker for worker in workers if worker.incarnation in self._asked_for and _is_told(worker)]
+        for worker in measured:
             worker.memory.on_device = sum(used.get(member, 0) for member in kernel.family(worker.pid))
-        if ready and not any(worker.memory.on_device for worker in ready):
+        if any(worker.memory.on_device for worker in measured):
+            self.broken = False
+        elif any(worker.slot.read().done for worker in measured):  # before its first job, a model may not be loaded
             self._give_up("it names none of the workers")
-        return ready
+        return measured
 
     def _start(self) -> None:
         program = shutil.which(_PROGRAM)
@@ -69,19 +75,32 @@ class DeviceMeter:
             self._give_up("it is not installed")
             return
         try:
-            self._running = subprocess.Popen(
-                (program, *_QUERY), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
+            self._running = Program((program, *_QUERY))
         except OSError as error:
             self._give_up(os.strerror(error.errno or 0))
-            return
-        assert self._running.stdout is not None
-        os.set_blocking(self._running.stdout.fileno(), False)
+
+    def _failed(self, status: int) -> None:
+        """Part of an answer is none: who is missing there may use the device. It is tried once more at once."""
+        if self._has_failed:
+            ended = f"was ended by {signals.name_of(-status)}" if status < 0 else f"ended with exit code {status}"
+            self._give_up(f"it {ended}")
+        else:
+            self._has_failed = self._again = True
 
     def _give_up(self, why: str) -> None:
+        if self.broken:
+            return
         self.broken = True
         hint = "the budgets of [devices] are not kept; in a container, it may not see the processes"
         events(process="supervisor").warning("devices_unmeasured", program=_PROGRAM, problem=why, hint=hint)
+
+
+def _is_told(worker: WorkerProcess) -> bool:
+    """Whether the absence of a worker from an answer that was asked for when it was ready means that it uses nothing.
+
+    A process that is ending frees its memory before it frees what it has on a device.
+    """
+    return worker.device is not None and kernel.resident_of_family(worker.pid) > 0
 
 
 def parsed(answer: bytes) -> dict[int, int]:

@@ -13,7 +13,6 @@ from supervisor.supervision import exit_reason
 from supervisor.supervision.exit_reason import Circumstances, explain
 from supervisor.supervision.maintainer_client import MaintainerClient
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.supervision.template_process import TemplateProcess
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_process import WorkerProcess
@@ -34,7 +33,6 @@ class Ends:
     templates: Templates
     reactor: Reactor
     maintainer: MaintainerClient
-    supervised: tuple[SupervisedProcess, ...]
     finished_jobs: int = 0  # by workers that have ended
 
     def __post_init__(self) -> None:
@@ -196,10 +194,10 @@ class Ends:
 
     def _kill_orphans(self) -> None:
         """Kill processes started by the workers of a dead template: they become our children one after another."""
-        ours = {process.pid for process in self.supervised} | {worker.pid for worker in self.pools.workers()}
-        ours.update(self.templates.pids())
-        for pid in set(kernel.children(os.getpid()) or ()) - ours - self._inherited:
-            ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child
+        spared = self._inherited | {worker.pid for worker in self.pools.workers()}
+        for pid in set(kernel.children(os.getpid()) or ()) - spared:
+            if not child.is_ours(pid):
+                ending.signal_child(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
 
 
 def _died_of_set_up(template: TemplateProcess, workers: list[WorkerProcess]) -> bool:

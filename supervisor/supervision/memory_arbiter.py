@@ -114,7 +114,9 @@ class MemoryArbiter:
         current = [t for t in self._templates if not (t.superseded or t.retired)]  # one from before a reload may differ
         shared = max((t.memory for t in current if self._image_of(t.spec.pools) == image), default=0)
         known = self._sizes.of(pool.settings)
-        on_device = pool.size_on_device.value if pool.size_on_device is not None else 0
+        on_device = known.device if known else 0
+        if pool.size_on_device is not None:
+            on_device = pool.size_on_device.value
         worker = pool.size_of_worker.value
         if known is not None and not pool.size_has_settled:
             worker = max(worker, known.worker)

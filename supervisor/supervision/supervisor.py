@@ -87,8 +87,7 @@ class Supervisor:
         self._outputs = Outputs(
             self._reactor, self._outlet, lambda: [w.output for w in self._pools.workers() if w.output]
         )
-        supervised = (self._maintainer, self._admin)
-        self._ends = Ends(self._pools, self._templates, self._reactor, self._client, supervised)
+        self._ends = Ends(self._pools, self._templates, self._reactor, self._client)
         self._staffing = Staffing(self._pools, self._templates, slots, self._outputs, self._ends, self._reactor)
         self._arbiter = MemoryArbiter(
             self._pools,

@@ -6,8 +6,9 @@ import contextlib
 import gc
 import os
 import signal
+import subprocess
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from supervisor.system import failpoints, lifeline, signals, standard
@@ -16,6 +17,43 @@ from supervisor.system.kernel import die_with_parent, open_descriptors
 
 STANDARD = (0, 1, 2)
 _LAST_WORDS = 5.0  # seconds to send what a child has queued, before it exits
+
+_started: dict[int, Program | None] = {}  # our children by pid, until `reap` finds their end; adopted ones are not here
+
+
+class Program:
+    """A program that is run beside other work, for its output. `status` is its exit code, or minus the number of the
+    signal that ended it; None until `reap` has found its end. Raises OSError if it cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        _started[self._process.pid] = self
+
+    @property
+    def status(self) -> int | None:
+        return self._process.returncode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def ended(self, status: int) -> None:
+        """Not for Popen to find out: it takes the end of what another has reaped for success."""
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+
+    def output(self) -> bytes:
+        """What it wrote, after its end; without waiting for others that have its output open."""
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+        with self._process.stdout as pipe:
+            return pipe.read() or b""
+
+
+def is_ours(pid: int) -> bool:
+    """Whether this child was started here. Others have been adopted: their parent has ended."""
+    return pid in _started
 
 
 def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int, int]:
@@ -37,6 +75,7 @@ def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int
             failpoints.reach(f"fork_{role}.child")
             failpoints.become(role)
             _become_child(run, kept, parent, role)
+        _started[pid] = None
         failpoints.reach(f"fork_{role}")
         return pid, _open_pidfd(pid)
     finally:
@@ -71,6 +110,9 @@ def reap() -> Iterator[tuple[int, int, int]]:
             return
         if pid == 0:
             return
+        program = _started.pop(pid, None)
+        if program is not None:
+            program.ended(status)
         yield pid, status, usage.ru_maxrss * 1024
 
 
@@ -81,12 +123,14 @@ def _open_pidfd(pid: int) -> int:
     except OSError:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+        _started.pop(pid, None)
         raise
 
 
 def _become_child(run: Callable[[], int], kept: set[int], parent: int, role: str) -> NoReturn:
     code = 1
     try:
+        _started.clear()
         os.setsid()
         die_with_parent(parent)
         signal.set_wakeup_fd(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -364,7 +365,7 @@ class TestOnDevices:
         def known() -> set[tuple[int, int]]:
             """MiB of each model, in tens, and on its device."""
             found = json.loads(sizes(site).read_text())["pools"].values() if sizes(site).exists() else ()
-            return {(one["worker"] // (10 * MIB), one["device"] // MIB) for one in found}
+            return {(round(one["worker"] / (10 * MIB)), one["device"] // MIB) for one in found}
 
         def learnt(condition: Callable[[], bool]) -> bool:
             """A worker that leaves before the program has answered is not measured."""
@@ -384,6 +385,27 @@ class TestOnDevices:
         code.write_text(code.read_text().replace("60", "1").replace("ctx.options['on_device']", "3000"))
         assert site.command("reload", "--wait", "--timeout", "30s").returncode == 0
         wait_for(lambda: learnt(lambda: known() == {(before, 3000)}), "the smaller ones", 60)
+
+    def test_the_death_of_a_template_makes_no_model_small(self, site: Site) -> None:
+        """What its workers left behind is killed then, but not the program that is measuring."""
+        program = site.folder / "bin" / "nvidia-smi"
+        program.write_text(program.read_text().replace("#!/bin/sh", "#!/bin/sh\nsleep 0.3"))
+        supervisor = self.start(site)
+        settled(site, [site.queue.enqueue(name) for name in POOLS])
+
+        for _ in range(3):
+            for name in POOLS:
+                job = site.queue.enqueue(name)
+                wait_for(lambda job=job: site.job(job).status == "done", "it to be done", 60)
+                for pid in site.supervisor_status(supervisor)["templates"]:
+                    with contextlib.suppress(ProcessLookupError):
+                        kill(pid)
+        for name in POOLS:
+            site.done(site.queue.enqueue(name), 60)
+
+        found = json.loads(sizes(site).read_text())["pools"].values()
+        assert {one["device"] // MIB for one in found} == {6000}
+        assert not site.event("devices_unmeasured")
 
     def test_without_the_program_the_budget_is_told_as_not_kept(self, site: Site) -> None:
         site.start(env={**os.environ, "PATH": "/nowhere"})
