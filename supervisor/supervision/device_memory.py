@@ -20,6 +20,7 @@ _QUERY = ("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits
 _EVERY = 10.0  # seconds between two looks at devices with busy workers
 _PATIENCE = 20.0  # seconds for an answer
 _MIB = 1 << 20
+_DIGITS = 12  # of a number that can be right
 
 
 class DeviceMeter:
@@ -42,7 +43,8 @@ class DeviceMeter:
     def repeat(self, workers: Iterable[WorkerProcess], now: float, *, busy: bool) -> None:
         """Start the program if it is time to, for these workers; `busy`: some may have grown."""
         if self._running is not None and now - self._asked_at > _PATIENCE:
-            self._running.kill()
+            self._running.kill()  # one that hangs in a driver does not end by that
+            self._give_up(f"it gave no answer within {_PATIENCE:g} s")
         due = self._again or (busy and now - self._asked_at >= _EVERY)
         if due and self._running is None:
             self._again, self._asked_at = False, now
@@ -108,6 +110,6 @@ def parsed(answer: bytes) -> dict[int, int]:
     found: dict[int, int] = {}
     for line in answer.decode("utf-8", "replace").splitlines():
         pid, _, used = (part.strip() for part in line.partition(","))
-        if pid.isdecimal() and used.isdecimal():
+        if pid.isdecimal() and used.isdecimal() and max(len(pid), len(used)) <= _DIGITS:
             found[int(pid)] = found.get(int(pid), 0) + int(used) * _MIB
     return found

@@ -115,6 +115,24 @@ def test_a_program_that_fails_again_is_told_once_and_tried_again(smi: Smi, capsy
     assert not smi.meter.broken
 
 
+def test_a_program_that_hangs_does_not_hold_up_the_pools(smi: Smi, capsys: pytest.CaptureFixture[str]) -> None:
+    """It may hang in a driver, where even SIGKILL does not end it."""
+    one = worker()
+    smi.will("kill -STOP $$")
+    smi.meter.look({"0"})
+    for smi.now in (0.0, 19.0, 21.0):
+        assert not smi.meter.broken
+        smi.meter.repeat([one], smi.now, busy=False)
+    assert smi.meter.broken
+    assert "it gave no answer within 20 s" in "".join(capsys.readouterr())
+
+    assert smi.answer(one) == []
+    smi.will(f"echo '{one.pid}, 5'")
+    smi.meter.repeat([one], smi.now, busy=False)
+    assert smi.answer(one) == [one]
+    assert not smi.meter.broken
+
+
 def test_a_worker_that_has_ended_meanwhile_is_not_measured_as_small(smi: Smi, sleeper: int) -> None:
     living, dying = worker(), worker(sleeper)
     smi.will(f"kill -9 {sleeper}; echo '{living.pid}, 6000'")

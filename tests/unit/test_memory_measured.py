@@ -97,6 +97,7 @@ def test_what_a_process_shares_with_its_children_counts_once_and_without_what_is
 
 
 def test_lines_of_nvidia_smi_that_have_no_number_are_left_out() -> None:
+    assert parsed(b"1, " + b"9" * 5000) == {}
     assert parsed(b"12, 6000\n12, 1\n13, [N/A]\n\nNo devices were found\n14, 0\n") == {12: 6001 << 20, 14: 0}
 
 
