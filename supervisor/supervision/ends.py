@@ -197,7 +197,7 @@ class Ends:
         spared = self._inherited | {worker.pid for worker in self.pools.workers()}
         for pid in set(kernel.children(os.getpid()) or ()) - spared:
             if not child.is_ours(pid):
-                ending.signal_child(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+                ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child
 
 
 def _died_of_set_up(template: TemplateProcess, workers: list[WorkerProcess]) -> bool:

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
-from supervisor.system import failpoints, lifeline, signals, standard
+from supervisor.system import ending, failpoints, lifeline, signals, standard
 from supervisor.system.channel import Channel
 from supervisor.system.kernel import die_with_parent, open_descriptors
 
@@ -37,7 +37,8 @@ class Program:
         return self._process.returncode
 
     def kill(self) -> None:
-        self._process.kill()
+        if self.status is None:  # Popen would reap it
+            ending.signal_child(self._process.pid, signal.SIGKILL)
 
     def ended(self, status: int) -> None:
         """Not for Popen to find out: it takes the end of what another has reaped for success."""
