@@ -12,6 +12,7 @@ from supervisor.maintenance.deaths import DeathReport
 from supervisor.supervision import exit_reason
 from supervisor.supervision.exit_reason import Circumstances, explain
 from supervisor.supervision.maintainer_client import MaintainerClient
+from supervisor.supervision.pool import look_at
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.template_process import TemplateProcess
 from supervisor.supervision.templates import Templates
@@ -97,6 +98,7 @@ class Ends:
             self._kill_orphans()
 
     def _report(self, worker: WorkerProcess, now: float) -> None:
+        self._last_look(worker, now)
         pool, slot, settings = self.pools[worker.pool], worker.slot.read(), worker.settings
         known = Circumstances(
             worker.status,
@@ -137,6 +139,11 @@ class Ends:
             job=None if ended.reason == exit_reason.HELD_DATABASE and ended.batch > 1 else job or None,
         )
 
+    def _last_look(self, worker: WorkerProcess, now: float) -> None:
+        """It may have been set up, and have worked, since the scoreboard was last read."""
+        if look_at(self.pools[worker.pool], worker, now):
+            self.templates.prove(worker)
+
     def _forget(self, worker: WorkerProcess) -> None:
         pool = self.pools[worker.pool]
         del pool.workers[worker.incarnation]
@@ -160,6 +167,8 @@ class Ends:
             for dead in [dead for dead, its in pool.workers.unswept.items() if its is template]:
                 del pool.workers.unswept[dead]
         orphaned = [worker for worker in self.pools.workers() if worker.template is template]
+        for worker in orphaned:
+            self._last_look(worker, now)
         if orphaned or not (template.retired or template.why_broken):
             self._log.error("template_died", pid=template.pid, workers=len(orphaned))
         accused = self._accused(template, orphaned, now)

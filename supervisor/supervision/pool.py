@@ -226,29 +226,8 @@ class Pool:
         return decision
 
     def notice_progress(self, now: float) -> list[WorkerProcess]:
-        """Check which workers have committed jobs and which must be recycled. Returns those that have become ready."""
-        ready = []
-        for worker in self.workers.living():
-            slot = worker.slot.read()
-            if worker.notice_ready(slot):
-                ready.append(worker)
-                self._learn_ready(worker)
-            self.failures.committed(worker, slot.done - slot.unsettled, now, lost=slot.lost)
-            if worker.stale:
-                continue
-            if slot.recycle_reason:
-                worker.stale = STALE[slot.recycle_reason]
-            elif self.grant is None and self.failures.too_cautious(worker, now):
-                worker.stale = CAUTIOUS  # not where memory is scarce: nobody would work until its successor is ready
-        return ready
-
-    def _learn_ready(self, worker: WorkerProcess) -> None:
-        self.failures.ready(worker)
-        self.untried = self.untried and worker.template.superseded
-        self.passed_over = self.passed_over and worker.template.superseded
-        self.unproven = self.unproven and worker.template.superseded
-        if self.metered or self.settings.memory_budget is not None:
-            self.measure(worker)  # starting more workers depends on it
+        """Look at all workers. Returns those that have become ready."""
+        return [worker for worker in self.workers.living() if look_at(self, worker, now)]
 
     def measure(self, worker: WorkerProcess) -> None:
         """Measure the memory of a worker and the processes it has started."""
@@ -271,6 +250,31 @@ class Pool:
 
     def close(self) -> None:
         os.close(self.wake)
+
+
+def look_at(pool: Pool, worker: WorkerProcess, now: float) -> bool:
+    """Note what a worker has done since the last look; the last one is after its end. Returns whether it has become
+    ready.
+    """
+    slot = worker.slot.read()
+    became_ready = worker.notice_ready(slot)
+    if became_ready:
+        _learn_ready(pool, worker)
+    pool.failures.committed(worker, slot.done - slot.unsettled, now, lost=slot.lost)
+    if not worker.stale and slot.recycle_reason:
+        worker.stale = STALE[slot.recycle_reason]
+    elif not worker.stale and worker.living and pool.grant is None and pool.failures.too_cautious(worker, now):
+        worker.stale = CAUTIOUS  # not where memory is scarce: nobody would work until its successor is ready
+    return became_ready
+
+
+def _learn_ready(pool: Pool, worker: WorkerProcess) -> None:
+    pool.failures.ready(worker)
+    pool.untried = pool.untried and worker.template.superseded
+    pool.passed_over = pool.passed_over and worker.template.superseded
+    pool.unproven = pool.unproven and worker.template.superseded
+    if worker.running and (pool.metered or pool.settings.memory_budget is not None):
+        pool.measure(worker)  # starting more workers depends on it
 
 
 def is_typical(worker: WorkerProcess) -> bool:

@@ -67,6 +67,7 @@ class WorkerProcess:
     device: str | None = None
     cautious: bool = False
     stage: Stage = Stage.ASKED
+    was_ready: bool = False
     serving: bool = field(init=False)
     swept: bool = False
     pid: int = 0
@@ -131,13 +132,14 @@ class WorkerProcess:
             self.signal(9)
 
     def notice_ready(self, slot: Snapshot) -> bool:
-        """Check whether it has been set up since the last check; and whether it leaves by itself, after
-        max_jobs_per_worker for example.
+        """Check whether it has been set up since the last check, also if it has ended since then; and whether it leaves
+        by itself, after max_jobs_per_worker for example.
         """
         set_up = slot.state in (State.IDLE, State.BUSY, State.SPARE) or slot.ceased_at
-        became_ready = self.stage is Stage.FORKED and bool(set_up)
+        became_ready = not self.was_ready and self.stage in (Stage.FORKED, Stage.ENDED) and bool(set_up)
         if became_ready:
-            self.stage = Stage.READY
+            self.was_ready = True
+            self.stage = max(self.stage, Stage.READY)
         if slot.ceased_at and self.stage is Stage.READY:
             self.stage = Stage.DRAINING
         return became_ready

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from supervisor import Status
+from supervisor.system import kernel
 from tests.samples import sampled
 from tests.site_under_test import Site, kill, wait_for
 
@@ -137,6 +139,21 @@ def test_new_code_without_an_image_is_tried_in_each_worker(make_site: MakeSite) 
     assert site.job(job).status is Status.PENDING
     code(site, "cat", 3)
     assert site.done(job).result["version"] == 3
+
+
+def test_a_worker_that_dies_before_anybody_has_seen_it_ready_has_proved_its_code(make_site: MakeSite) -> None:
+    slow = JOBS.replace('note(payload["text"])', 'note(payload["text"]); __import__("time").sleep(0.3)')
+    site = make_site(POOL.format(size="workers = 1"), slow)
+    supervisor = site.start()
+    wait_for(lambda: calls(site, "canary"), "its canary")
+    supervisor.send_signal(signal.SIGSTOP)
+    [worker] = wait_for(lambda: [w for w in site.workers("model-") if w.state == 2], "an idle worker")
+    kill(worker.pid)
+    wait_for(lambda: kernel.start_ticks(worker.pid) is None, "its end")
+    supervisor.send_signal(signal.SIGCONT)
+
+    assert version(site) == 1
+    assert calls(site, "canary") == [worker.pid]
 
 
 def test_only_the_first_workers_with_new_code_run_the_canary(make_site: MakeSite) -> None:

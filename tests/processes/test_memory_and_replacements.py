@@ -187,10 +187,11 @@ def test_where_memory_is_scarce_a_reload_loads_the_models_of_sleeping_pools_one_
     wait_for(lambda: not any(workers(site, name) for name in names), "all to sleep")
     (site.folder / "set-ups").unlink()
 
-    assert site.command("reload", "--wait", "--timeout", "30s").returncode == 0
+    told = site.command("reload", "--wait", "--timeout", "30s")
+    assert told.returncode == 0
 
     times = sorted(tuple(map(float, line.split())) for line in (site.folder / "set-ups").read_text().splitlines())
-    assert len(times) == len(names)
+    assert len(times) == len(names), (told.stdout, told.stderr, (site.folder / "app.db-supervisor").exists())
     assert all(ended <= began for (_, ended), (began, _) in pairwise(times)), times
 
 
