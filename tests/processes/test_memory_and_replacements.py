@@ -184,7 +184,7 @@ def test_where_memory_is_scarce_a_reload_loads_the_models_of_sleeping_pools_one_
     site.start()
     for name in names:
         site.done(site.queue.enqueue(name, {}))
-    wait_for(lambda: not any(workers(site, name) for name in names), "all to sleep")
+    wait_for(lambda: not site.workers(), "all to sleep")
     (site.folder / "set-ups").unlink()
 
     told = site.command("reload", "--wait", "--timeout", "30s")
