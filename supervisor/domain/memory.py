@@ -9,9 +9,7 @@ from typing import NamedTuple
 MACHINE = ""
 """The machine's own memory among the budgets; the others are those of devices."""
 
-
-FAR_OVER = 1.1
-"""Times max_memory. A worker that uses more leaves before its successor is ready."""
+_FAR_OVER = 1.1  # times max_memory
 
 
 class Patience(NamedTuple):
@@ -111,6 +109,11 @@ class Grant(NamedTuple):
 
     def most_on(self, device: str) -> int:
         return self.keep[device] + self.start.get(device, 0)
+
+
+def is_far_over(used: int, limit: int) -> bool:
+    """Whether a worker is so far over max_memory that it leaves before its successor is ready."""
+    return used > limit * _FAR_OVER
 
 
 def by_resource(device: str, machine: float, on_device: float) -> dict[str, float]:

@@ -57,12 +57,13 @@ class DeviceMeter:
         if program is None or program.status is None:
             return []
         self._running = None
-        used = parsed(program.output())
+        answer = program.output()
         if program.status != 0:
             self._failed(program.status)
             return []
         self._has_failed = False
         measured = [worker for worker in workers if worker.incarnation in self._asked_for and _is_told(worker)]
+        used = parsed(answer)
         for worker in measured:
             worker.memory.on_device = sum(used.get(member, 0) for member in kernel.family(worker.pid))
         if any(worker.memory.on_device for worker in measured):

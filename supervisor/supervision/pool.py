@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
-from supervisor.domain.memory import FAR_OVER, Grant
+from supervisor.domain.memory import Grant, is_far_over
 from supervisor.domain.new_code import new_code_failed
 from supervisor.domain.recent_peak import RecentPeak
 from supervisor.domain.residency import Residency
@@ -148,7 +148,7 @@ class Pool:
     def _is_far_over(self, worker: WorkerProcess) -> bool:
         """As measured with a tick, or by itself after a job: it may grow by much between two ticks."""
         limit = self.settings.max_memory
-        measured = limit is not None and worker.memory.unique > limit * FAR_OVER
+        measured = limit is not None and is_far_over(worker.memory.unique, limit)
         return measured or worker.slot.read().recycle_reason is RecycleReason.FAR_LARGE
 
     def _evicted(self, grant: Grant) -> list[WorkerProcess]:
@@ -261,10 +261,11 @@ def look_at(pool: Pool, worker: WorkerProcess, now: float) -> bool:
     if became_ready:
         _learn_ready(pool, worker)
     pool.failures.committed(worker, slot.done - slot.unsettled, now, lost=slot.lost)
-    if not worker.stale and slot.recycle_reason:
-        worker.stale = STALE[slot.recycle_reason]
-    elif not worker.stale and worker.living and pool.grant is None and pool.failures.too_cautious(worker, now):
-        worker.stale = CAUTIOUS  # not where memory is scarce: nobody would work until its successor is ready
+    if not worker.stale:
+        if slot.recycle_reason:
+            worker.stale = STALE[slot.recycle_reason]
+        elif worker.living and pool.grant is None and pool.failures.too_cautious(worker, now):
+            worker.stale = CAUTIOUS  # not where memory is scarce: nobody would work until its successor is ready
     return became_ready
 
 

@@ -80,11 +80,7 @@ class TemplateProcess:
     @property
     def ending(self) -> str:
         """How it ended, as a suffix for a sentence; empty if unknown."""
-        if self.status is None:
-            return ""
-        if os.WIFSIGNALED(self.status):
-            return f" ({signals.name_of(os.WTERMSIG(self.status))})"
-        return f" (exit code {os.waitstatus_to_exitcode(self.status)})"
+        return "" if self.status is None else f" ({signals.ending(os.waitstatus_to_exitcode(self.status))})"
 
     def fileno(self) -> int:
         """The channel's descriptor, also after its end."""

@@ -1,4 +1,4 @@
-"""Fork a child: no signal lost, no descriptor leaked, and a pidfd before it could be reaped."""
+"""Start children. A fork loses no signal, leaks no descriptor, and has a pidfd before it could be reaped."""
 
 from __future__ import annotations
 
@@ -76,9 +76,10 @@ def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int
             failpoints.reach(f"fork_{role}.child")
             failpoints.become(role)
             _become_child(run, kept, parent, role)
-        _started[pid] = None
         failpoints.reach(f"fork_{role}")
-        return pid, _open_pidfd(pid)
+        pidfd = _open_pidfd(pid)
+        _started[pid] = None
+        return pid, pidfd
     finally:
         signals.unblock_all()
 
@@ -124,7 +125,6 @@ def _open_pidfd(pid: int) -> int:
     except OSError:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        _started.pop(pid, None)
         raise
 
 

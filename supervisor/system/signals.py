@@ -74,3 +74,8 @@ def name_of(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def ending(code: int) -> str:
+    """`exit code 3`, or the signal's name; of what Python calls the return code of a process."""
+    return f"exit code {code}" if code >= 0 else name_of(-code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from supervisor.domain.memory import FAR_OVER
+from supervisor.domain.memory import is_far_over
 from supervisor.system import kernel
 from supervisor.system.slot_values import RecycleReason
 
@@ -33,8 +33,9 @@ class MemoryWatch:
         if resident <= self._limit or (resident <= self._unsuspicious and now - self._measured < _CLOSELY):
             return False
         self._measured = now
-        left = self._limit - kernel.memory_of_family(os.getpid())
+        used = kernel.memory_of_family(os.getpid())
+        left = self._limit - used
         self._unsuspicious = resident + left
-        if self._limit - left > self._limit * FAR_OVER:
+        if is_far_over(used, self._limit):
             self.reason = RecycleReason.FAR_LARGE
         return left < 0

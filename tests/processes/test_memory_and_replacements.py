@@ -191,7 +191,7 @@ def test_where_memory_is_scarce_a_reload_loads_the_models_of_sleeping_pools_one_
     assert told.returncode == 0
 
     times = sorted(tuple(map(float, line.split())) for line in (site.folder / "set-ups").read_text().splitlines())
-    assert len(times) == len(names), (told.stdout, told.stderr, (site.folder / "app.db-supervisor").exists())
+    assert len(times) == len(names), told.stdout
     assert all(ended <= began for (_, ended), (began, _) in pairwise(times)), times
 
 

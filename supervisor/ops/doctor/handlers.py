@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from supervisor.config.settings import PoolSettings, Settings
 from supervisor.domain.duration import human
 from supervisor.domain.errors import ConfigError
 from supervisor.engine import missing_driver
+from supervisor.system import signals
 
 if TYPE_CHECKING:
     from supervisor.config.reader import Survey
@@ -130,6 +130,5 @@ def _environment(env: Mapping[str, str], database: str) -> dict[str, str]:
 
 
 def _died(handler: str, code: int, output: bytes) -> str:
-    how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
     said = " ".join(output.decode("utf-8", "replace").split())[-_TAIL:]
-    return f"importing {handler} ended the process ({how})" + (f": {said}" if said else "")
+    return f"importing {handler} ended the process ({signals.ending(code)})" + (f": {said}" if said else "")
