@@ -12,6 +12,7 @@ all done, 1 a job is not, 2 there is nothing to work on.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -60,13 +61,14 @@ def demonstrate(pictures: list[Path], rounds: int, url: str, folder: Path) -> in
     from rich.console import Console
 
     with Queue(url) as queue:
-        ids = demo.enqueue(queue, pictures)
-        for _ in range(rounds - 1):
-            demo.enqueue(queue, pictures)
-        total = queue.count()
-        say(f"{total} jobs for {len(pictures)} {demo.plural(len(pictures), 'picture')}, {rounds} times each")
         hosts = {name: start(name, url, folder) for name in ("one", "two")}
         try:
+            wait_for_workers(hosts, url)
+            ids = demo.enqueue(queue, pictures)
+            for _ in range(rounds - 1):
+                demo.enqueue(queue, pictures)
+            total = queue.count()
+            say(f"{total} jobs for {len(pictures)} {demo.plural(len(pictures), 'picture')}, {rounds} times each")
             say("two hosts work on them")
             wait_for(queue, hosts, total // 3)
             kill(hosts["two"])
@@ -94,16 +96,35 @@ def start(name: str, url: str, folder: Path) -> Process:
     return subprocess.Popen([*command, "-c", str(HERE / "supervisor.toml"), "--database", url], env=environment)
 
 
+def wait_for_workers(hosts: dict[str, Process], url: str) -> None:
+    """Until each host has a worker for each type, or the first would do all jobs while the other loads its models."""
+    command = [sys.executable, "-m", "supervisor", "status", "--json", "--database", url]
+    until = time.monotonic() + PATIENCE
+    while True:
+        told = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+        workers = json.loads(told.stdout)["workers"] if told.returncode == 0 else []
+        idle = {(worker["host"], worker["pool"]) for worker in workers if worker["state"] == "idle"}
+        if len(idle) == len(hosts) * len(demo.TYPES):
+            return
+        check(hosts, until, "the workers are not ready")
+        time.sleep(0.2)
+
+
 def wait_for(queue: Queue, hosts: dict[str, Process], count: int) -> None:
     """Until so many jobs have ended. Raises NothingToDo if a host ends by itself, or if it takes too long."""
     until = time.monotonic() + PATIENCE
     while sum(queue.count(status=status) for status in Status if status.finished) < count:
-        for name, host in hosts.items():
-            if host.poll() is not None:
-                raise demo.NothingToDo(f"host {name} has ended with exit code {host.returncode}")
-        if time.monotonic() > until:
-            raise demo.NothingToDo(f"the jobs have not ended within {PATIENCE:.0f} s")
+        check(hosts, until, "the jobs have not ended")
         time.sleep(0.05)
+
+
+def check(hosts: dict[str, Process], until: float, lacking: str) -> None:
+    """Raises NothingToDo if a host has ended by itself, or if it takes too long."""
+    for name, host in hosts.items():
+        if host.poll() is not None:
+            raise demo.NothingToDo(f"host {name} has ended with exit code {host.returncode}")
+    if time.monotonic() > until:
+        raise demo.NothingToDo(f"{lacking} within {PATIENCE:.0f} s")
 
 
 def kill(host: Process) -> None:
