@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 Misfire = Literal["once", "skip", "all"]
 
-GRACE = 60.0  # seconds that a job may be late and still count as on time
+GRACE = 60.0  # seconds that a job may be late and still count as on time, and that clocks may differ
 MOST = 100  # missed times that `misfire = "all"` makes up for, the latest ones
 _DAY = 86_400.0
 _MOST_LOOKED_AT = 20_000  # missed times that are counted: two weeks of minutes
@@ -56,11 +56,17 @@ class Firing(NamedTuple):
 
 
 def firing(schedule: Schedule, planned: float, now: float) -> Firing:
-    """What a schedule does whose next time was `planned`, at or before `now`.
+    """What a schedule does whose next time was `planned`.
 
     The latest time fires if it is at most GRACE late. For the missed ones, "once" fires one job for
     all, "all" one for each of the latest MOST, "skip" none.
+
+    A time to come stays, unless the schedule could not have named it by now, GRACE included: then the clock was set
+    back, and the next time is the one that comes after `now`.
     """
+    if planned > now:
+        too_late = planned > next(schedule.after(now + GRACE))
+        return Firing([], 0, next(schedule.after(now)) if too_late else planned)
     due = [planned]
     next_at = planned
     for next_at in schedule.after(planned):

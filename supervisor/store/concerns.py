@@ -136,6 +136,12 @@ class Backlog(Protocol):
     def due_groups(self, now: float) -> list[tuple[str, str, int]]:
         """(type, requires, priority) of due jobs, without duplicates; empty if there are too many to check."""
 
+    def bring_forward(self, now: float, written_after: float) -> int:
+        """Pending jobs whose rows were written after that time (Unix seconds), which is to come: the delay of one that
+        has been run counts from `now`, and one that was due when it was inserted is due. Those inserted for a later
+        time keep it. Returns how many were changed, a bounded number.
+        """
+
     def spooled(self, files: Iterable[SpooledFile]) -> dict[str, float | None]:
         """Those of these files that a job's payload names, by the name of the body, with the Unix time at which the job
         succeeded; None if it has not.

@@ -61,6 +61,28 @@ def test_making_up_for_missed_times_is_bounded() -> None:
     assert decision.next_at == pytest.approx(1_000_001.5)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "back", "expected"),
+    [
+        (every(600), 2 * HOUR, 600.0),
+        (cron("0 * * * *"), 2 * HOUR, 3600.0),
+        (every(600), GRACE - 1, None),  # hosts may differ by so much
+        (cron("0 * * * *"), GRACE - 1, None),
+        (cron("0 0 1 * *"), 2 * HOUR, None),  # it is the next time still
+    ],
+)
+def test_a_planned_time_that_no_rule_could_have_named_by_now_is_computed_anew(
+    schedule: Schedule, back: float, expected: float | None
+) -> None:
+    noon = at("2026-07-01 12:00")
+    planned = next(schedule.after(noon))
+
+    decision = firing(schedule, planned, noon - back)
+
+    assert (decision.times, decision.missed) == ([], 0)
+    assert decision.next_at == (planned if expected is None else noon - back + expected)
+
+
 def test_cron_is_read_in_its_time_zone() -> None:
     times = list(itertools.islice(cron("0 3 * * *", "Europe/Berlin").after(at("2026-07-01 12:00")), 2))
 

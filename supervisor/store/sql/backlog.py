@@ -12,7 +12,8 @@ from supervisor.domain.priority import at_least
 from supervisor.domain.settlement import Failure, Settlement
 from supervisor.domain.spool import SpooledFile
 from supervisor.store.base import Depth, JobSelector
-from supervisor.store.sql.connection import Connection, Row
+from supervisor.store.sql.connection import Connection, Row, Transaction
+from supervisor.store.sql.refused_rows import lock_jobs, one_by_one
 from supervisor.store.sql.rows import selected
 from supervisor.store.sql.settling import record
 
@@ -106,6 +107,22 @@ class SqlBacklog:
             for type_, requires, priority, first_at in self._connection.rows(self._queries.backlog)
             if isinstance(priority, int) and isinstance(first_at, (int, float)) and first_at <= now
         ]
+
+    def bring_forward(self, now: float, written_after: float) -> int:
+        which = {"now": now, "written_after": written_after, "limit": _MOST}
+        ids = [job_id for (job_id,) in self._connection.rows(self._queries.written_later, which)]
+
+        def change(raw: Transaction, ids: list[int]) -> int:
+            lock_jobs(self._queries, raw, ids)
+            return raw.execute(self._queries.bring_forward, which | {"ids": json.dumps(ids)}).rowcount
+
+        changed = 0
+        for some in (ids[at : at + _BOUND] for at in range(0, len(ids), _BOUND)):
+            done, refused = one_by_one(self._connection, [some], change)
+            changed += done
+            if refused:  # a constraint of the application's refuses one of them
+                changed += one_by_one(self._connection, [[job_id] for job_id in some], change)[0]
+        return changed
 
     def spooled(self, files: Iterable[SpooledFile]) -> dict[str, float | None]:
         rows = self._connection.rows(self._queries.spooled, {"files": json.dumps(list(files))})
