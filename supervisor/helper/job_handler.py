@@ -22,7 +22,6 @@ from __future__ import annotations
 import datetime
 import faulthandler
 import importlib
-import io
 import json
 import os
 import queue
@@ -50,6 +49,10 @@ LATE = 1.0  # seconds after bye in which a TERM may still be meant for the proce
 _ROOM = 64  # bytes reserved for the id, which is added to a line last
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)(ms|s|m|h|d)\s*")
+
+for _stream in (sys.stdout, sys.stderr):  # printing is never an error, and output is written before the program dies
+    if hasattr(_stream, "reconfigure"):
+        _stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 class Retry(Exception):
@@ -238,9 +241,6 @@ class _Server:
         self._together: Any = None
 
     def run(self) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(line_buffering=True)  # output must be written before the program dies
         self._listen()
         requests = self._link.requests()
         hello = next(requests, {})
