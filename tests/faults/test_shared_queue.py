@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from supervisor import Queue
+from supervisor.domain.errors import StoreError
 from tests.faults.test_promises import on_this_machine
 from tests.stopwatch import Stopwatch
 
@@ -127,6 +128,37 @@ def test_a_queue_can_be_given_to_another_process(tmp_path: Path, process_of: Any
     assert process.exitcode == 0
     assert queue.job(2).type == "child"
     assert pickle.loads(pickle.dumps(queue)).job(2).type == "child"
+
+
+@pytest.mark.fault(57)
+@pytest.mark.parametrize("mode", ["wal", "delete"])
+def test_a_child_that_was_forked_inside_a_transaction_is_told_so_at_once(tmp_path: Path, mode: str) -> None:
+    queue = Queue(f"sqlite:///{tmp_path}/jobs.db")
+    if mode == "wal":
+        queue.enqueue("tag")
+    context = multiprocessing.get_context("fork")
+    committed, (answer, told) = context.Event(), context.Pipe(duplex=False)
+
+    def enqueue() -> None:
+        committed.wait(30)
+        watch = Stopwatch()
+        with pytest.raises(StoreError) as error:
+            queue.enqueue("child")
+        told.send((str(error.value), watch.seconds()))
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as own:
+        own.execute("BEGIN IMMEDIATE")
+        own.execute("CREATE TABLE own (x)")
+        process = context.Process(target=enqueue)
+        process.start()
+        own.execute("COMMIT")
+        committed.set()
+        assert answer.poll(30)
+        said, took = answer.recv()
+        process.join(30)
+    assert "was forked while a transaction was open" in said
+    assert took < on_this_machine(1.0)
+    assert queue.enqueue("tag")
 
 
 @pytest.mark.fault(75)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from supervisor.domain.capability import covers, next_candidate
-from supervisor.domain.errors import StoreError
+from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.store.sql.connection import Row as Row
 from supervisor.store.sql.connection import RowRefused
 from supervisor.store.sqlite.driver_errors import (
@@ -28,11 +28,14 @@ from supervisor.store.sqlite.driver_errors import (
     translated,
 )
 from supervisor.store.sqlite.inserting import Inserter
+from supervisor.store.sqlite.locks import nobody_writes, reader
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.statements import QUERIES as QUERIES
 from supervisor.store.sqlite.writelock import WriteLock
+from supervisor.system import kernel
 
 _TURN = 0.003  # seconds per attempt while polling for the lock
+_LOOKS = 16  # in a row that find no holder of a lock that SQLite says is held; a writer may have just released it
 
 _CHECKPOINT_PAGES = 1000  # SQLite's own default
 _FAILPOINTS = "SUPERVISOR_FAILPOINTS"
@@ -81,7 +84,7 @@ class Connection:
     ) -> None:
         self.place = place
         self.unreadable: set[bytes] = set()  # requirements found by `groups` that are not UTF-8
-        self.patience = 0.0  # seconds for which a statement is retried while another program writes
+        self.polls = False  # a statement is retried while another program writes
         self.inserter = Inserter(self)
         self._generation = _generation
         self._raw = self._open(create, any_thread)
@@ -131,11 +134,32 @@ class Connection:
         # Rows come from any program: invalid UTF-8 must reach us as bytes, not as an exception.
         raw.text_factory = _text
         try:
-            _use_wal(raw)
-        except sqlite3.Error as error:
+            self._use_wal(raw)
+        except StoreError:
             raw.close()
-            raise translated(error, self.place.database) from None
+            raise
         return raw
+
+    def _use_wal(self, raw: sqlite3.Connection) -> None:
+        """Switch the file to write-ahead logging if necessary. SQLite does not wait for others here, so we do."""
+
+        def switch() -> None:
+            if raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                raw.execute("PRAGMA journal_mode = WAL").fetchone()
+
+        try:
+            self.insisting(switch, pause=0.005)
+        except StoreBusy:
+            pid = reader(self.place)
+            if pid is None:
+                raise
+            who = "another connection of this process" if pid == os.getpid() else "another process"
+            if pid not in (0, os.getpid()):
+                who = f"process {pid} ({kernel.command_of(pid)})"
+            raise StoreBusy(
+                f"{self.place.database}: {who} has a read transaction open, and the change to write-ahead logging has "
+                "to wait for its end"
+            ) from None
 
     def _make_private(self) -> None:
         """A new database is readable only by its owner; SQLite gives -wal and -shm the same mode."""
@@ -179,7 +203,7 @@ class Connection:
         with which a writer rarely gets a turn beside a program that writes one short transaction after the other.
         """
         self.raw.execute(f"PRAGMA busy_timeout = {_TURN * 1000:.0f}")
-        self.patience = BUSY_TIMEOUT
+        self.polls = True
 
     def version(self) -> int:
         """Changes whenever another connection has committed. Costs microseconds."""
@@ -192,20 +216,29 @@ class Connection:
         try:
             return raw.execute(sql, parameters).fetchall()
         except sqlite3.Error as error:
-            if self.patience and is_busy(error):
+            if self.polls and is_busy(error):
                 return self.insisting(lambda: raw.execute(sql, parameters).fetchall())
             raise translated(error, self.place.database) from None
 
-    def insisting(self, run: Callable[[], Answer]) -> Answer:
+    def insisting(self, run: Callable[[], Answer], pause: float = _TURN / 10) -> Answer:
         """Retry a statement that another writer blocked, for as long as SQLite would have tried."""
-        deadline = time.monotonic() + self.patience
+        deadline = time.monotonic() + BUSY_TIMEOUT
+        looks = 0
         while True:
             try:
                 return run()
             except sqlite3.Error as error:
                 if not is_busy(error) or time.monotonic() > deadline:
                     raise translated(error, self.place.database) from None
-            time.sleep(_TURN / 10)  # SQLite has usually waited; not for a deadlock
+            looks = looks + 1 if nobody_writes(self.place) else 0
+            if looks == _LOOKS:
+                # SQLite keeps a table of the locks of its process. A forked process has a copy, and nobody clears it.
+                raise StoreError(
+                    f"{self.place.database}: SQLite in this process considers it locked for ever, because the process "
+                    "was forked while a transaction was open; fork outside transactions, or start processes with "
+                    "multiprocessing's 'forkserver' or 'spawn'"
+                )
+            time.sleep(pause)  # SQLite has usually waited; not for a deadlock
 
     def row(self, sql: str, parameters: Any = ()) -> Row | None:
         rows = self.rows(sql, parameters)
@@ -283,7 +316,7 @@ class _Transaction:
         try:
             raw.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            if not self._connection.patience or not is_busy(error):
+            if not self._connection.polls or not is_busy(error):
                 raise
             self._connection.insisting(lambda: raw.in_transaction or raw.execute("BEGIN IMMEDIATE"))
 
@@ -357,15 +390,3 @@ def _next_kind(capabilities: str, requires: bytes) -> bytes:
         return next_candidate(capabilities, requires.decode()).encode()
     except UnicodeDecodeError:
         return requires + b"\0"
-
-
-def _use_wal(raw: sqlite3.Connection) -> None:
-    """Switch the file to write-ahead logging if necessary. SQLite does not wait for others here, so we do."""
-    deadline = time.monotonic() + BUSY_TIMEOUT
-    while raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        try:
-            raw.execute("PRAGMA journal_mode = WAL").fetchone()
-        except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)

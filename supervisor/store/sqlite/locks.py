@@ -1,7 +1,8 @@
 """Finds who holds SQLite's record locks, without taking them.
 
-Only for a process that has no SQLite connection to the file: the kernel drops all record locks of a process on a
-file when it closes any descriptor of it, and SQLite's are such locks.
+The kernel drops all record locks of a process on a file when it closes any descriptor of it, and SQLite's are such
+locks. So `database_holder`, which opens the files, is only for a process that has no SQLite connection to them; the
+other functions are for one that has, and ask through the descriptors that SQLite has open there.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from pathlib import Path
 
 from supervisor.store.base import DatabaseHolder
 from supervisor.store.sqlite.place import Place
-from supervisor.system.record_locks import holder_of
+from supervisor.system import kernel
+from supervisor.system.record_locks import any_holder_of, holder_of
 
 _WRITE_BYTE = 120  # of the -shm file: WAL_WRITE_LOCK
+_PENDING_BYTE = 0x40000000  # of the database; RESERVED is the next one, and then come the shared ones
 _SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # of the database: held for writing in the exclusive locking mode
 _INDEX_HEADER = 48  # bytes of the -shm file that every commit changes
 
@@ -37,6 +40,45 @@ def database_holder(place: Place) -> DatabaseHolder | None:
             continue
         finally:
             os.close(descriptor)
+    return None
+
+
+def nobody_writes(place: Place) -> bool:
+    """Whether no process, and no connection of this one, holds a lock that keeps writers out. False if unknown."""
+    log, database = _descriptor(Path(f"{place.database}-shm")), _descriptor(place.database)
+    if database is None:
+        return False
+    try:
+        if log is None:  # readers keep writers out, too
+            return any_holder_of(database, fcntl.F_WRLCK, _PENDING_BYTE, 2 + _SHARED_SIZE) is None
+        exclusive = any_holder_of(database, fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE)
+        return exclusive is None and any_holder_of(log, fcntl.F_WRLCK, _WRITE_BYTE, 1) is None
+    except OSError:
+        return False
+
+
+def reader(place: Place) -> int | None:
+    """A process, perhaps this one, with a read transaction on a database without a log; 0 if its pid is unknown. None if
+    a writer is there, too.
+    """
+    database = _descriptor(place.database)
+    try:
+        if database is None or any_holder_of(database, fcntl.F_WRLCK, _PENDING_BYTE, 2) is not None:
+            return None
+        return any_holder_of(database, fcntl.F_WRLCK, _SHARED_FIRST, _SHARED_SIZE)
+    except OSError:
+        return None
+
+
+def _descriptor(path: Path) -> int | None:
+    """One that this process has open on the file."""
+    try:
+        wanted = path.stat()
+        for number in kernel.open_descriptors():
+            if os.path.samestat(os.fstat(number), wanted):
+                return number
+    except OSError:  # another thread has closed it
+        pass
     return None
 
 

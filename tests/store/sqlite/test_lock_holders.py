@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
+from supervisor.domain.errors import StoreBusy
 from supervisor.store.base import Engine
+from supervisor.store.sqlite.locks import nobody_writes
+from supervisor.store.sqlite.place import Place
 from tests.store.kit import python, until
 
 HOLDER = """
@@ -78,3 +83,49 @@ def test_where_there_is_no_database_nobody_holds_it_and_nothing_is_made(engine: 
     assert watch.database_holder() is None
     assert watch.holder() is None
     assert not engine.database.folder.exists()
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_process_with_a_connection_sees_every_writer_and_keeps_its_own_locks(
+    engine: Engine, hold: Hold, elsewhere: bool
+) -> None:
+    engine.database.migrate()
+    place = Place(engine.database.file)
+    with closing(sqlite3.connect(place.database, isolation_level=None)) as own:
+        own.execute("SELECT * FROM jobs").fetchall()
+        assert nobody_writes(place)
+        if elsewhere:
+            hold("BEGIN IMMEDIATE")
+            assert not nobody_writes(place)
+            return
+        own.execute("BEGIN IMMEDIATE")
+        assert not nobody_writes(place)
+        script = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
+        tried = subprocess.run(python("-c", script, place.database), capture_output=True, text=True, check=False)
+        assert "database is locked" in tried.stderr
+        own.execute("COMMIT")
+        assert nobody_writes(place)
+
+
+@pytest.mark.parametrize(
+    ("where", "statement"),
+    [("in", "SELECT * FROM own"), ("elsewhere", "SELECT * FROM own"), ("elsewhere", "DELETE FROM own")],
+)
+def test_a_reader_of_a_file_without_a_log_is_named_because_the_change_to_a_log_waits_for_it(
+    engine: Engine, hold: Hold, where: str, statement: str
+) -> None:
+    with closing(sqlite3.connect(engine.database.file, isolation_level=None)) as own:
+        own.execute("CREATE TABLE own (x)")
+        own.execute("INSERT INTO own VALUES (1)")
+        if where == "elsewhere":
+            process = hold("BEGIN", statement)
+            who = f"process {process.pid} ({process.args[0]} "  # type: ignore[index]
+        else:
+            own.execute("BEGIN")
+            own.execute(statement).fetchall()
+            who = "another connection of this process"
+        with pytest.raises(StoreBusy) as error:
+            engine.database.migrate()
+    waits = "has a read transaction open, and the change to write-ahead logging has to wait for its end"
+    reads = statement.startswith("SELECT")
+    assert (who in str(error.value), waits in str(error.value)) == (reads, reads)
