@@ -203,7 +203,8 @@ def _pool(
     low, high = _workers(pool, report)
     _check_image(pool, report)
     retry, tasks = _retry(pool, report), pool.own.values.get("tasks", [])
-    declared = types.declared(pool.name, tasks, pool.own.values.get("types"), folder, report) if tasks else {}
+    path = _path(pool, folder, report)
+    declared = types.declared(pool.name, tasks, pool.own.values.get("types"), folder, path, report) if tasks else {}
     sources[pool.name] = declared
     names = tuple(declared) or tuple(pool.own.values.get("types", (pool.name,)))
     return PoolSettings(
@@ -223,11 +224,26 @@ def _pool(
         middleware=tuple(pool.get("middleware")),
         warmup=trial(pool.written("warmup"), names, pool.at(("warmup",)), report),
         canary=trial(pool.written("canary"), names, pool.at(("canary",)), report),
+        path=path,
         env=pool.laid_over("env"),
         options=pool.laid_over("options"),
         retry=retry,
         **{key: pool.get(key) for key in _AS_WRITTEN},
     )
+
+
+def _path(pool: Layers, folder: Path, report: Report) -> tuple[Path, ...]:
+    if pool.own.values.get("command"):
+        if "path" in pool.own.values:
+            report.add(pool.at(("path",)), "it applies to Python handlers; for a program, set PYTHONPATH in env")
+        return ()
+    written = pool.get("path")
+    others = pool.laid_over("env").get("PYTHONPATH", "").split(os.pathsep)
+    places = [Path(os.path.normpath(folder / each)) for each in (*written, *filter(None, others))]
+    for place in places[: len(written)]:
+        if not place.is_dir():
+            report.add_of_source(pool.at(("path",)), f"there is no folder {place}")
+    return tuple(places)
 
 
 def _check_image(pool: Layers, report: Report) -> None:

@@ -133,6 +133,7 @@ class PoolSettings(NamedTuple):
     threads: int | None  # of numerical libraries, per worker; None: determined by the image and the cores
     cpu_affinity: tuple[int, ...]  # cores that its workers may use; empty: all cores available to us
     nice: int
+    path: tuple[Path, ...]  # folders on sys.path before the configuration's, also those of PYTHONPATH in `env`
     env: Mapping[str, str]
     recover: Literal["pending", "failed"]
     retry: RetryPolicy
@@ -167,7 +168,7 @@ class Settings(NamedTuple):
     """One configuration file."""
 
     path: Path  # absolute, as it was given: a link in it leads to another file when it has been moved
-    folder: Path  # its folder without links: first on sys.path, and the start of relative paths
+    folder: Path  # its folder without links: on sys.path, and the start of relative paths
     database: str  # sqlite:////absolute/path
     pools: Mapping[str, PoolSettings]
     retention: RetentionSettings

@@ -7,6 +7,7 @@ between keys.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -76,28 +77,19 @@ def _memory(value: object) -> int:
     return limit
 
 
-def _handler(value: str) -> str:
-    if not _HANDLER.fullmatch(value):
-        raise ValueError(f'{value!r} is not a handler; write module:attribute, like "jobs:greet"')
-    return value
+def _matching(pattern: re.Pattern[str], what: str) -> Callable[[str], str]:
+    def validate(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise ValueError(f"{value!r} is not {what}")
+        return value
+
+    return validate
 
 
-def _module(value: str) -> str:
-    if not _MODULE.fullmatch(value):
-        raise ValueError(f'{value!r} is not a module; write it like "jobs" or "mail.jobs"')
-    return value
-
-
-def _exception(value: str) -> str:
-    if not _MODULE.fullmatch(value):
-        raise ValueError(f'{value!r} is not the name of an exception; write it like "ValueError" or "requests.Timeout"')
-    return value
-
-
-def _middleware(value: str) -> str:
-    if not _HANDLER.fullmatch(value):
-        raise ValueError(f'{value!r} is not a middleware; write module:attribute, like "tracing:Tracing"')
-    return value
+_handler = _matching(_HANDLER, 'a handler; write module:attribute, like "jobs:greet"')
+_module = _matching(_MODULE, 'a module; write it like "jobs" or "mail.jobs"')
+_exception = _matching(_MODULE, 'the name of an exception; write it like "ValueError" or "requests.Timeout"')
+_middleware = _matching(_HANDLER, 'a middleware; write module:attribute, like "tracing:Tracing"')
 
 
 def _argument(value: str) -> str:
@@ -138,6 +130,12 @@ def _some(values: list[str]) -> list[str]:
     if not values:
         raise ValueError("the list is empty; omit the key to use the pool's own name, or all its tasks")
     return values
+
+
+def _folder(value: str) -> str:
+    if not value.strip() or "\0" in value or os.pathsep in value:
+        raise ValueError(f'{value!r} is not a folder; write it like "src"')
+    return value
 
 
 def _path(value: str) -> str:
@@ -280,6 +278,7 @@ class PoolTable(Table):
     threads = Key(whole(1, MOST_THREADS, auto=True), None)
     cpu_affinity = Key[list[int]](listed(whole(0, MOST_CORES - 1), _distinct), [])
     nice = Key(whole(0, 19), 0)
+    path = Key[list[str]](listed(text(_folder), _distinct), [])
     env = Key[dict[str, str]](named(_variable, text(_variable_value)), {})
     recover = Key[Any](one_of("pending", "failed"), "pending")
     retry = Inner(RetryTable)

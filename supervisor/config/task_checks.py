@@ -63,11 +63,11 @@ def _places(text: str) -> dict[str, tuple[str | int, ...]]:
 
 def _tasks(settings: Settings) -> Mapping[str, Declared]:
     """Those of all modules that pools name, by their types."""
-    modules = {module: None for pool in settings.pools.values() for module in _modules(pool.handler)}
+    modules = {(module, pool.path): None for pool in settings.pools.values() for module in _modules(pool.handler)}
     found: dict[str, Declared] = {}
-    for module in modules:
+    for module, path in modules:
         try:
-            found |= {task.type: task for task in of_module(module, settings.folder)}
+            found |= {task.type: task for task in of_module(module, settings.folder, path)}
         except Unreadable:
             continue  # reported as the pool's problem
     return found

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,31 +42,49 @@ class Unreadable(ValueError):
     """The tasks of a module cannot be found out. The message is one sentence."""
 
 
-def of_module(module: str, folder: Path) -> list[Declared]:
-    """The tasks of a module, or of all modules of a package, without importing them; `folder` is searched first.
-
-    Raises Unreadable.
+def of_module(module: str, folder: Path, path: Sequence[Path] = ()) -> list[Declared]:
+    """The tasks of a module, or of all modules of a package, without importing them; `path` is searched first, then the
+    configuration's `folder`, then sys.path. Raises Unreadable.
     """
-    return [task for tasks in by_module(module, folder).values() for task in tasks]
+    return [task for tasks in by_module(module, folder, path).values() for task in tasks]
 
 
-def by_module(module: str, folder: Path) -> dict[str, list[Declared]]:
+def by_module(module: str, folder: Path, path: Sequence[Path] = ()) -> dict[str, list[Declared]]:
     """The same by the names of the modules that a worker has to import: the named one, and those with tasks in it."""
-    found = {name: list(_of_file(file)) for name, file in files(module, folder)}
+    found = {name: list(_of_file(file)) for name, file in _files(module, folder, path)}
     return {name: tasks for name, tasks in found.items() if tasks or name == module}
 
 
-def files(module: str, folder: Path) -> list[tuple[str, Path]]:
+def beside(module: str, folder: Path) -> str:
+    """How a module in one of the folders of the configuration's folder can be found, for the end of a sentence."""
+    file = module.replace(".", "/")
+    try:
+        found = sorted(each for end in (".py", "/__init__.py") for each in folder.glob(f"*/{file}{end}"))
+    except OSError:
+        return ""
+    if not found:
+        return ""
+    inside = found[0].relative_to(folder)
+    packaged = any((folder / name).is_file() for name in ("pyproject.toml", "setup.py"))
+    install = "run `pip install -e .`, or " if packaged else ""
+    return f"; there is {inside}: {install}add path = [{json.dumps(inside.parts[0])}] to the pool"
+
+
+def _files(module: str, folder: Path, path: Sequence[Path]) -> list[tuple[str, Path]]:
     """The name and the source file of a module; for a package, of all modules in it. Raises Unreadable."""
-    places = [Path(entry) for entry in (str(folder), *sys.path) if entry]
-    for part in module.split("."):
-        file, places = _step(part, places)
-    if file is not None:
-        return [(module, file)]
-    if not places:
-        raise Unreadable(f"there is no module {module!r} (looked in {folder} first)")
+    entries = [str(entry) for entry in (*path, folder, *sys.path) if entry]
+    try:
+        spec = _spec(module, entries)
+    except Exception as error:  # of a finder that a library has added
+        raise Unreadable(f"looking for the module {module!r} failed: {error!r}") from None
+    if spec is None:
+        raise Unreadable(f"there is no module {module!r} (looked in {entries[0]} first){beside(module, folder)}")
+    if spec.submodule_search_locations is None:
+        if spec.origin is None or not spec.origin.endswith(".py"):
+            raise Unreadable(f"the module {module!r} has no Python source")
+        return [(module, Path(spec.origin))]
     found: dict[str, Path] = {}
-    for place in places:
+    for place in map(Path, spec.submodule_search_locations):
         for each in sorted(place.rglob("*.py")):
             inner = each.relative_to(place).with_suffix("").parts
             if all(part.isidentifier() for part in inner) and inner[-1] != "__main__" and each.is_file():
@@ -71,20 +93,45 @@ def files(module: str, folder: Path) -> list[tuple[str, Path]]:
     return list(found.items())
 
 
-def _step(part: str, places: Sequence[Path]) -> tuple[Path | None, list[Path]]:
-    """Where a name leads from these folders, as Python's import does: to a file, or to the folders in which to go on,
-    one of a package or several of a namespace.
-    """
-    spaces = []
-    for place in places:
-        package = place / part
-        if (package / "__init__.py").is_file():
-            return None, [package]
-        if (file := place / f"{part}.py").is_file():
-            return file, []
-        if package.is_dir():
-            spaces.append(package)
-    return None, spaces
+def _spec(module: str, entries: Sequence[str]) -> ModuleSpec | None:
+    """What Python's import would find if sys.path were `entries`. importlib.util.find_spec would import the parent."""
+    parent, places = module.rpartition(".")[0], None
+    if parent:
+        above = _spec(parent, entries)
+        if above is None or above.submodule_search_locations is None:
+            return None
+        places = list(above.submodule_search_locations)
+    for finder in sys.meta_path:
+        if finder is PathFinder:
+            found = _on_path(module, entries if places is None else places)
+        else:  # such as that of packages that are installed editable
+            found = finder.find_spec(module, places)
+        if found is not None:
+            return found
+    return None
+
+
+def _on_path(module: str, places: Sequence[str]) -> ModuleSpec | None:
+    """As PathFinder does; but for a namespace that would need the parent to be imported."""
+    namespace = ModuleSpec(module, None, is_package=True)
+    namespace.submodule_search_locations = []
+    for finder in chain.from_iterable(map(_finders, places)):
+        found: ModuleSpec | None = finder.find_spec(module)
+        if found is not None and found.loader is not None:
+            return found
+        if found is not None:
+            namespace.submodule_search_locations += found.submodule_search_locations or ()
+    return namespace if namespace.submodule_search_locations else None
+
+
+def _finders(place: str) -> list[Any]:
+    """The one that looks for modules there, if it exists: a new one, because those that import uses have caches."""
+    for hook in sys.path_hooks:
+        try:
+            return [hook(place)]
+        except ImportError:
+            continue
+    return []
 
 
 def _of_file(file: Path) -> Iterator[Declared]:

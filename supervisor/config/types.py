@@ -34,14 +34,14 @@ def tables(raw: object, report: Report) -> dict[str, Checked]:
 
 
 def declared(
-    pool: str, modules: Iterable[str], wanted: Sequence[str] | None, folder: Path, report: Report
+    pool: str, modules: Iterable[str], wanted: Sequence[str] | None, folder: Path, path: Sequence[Path], report: Report
 ) -> dict[str, Declared]:
     """The tasks of these modules by their types; only the `wanted` types if these are given."""
     at = ("pools", pool, "tasks")
     found: dict[str, Declared] = {}
     for index, module in enumerate(modules):
         try:
-            tasks = of_module(module, folder)
+            tasks = of_module(module, folder, path)
         except Unreadable as error:
             report.add_of_source((*at, index), str(error))
             continue

@@ -139,13 +139,14 @@ def _crowded_out(pool: Pool) -> str:
 
 
 def _image(settings: PoolSettings) -> tuple[Any, ...]:
-    """Pools with the same value share one template: handler module, environment, preload, start and threads,
+    """Pools with the same value share one template: handler module, path, environment, preload, start and threads,
     and with preload_setup everything that is passed to the set-up.
     """
     module = settings.handler.partition(":")[0]
     told = (settings.handler, settings.options, settings.capabilities) if settings.preload_setup else ()
     return (
         module,
+        settings.path,
         tuple(sorted(settings.env.items())),
         settings.preload,
         settings.start,

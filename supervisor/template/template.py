@@ -42,7 +42,7 @@ from supervisor.system.slot import Slot
 from supervisor.telemetry import configure, events
 from supervisor.template.fork_safety import load_image
 from supervisor.template.lookup import lacking
-from supervisor.worker.loader import AnyHandler, HandlerError
+from supervisor.worker.loader import AnyHandler, HandlerError, search_first
 from supervisor.worker.placement import Place, limit_threads, take
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.worker import Worker
@@ -205,16 +205,14 @@ class Template:
 
 
 def prepare(spec: TemplateSpec, board: Scoreboard, url: str) -> None:
-    """Set the pool's environment, with the database's URL, and the configuration's folder first on sys.path."""
+    """Set the pool's environment, with the database's URL, and its folders first on sys.path."""
     belonging.mark(board.path)
     pool = spec.any_pool
     if pool.preloads:
         limit_threads(pool, spec.threads[pool.name])
     os.environ["SUPERVISOR_DATABASE"] = url
     os.environ.update(pool.env)
-    folder = str(spec.folder)
-    if sys.path[:1] != [folder]:
-        sys.path.insert(0, folder)
+    search_first(pool.path, spec.folder)
 
 
 def record_of(supervisor: str, pool: PoolSettings, incarnation: str, name: str, slot: int) -> WorkerRecord:

@@ -18,6 +18,7 @@ from supervisor.worker.process_state import Changes
 Handle = Callable[[Any, Context], Any]
 HandleBatch = Callable[[list[Any], Context], Any]
 
+_folder: Path | None = None  # the configuration's, in a process that runs a pool
 _SHIPPED = Path(__file__).parents[2] / "handlers"  # our own, which a package of that name may hide
 
 
@@ -199,6 +200,15 @@ class Handler:
         return self._loop
 
 
+def search_first(path: Sequence[Path], folder: Path) -> None:
+    """Put a pool's `path` and the configuration's folder first on sys.path."""
+    global _folder
+    _folder = folder
+    entries = [str(each) for each in (*path, folder)]
+    if sys.path[: len(entries)] != entries:
+        sys.path[:0] = entries
+
+
 def load(name: str, *, batches: bool = False) -> Handler:
     """Import the module and find the attribute. A name without an attribute lists modules with tasks.
 
@@ -232,8 +242,10 @@ def import_module(module_name: str, name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise HandlerError(f"{name}: there is no module {error.name!r} ({_looked_in(error.name)})") from error
-        raise HandlerError(f"{name}: importing it failed: no module named {error.name!r}{_place(error)}") from error
+            why = f"{name}: there is no module {error.name!r} ({_looked_in(error.name)})"
+            raise HandlerError(f"{why}{_beside(module_name)}") from error
+        why = f"{name}: importing it failed: no module named {error.name!r}{_place(error)}"
+        raise HandlerError(f"{why}{_beside(error.name or '')}") from error
     except Exception as error:
         why = f"{type(error).__name__}: {error}{_place(error)}"
         raise HandlerError(f"{name}: importing it failed: {why}") from error
@@ -249,6 +261,13 @@ def _looked_in(missing: str) -> str:
     where, kind = (Path(file).parent, "folder") if is_folder else (file, "file")
     ours = f", which hides the handlers of job-supervisor; rename that {kind}"
     return f"{package} is {where}{ours if package == 'handlers' else ''}"
+
+
+def _beside(module: str) -> str:
+    """A hint for the end of the sentence."""
+    from supervisor.config.tasks import beside  # imported here: only needed for missing modules
+
+    return "" if _folder is None or not module else beside(module, _folder)
 
 
 def _place(error: Exception) -> str:

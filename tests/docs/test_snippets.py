@@ -325,8 +325,8 @@ def test_python_compiles(block: Block) -> None:
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_configurations_load(block: Block, tmp_path: Path) -> None:
-    for module in ("jobs", "shop/tasks"):
-        (tmp_path / module).parent.mkdir(exist_ok=True)
+    for module in ("jobs", "shop/tasks", "src/shop/jobs"):
+        (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{module}.py").write_text(TASKS)
     (tmp_path / "supervisor.toml").write_text(block.text)
     assert load(tmp_path / "supervisor.toml").pools

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -104,3 +106,66 @@ def test_types_of_one_pool_have_their_own_limits_and_policies(site: Site) -> Non
 def test_the_policy_of_a_type_holds_after_a_workers_death(site: Site) -> None:
     dies = site.queue.wait(site.queue.enqueue("dies"), 20)
     assert (dies.status, dies.crashes, dies.last_error) == (Status.FAILED, 1, "again")
+
+
+EDITABLE = """
+import importlib.util, sys
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        place = "FOLDER/src/shop"
+        if name == "shop":
+            found = importlib.util.spec_from_file_location
+            return found(name, f"{place}/__init__.py", submodule_search_locations=[place])
+
+sys.meta_path.append(Finder)
+"""
+SHOP = """
+from supervisor import task
+
+@task
+def sell() -> str:
+    return "sold"
+
+def plain(payload, ctx):
+    return "plain"
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("layout", ["path", "PYTHONPATH", "editable"])
+def test_a_package_elsewhere_is_found_by_check_and_by_workers(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch, layout: str, start: str
+) -> None:
+    pools = '[pools.a]\ntasks = ["shop.jobs"]\n[pools.b]\ntypes = ["plain"]\nhandler = "shop.jobs:plain"\n'
+    defaults = f'[defaults]\nworkers = 1\nstart = "{start}"\n'
+    site = make_site(pools + defaults)
+
+    def said(*words: str) -> str:  # in a process that nobody has forked
+        command = [sys.executable, "-m", "supervisor", *words]
+        return subprocess.run(command, cwd=site.folder, check=True, capture_output=True, text=True).stdout
+
+    source = site.folder / "src" / "shop" / "jobs.py"
+    source.parent.mkdir(parents=True)
+    (source.parent / "__init__.py").touch()
+    source.write_text(SHOP)
+    (site.folder / "pyproject.toml").touch()
+    refused = site.command("check", code=2).stderr
+    hint = '; there is src/shop/jobs.py: run `pip install -e .`, or add path = ["src"] to the pool'
+    assert refused.count(hint) == 2
+
+    if layout == "editable":
+        monkeypatch.setenv("PYTHONPATH", str(site.folder / "hooks"))
+        (site.folder / "hooks").mkdir()
+        (site.folder / "hooks" / "sitecustomize.py").write_text(EDITABLE.replace("FOLDER", str(site.folder)))
+    else:
+        key = 'path = ["src"]' if layout == "path" else f'env = {{ PYTHONPATH = "{site.folder}/src" }}'
+        site.configure(f"{pools}{defaults}{key}\n")
+    said("check")
+    site.start(program=(sys.executable, "-m", "supervisor"))
+    sold, plain = int(said("enqueue", "sell")), site.queue.enqueue("plain")
+    assert (site.done(sold).result, site.done(plain).result) == ("sold", "plain")
+    source.write_text(SHOP.replace("sold", "returned"))
+    said("reload", "--wait")
+    assert site.done(site.queue.enqueue("sell")).result == "returned"

@@ -144,6 +144,7 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 threads=None,
                 cpu_affinity=(),
                 nice=0,
+                path=(),
                 env={},
                 recover="pending",
                 retry=RetryPolicy(5, "exponential", 2.0, 600.0, 0.1),

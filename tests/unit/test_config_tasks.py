@@ -111,7 +111,14 @@ BAD = [
     ('tasks = ["nothing"]', r"pools.default.tasks[0]: there is no module 'nothing' (looked in "),
     ('tasks = ["jobs.py"]', "there is no module 'jobs.py'"),
     ('tasks = ["job s"]', "'job s' is not a module"),
-    ('tasks = ["math"]', "there is no module 'math'"),
+    ('tasks = ["math"]', "the module 'math' has no Python source"),
+    ('tasks = ["jobs.inner"]', "there is no module 'jobs.inner'"),
+    ('tasks = ["shop.jobs"]', '; there is src/shop/jobs.py: add path = ["src"] to the pool'),
+    ('tasks = ["jobs"]\npath = ["sources"]', "default.path: there is no folder "),
+    (
+        'command = ["true"]\npath = ["src"]',
+        "default.path: it applies to Python handlers; for a program, set PYTHONPATH",
+    ),
     ('tasks = ["jobs"]\nhandler = "jobs:plain"', "write either handler or tasks, not both"),
     ('tasks = ["jobs"]\ncommand = ["true"]', "write either tasks or command, not both"),
     ('tasks = ["jobs"]\nbatch_size = 2', "a task is given one job at a time"),
@@ -240,6 +247,8 @@ def test_tasks_that_no_pool_takes_are_named(folder: Path) -> None:
 
 @pytest.mark.parametrize(("text", "sentence"), BAD)
 def test_what_is_wrong_is_told_with_its_place(folder: Path, text: str, sentence: str) -> None:
+    (folder / "src" / "shop").mkdir(parents=True)
+    (folder / "src" / "shop" / "jobs.py").touch()
     (folder / "empty.py").write_text("def task(): ...\n@task\ndef no(): ...\n")
     (folder / "broken.py").write_text("# task\ndef (:\n")
     (folder / "named.py").write_text("from supervisor import task\nNAME = 'a'\n@task(NAME)\ndef one(): ...\n")
@@ -314,6 +323,17 @@ def test_namespace_packages_of_any_depth_are_found(folder: Path, monkeypatch: py
     monkeypatch.syspath_prepend(other)
     assert [each.type for each in of_module("ns.sub.b", folder)] == ["ns/sub/b.py"]
     assert [each.type for each in of_module("ns", folder)] == ["ns/sub/b.py", "ns/sub/c.py"]
+
+
+def test_path_and_the_pythonpath_of_env_are_searched_before_the_configurations_folder(folder: Path) -> None:
+    for place in ("one", "two"):
+        (folder / place).mkdir()
+        (folder / place / "jobs.py").write_text(f"from supervisor import task\n@task\ndef {place}(): ...\n")
+    (folder / "two" / "more.py").write_text("from supervisor import task\n@task\ndef more(): ...\n")
+    env = f'env = {{ PYTHONPATH = "{folder / "two"}" }}'
+    assert pool(folder, f'tasks = ["jobs", "more"]\npath = ["./one/"]\n{env}').types == ("one", "more")
+    assert pool(folder, f'tasks = ["jobs"]\n{env}\n[defaults]\npath = ["one"]').types == ("one",)
+    assert pool(folder, f'tasks = ["jobs"]\npath = []\n{env}\n[defaults]\npath = ["one"]').types == ("two",)
 
 
 HIDDEN = """

@@ -77,7 +77,9 @@ def broken_handlers(settings: Settings) -> dict[str, Faults]:
     for name, pool in settings.pools.items():
         if not pool.handler and not pool.middleware:
             continue  # a program, or reported as missing or malformed already
-        key = repr((pool.handler, pool.batch_size > 1, sorted(pool.env.items()), pool.options, pool.middleware))
+        key = repr(
+            (pool.handler, pool.batch_size > 1, sorted(pool.env.items()), pool.path, pool.options, pool.middleware)
+        )
         if key not in tried:
             tried[key] = _try(pool, settings)
         if tried[key]:
@@ -90,12 +92,11 @@ def _try(pool: PoolSettings, settings: Settings) -> Faults:
     # Files, not pipes: a process left behind by the module would keep a pipe open.
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as options:
         module, how = "supervisor.ops.doctor.probe", "batch" if pool.batch_size > 1 else "one"
-        name, folder = pool.handler or "-", str(settings.folder)
-        pickle.dump(dict(pool.options), options)
+        pickle.dump((pool.path, settings.folder, dict(pool.options)), options)
         options.seek(0)
         try:
             ran = subprocess.run(
-                [sys.executable, "-P", "-m", module, str(answer.fileno()), folder, name, how, *pool.middleware],
+                [sys.executable, "-P", "-m", module, str(answer.fileno()), pool.handler or "-", how, *pool.middleware],
                 env=_environment(pool.env, settings.database),
                 pass_fds=(answer.fileno(),),
                 stdin=options,

@@ -179,7 +179,8 @@ def _beside(database: Path, shared: Path) -> Iterator[Finding]:
 
 def configuration(settings: Settings) -> Iterator[Finding]:
     """Who can write the configuration or handlers controls what runs; who can read them may learn secrets."""
-    for path in (settings.path, settings.folder):
+    code = (folder for pool in settings.pools.values() for folder in pool.path if folder.exists())
+    for path in dict.fromkeys((settings.path, settings.folder, *code)):
         if _open_to_all(path):
             advice = f"chmod o-w {path}: a user who can write there controls what runs"
             yield fault("permissions", f"{path}: any user can write to it", advice)

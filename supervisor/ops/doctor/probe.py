@@ -1,10 +1,10 @@
 """The child process that checks one handler and its middleware.
 
-`python -P -m supervisor.ops.doctor.probe FD FOLDER HANDLER one|batch [MIDDLEWARE …]`; HANDLER is "-" for a pool with a
+`python -P -m supervisor.ops.doctor.probe FD HANDLER one|batch [MIDDLEWARE …]`; HANDLER is "-" for a pool with a
 command.
 
-The pool's options are pickled on standard input. The answer goes to a separate descriptor, because the handler's
-module may print anything.
+The pool's path, the folder and the options are pickled on standard input. The answer goes to a separate descriptor,
+because the handler's module may print anything.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ def main() -> int:
     from supervisor.domain.middleware import MiddlewareError
     from supervisor.domain.middleware import load as load_middleware
     from supervisor.system import standard
-    from supervisor.worker.loader import HandlerError, load
+    from supervisor.worker.loader import HandlerError, load, search_first
 
     standard.make_safe()
-    answer, folder, handler = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-    middleware = sys.argv[5:]
-    batches = sys.argv[4] == "batch"
-    sys.path.insert(0, folder)
-    table = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our parent
+    answer, handler, batches = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "batch"
+    middleware = sys.argv[4:]
+    path, folder, table = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our parent
+    search_first(path, folder)
     problem = ""
     options: list[tuple[list[str], str]] = []
     try:

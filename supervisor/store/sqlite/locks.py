@@ -58,9 +58,7 @@ def nobody_writes(place: Place) -> bool:
 
 
 def reader(place: Place) -> int | None:
-    """A process, perhaps this one, with a read transaction on a database without a log; 0 if its pid is unknown. None if
-    a writer is there, too.
-    """
+    """A process, perhaps this one, that reads a database without a log; 0: its pid is unknown; None beside a writer."""
     database = _descriptor(place.database)
     try:
         if database is None or any_holder_of(database, fcntl.F_WRLCK, _PENDING_BYTE, 2) is not None:
