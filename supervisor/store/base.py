@@ -172,6 +172,9 @@ class Claims(Protocol):
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
         """The largest batch that each job may run in, for those whose batch has failed before."""
 
+    def be_patient(self, seconds: float | None) -> None:
+        """How long other writers are waited for from now on; None for as long as usual."""
+
     def close(self) -> None: ...
 
 
@@ -356,8 +359,8 @@ class Engine(Protocol):
     def producer(self, *, create: bool = True) -> Producer:
         """With `create`, a missing database is made."""
 
-    def claims(self, patience: float | None = None, *, keep_done: bool = True) -> Claims:
-        """`patience`: seconds to wait for other writers. Without `keep_done`, jobs may be deleted with success."""
+    def claims(self, *, keep_done: bool = True) -> Claims:
+        """Without `keep_done`, jobs may be deleted with success."""
 
     def maintenance(self) -> MaintenanceStore: ...
 

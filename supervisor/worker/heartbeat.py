@@ -55,8 +55,6 @@ class HeartbeatThread(threading.Thread):
         self._job_began = 0.0
         self._resting = True
         self._stopped = False
-        self._handing_back = threading.Lock()
-        self._ceased = False
         self._failed = ""
 
     def batch(self, now: float) -> None:
@@ -74,12 +72,6 @@ class HeartbeatThread(threading.Thread):
         """The slot has new progress. Cheap: handlers may report at every step."""
         if self._watch is not None and self._watch.reported():
             self._wake.set()
-
-    def cease(self) -> None:
-        """Hand back nothing more, and wait until what is being handed back is committed or in the buffer again."""
-        self._ceased = True
-        with self._handing_back:
-            pass
 
     def stop(self) -> None:
         self._stopped = True
@@ -102,9 +94,7 @@ class HeartbeatThread(threading.Thread):
         now = monotonic()
         began = self._job_began
         if began and now - began >= PATIENCE:
-            with self._handing_back:
-                if not self._ceased:
-                    self._hand_back(now - began)
+            self._hand_back(now - began)
         self._resting = now - self._last_batch > REST
         pause = self._interval if self._resting else PATIENCE / 2
         look_in = None if self._watch is None else self._watch.look(now)

@@ -6,7 +6,7 @@ from time import monotonic, time
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.system.slot import Slot
-from supervisor.worker.spare_store import SpareStore
+from supervisor.worker.exchange import Exchange
 
 EVERY = 0.5  # seconds between two writes, and the age from which on the progress of a run is written
 
@@ -17,7 +17,7 @@ class LiveProgress:
     A job that reports nothing, or ends within EVERY seconds, costs no write.
     """
 
-    def __init__(self, slot: Slot, store: SpareStore) -> None:
+    def __init__(self, slot: Slot, store: Exchange) -> None:
         self._slot = slot
         self._store = store
         self._changed = False  # something was reported since the last write

@@ -7,7 +7,7 @@ at most half its size (`Claims.limits`), until the job that fails or kills runs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 
 # Imported by name, as in the executor: a handler that replaces them must not affect the loop.
@@ -18,8 +18,8 @@ from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.system.kernel import unread
 from supervisor.system.slot import Cancel, Slot
-from supervisor.worker.claim_buffer import ClaimBuffer
 from supervisor.worker.context import JobInterrupted
+from supervisor.worker.exchange import Exchange
 from supervisor.worker.executor import Executor
 from supervisor.worker.fitness import Fitness
 from supervisor.worker.heartbeat import HeartbeatThread
@@ -45,7 +45,7 @@ class Runner:
 
     pool: PoolSettings
     slot: Slot
-    buffer: ClaimBuffer
+    exchange: Exchange
     heartbeat: HeartbeatThread
     executor: Executor
     fitness: Fitness
@@ -85,23 +85,23 @@ class Runner:
         """With how many jobs a batch need not wait for more."""
         return self._most if self._plan is None else self._plan.size
 
-    def run_all(self, claims: Sequence[Claim], limits: Mapping[int, int], rested: bool = False) -> int:
-        """Run these, unless the worker is told to exit, or the heartbeat thread returns some. Returns how many jobs.
+    def run_all(self, limits: Mapping[int, int], rested: bool = False) -> int:
+        """Run what the exchange holds, unless the worker is told to exit, or the heartbeat thread returns some. Returns
+        how many jobs.
 
         `limits` says with how many jobs each may run that has been in a batch that went wrong; `rested`, that the
         worker had no jobs before these.
         """
         if self._plan is not None:
             self._plan.begin(limits, rested)
-        requests, buffer, before = self.slot.requests, self.buffer, self.done
+        requests, exchange, before = self.slot.requests, self.exchange, self.done
         self._enqueued, self._limits = 0, limits
-        buffer.take(claims)
         if requests.drain_requested:  # between claim and start
-            buffer.release()
+            exchange.release()
         while batch := self._next():
             self._run(batch)
             if requests.drain_requested:
-                buffer.release()
+                exchange.release()
         self.heartbeat.job(0.0)
         return self.done - before
 
@@ -110,38 +110,38 @@ class Runner:
 
         What has succeeded before in batches is committed first, since the next one may kill the worker.
         """
-        buffer, most = self.buffer, self._most
+        exchange, most = self.exchange, self._most
         if most == 1:
-            claim = buffer.next()
+            claim = exchange.next()
             return [] if claim is None else [claim]
         if self._plan is not None:
             return self._next_planned(self._plan)
-        while buffer.finished and buffer.waiting and not self.slot.requests.drain_requested:
+        while exchange.uncommitted and exchange.waiting and not self.slot.requests.drain_requested:
             self.commit()
         batch: list[Claim] = []
-        while _len(batch) < most and (claim := buffer.next()) is not None:
+        while _len(batch) < most and (claim := exchange.next()) is not None:
             limit = self._limits.get(claim.job_id, most)
             if _len(batch) >= limit:
-                buffer.return_first(claim)
+                exchange.return_first(claim)
                 break
             batch.append(claim)
             most = min(most, limit)
         return batch
 
     def _next_planned(self, plan: BatchPlan) -> list[Claim]:
-        buffer, requests = self.buffer, self.slot.requests
+        exchange, requests = self.exchange, self.slot.requests
         looked: list[tuple[Claim, Candidate]] = []
-        while not requests.drain_requested and (claim := buffer.next()) is not None:
+        while not requests.drain_requested and (claim := exchange.next()) is not None:
             if (candidate := self._look(plan, claim)) is not None:
                 looked.append((claim, candidate))
         batch, rest = plan.divide(looked)
-        buffer.give_back(rest)
+        exchange.give_back(rest)
         # Before the batch begins: its death concerns none of the others.
-        while buffer and not requests.drain_requested:
+        while exchange and not requests.drain_requested:
             self.commit()
         if requests.drain_requested:
-            buffer.give_back(batch)
-            buffer.release()
+            exchange.give_back(batch)
+            exchange.release()
             return []
         self.slot.work.hold(_len(batch))
         return batch
@@ -181,7 +181,7 @@ class Runner:
         self.done += _len(claims)
         self.slot.work.finish(self.done)
         for settlement in settlements:
-            self.buffer.finish(settlement)
+            self.exchange.ended(settlement)
             if settlement.children:
                 self._count(_len(settlement.children))
         settlement = settlements[0]

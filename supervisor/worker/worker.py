@@ -17,19 +17,17 @@ from supervisor.domain import middleware
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.prefetch import Pace
-from supervisor.store.base import Engine, JobSelector, WorkerRecord
+from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system import failpoints, forkmark, settled_notice
 from supervisor.system.claim_gate import ClaimGate
 from supervisor.system.counters import Row
 from supervisor.system.slot import Cancel, RecycleReason, Slot, State
 from supervisor.telemetry import events
 from supervisor.worker import descriptors, forked
-from supervisor.worker.claim_buffer import ClaimBuffer
-from supervisor.worker.claim_store import ClaimStore
 from supervisor.worker.counting import Counter
+from supervisor.worker.exchange import Exchange
 from supervisor.worker.executor import Executor
 from supervisor.worker.fitness import Fitness, Ruined, leave_ruined
-from supervisor.worker.hand_back import HandBack
 from supervisor.worker.heartbeat import HeartbeatThread, Watch
 from supervisor.worker.live_progress import LiveProgress
 from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
@@ -39,8 +37,6 @@ from supervisor.worker.placement import check_memory
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.runner import Runner
 from supervisor.worker.slot_board import SlotBoard
-from supervisor.worker.spare_store import SpareStore
-from supervisor.worker.telling import Telling
 from supervisor.worker.trial import try_out
 from supervisor.worker.wakeups import FOREIGN, Wakeups
 
@@ -49,7 +45,6 @@ if TYPE_CHECKING:
     from supervisor.worker.concurrent.loop import ConcurrentLoop
 
 SAFETY_NET = 5.0  # seconds after which an idle worker checks for jobs without a wake-up
-_MOMENT = 0.01  # seconds
 _EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to start a successor
 EXIT_LEFT, EXIT_BROKEN = 0, 70
 
@@ -85,11 +80,8 @@ class Worker:
     def __post_init__(self) -> None:
         self._counter = Counter(self.row, self.pool.types)
         self._log = events(pool=self.pool.name, worker=self.record.name)
-        self._tell = Telling(self.pool.policy, self._log)
         self._pace = Pace(self.pool.prefetch)
         self._growth = MemoryWatch(self.pool.max_memory)
-        self._buffer = ClaimBuffer()
-        self._settled = 0  # jobs whose outcome the main thread has committed
         self._slept = self._posted = False  # since the last round; woken by a post
         self._interrupt: Callable[[], None] = lambda: None  # the runner's, once there is one
         self._concurrent = self.pool.concurrency > 1 and not self.cautious
@@ -103,36 +95,25 @@ class Worker:
             settled_notice.open_sender()
         forkmark.keep_from_forks(self.slot.memory)
         self._wakeups = Wakeups(self.slot, self.wake, lambda number, frame: self._interrupt())
-        wanted = JobSelector(self.pool.types, " ".join(self.pool.capabilities), self.pool.min_priority)
-        self._store = ClaimStore(
+        self._exchange = Exchange(
             self.engine,
             self.record,
-            wanted,
-            self.pool.lock_time,
+            self.pool,
             self.slot,
             self.gate,
             self._counter,
             self._wakeups,
             self._log,
-            self.keep_done,
+            side_by_side=self._concurrent,
+            keep_done=self.keep_done,
         )
         forks = forked.Forks(self._wakeups.handlers, FOREIGN)
         os.register_at_fork(
             before=forks.before, after_in_parent=forks.after_in_parent, after_in_child=partial(self._detach, forks)
         )
         beat_every = min(self.pool.heartbeat_timeout / 4, 5.0)
-        spare = SpareStore(
-            self.engine,
-            self.record.incarnation,
-            min(0.5, beat_every),
-            lambda: self._fitness.closed(),
-            keep_done=self.keep_done,
-        )
-        self._hand_back = HandBack(
-            spare.settle, self._buffer, self.slot, self._counter, self._tell, self._log, self.gate.now
-        )
         heartbeat = self._heartbeat = HeartbeatThread(
-            self.slot, beat_every, self._hand_back, self.on_beat, self._watch(spare)
+            self.slot, beat_every, self._exchange.aside, self.on_beat, self._watch()
         )
         descriptors.make_room(self.wake)  # before there are threads
         heartbeat.start()
@@ -165,26 +146,23 @@ class Worker:
     def _work(self) -> None:
         runner = self._runner
         while not self._draining and runner.done < self.pool.max_jobs_per_worker:
-            claims = self._exchange(self._want())
+            claims = self._turn(self._want())
             if not claims and not self._fitness.seen_closely(runner.done):
                 self._fitness.look(runner.done, closely=True)
             if not claims and not self._draining:
                 self.slot.state(State.IDLE)
                 self._slept = self._posted = False
                 # A job may have arrived between the claim and the state "idle": check once more.
-                claims = self._exchange(self._want())
+                claims = self._turn(self._want())
             if claims:
                 self._wakeups.had_reason()
                 self._execute(self._gather(claims) if self.pool.batch_size > 1 else claims)
-            elif self._store.unsure and self._hand_back.active:
-                self._wakeups.pause(_MOMENT)  # it holds what must be settled first
-            elif not (self._draining or self._store.unsure or self._buffer):
+            elif not (self._draining or self._exchange.unsure or self._exchange):
                 self._sleep()
         self.slot.state(State.DRAINING)
-        self._heartbeat.cease()
-        while self._buffer:
-            self._exchange(0)
-        self._tell.rest()
+        self._exchange.release()
+        while self._exchange:
+            self._turn(0)
 
     @property
     def _draining(self) -> bool:
@@ -202,52 +180,27 @@ class Worker:
         until = monotonic() + self.pool.batch_wait
         self.slot.state(State.IDLE)
         while len(claims) < min(self._want(), self._runner.full) and not self._draining:
-            claims += self._exchange(self._want() - len(claims), len(claims))
-            self.slot.work.hold(len(claims))
+            claims += self._turn(self._want() - len(claims))
             left = until - monotonic()
             if left <= 0 or len(claims) >= min(self._want(), self._runner.full):
                 break
             self._sleep(left)
         return claims
 
-    def _exchange(self, want: int, gathered: int = 0) -> list[Claim]:
-        """Settle what is finished and claim more, besides the `gathered` ones. Waits while the database fails."""
+    def _turn(self, want: int) -> list[Claim]:
         if not self._mark[0]:
             forked.end()
-        if self._fitness.closed():  # otherwise SQLite might write to what a handler has opened in place of its files
-            raise Ruined("a handler has closed all descriptors, the worker's own with them")
-        (settlements, runs), now = self._buffer.collect(), self.gate.now()
-        if want and not (settlements or gathered):
-            self.slot.work.hold(1)  # before it is claimed: the answer may be long in coming, or lost
-        try:
-            exchange = self._store.settle_and_claim(settlements, want, now, self._posted)
-        except StoreError as error:
-            self._buffer.put_back(settlements, runs)
-            self._hold(0)
-            if self._fitness.look(self._runner.done):  # the cause may be in our own process
-                raise Ruined(f"a handler has changed the process permanently, and {error}") from None
-            self._store.wait(error)
-            return []
-        if self._store.unavailable:
-            self._store.recovered()
-        if settlements:
-            if runs:
-                self._settled += runs
-                self.slot.work.settle(self._settled)
-            self._counter.settled(settlements, exchange.lost, now, bool(exchange.claims))
-        self._tell(settlements, exchange)
-        claims = exchange.claims
-        if self._store.unsure and want and not (gathered or self._hand_back.active or self._buffer):
-            self._buffer.give_back(self._store.others({(claim.job_id, claim.token) for claim in claims}))
-        self._hold(len(claims))
-        return claims
+        return self._exchange.turn(want, posted=self._posted)
 
-    def _hold(self, claims: int) -> None:
-        """Have the locks of these renewed, and of those that are to be settled or that it does not know of."""
-        self.slot.work.hold(claims + len(self._buffer) + self._store.unsure)
+    def _failed(self, error: StoreError) -> None:
+        """The cause of an error of the database may be in our own process."""
+        if self._side_by_side is not None:
+            self._side_by_side.look_for_cause()
+        elif self._fitness.look(self._runner.done):
+            raise Ruined(f"a handler has changed the process permanently, and {error}") from None
 
     def _execute(self, claims: list[Claim]) -> None:
-        limits = self._store.limits(claims) if self.pool.batch_size > 1 else {}
+        limits = self._exchange.limits(claims) if self.pool.batch_size > 1 else {}
         fitness, runner = self._fitness, self._runner
         if self.cautious and (seconds := fitness.leftovers.dangerous_for(monotonic())):
             self._wakeups.pause(seconds)  # let leftovers do their harm while no job runs
@@ -259,7 +212,7 @@ class Worker:
             self._heartbeat.batch(began)
         if not slept:
             self.recorder.read_meters(began)
-        count = runner.run_all(claims, limits, slept)
+        count = runner.run_all(limits, slept)
         now = monotonic()
         fitness.leftovers.rest(now)
         self._pace.observe(count, now - began)
@@ -272,11 +225,11 @@ class Worker:
 
     def _commit(self) -> None:
         """In the middle of a round."""
-        self._exchange(0)
+        self._turn(0)
 
     def _leave_soon(self) -> None:
         self.slot.requests.drain()
-        self._buffer.release()
+        self._exchange.release()
 
     def _sleep(self, most: float = SAFETY_NET) -> None:
         self.recorder.read_meters(monotonic())
@@ -286,8 +239,9 @@ class Worker:
     # The ends
 
     def _set_up(self) -> None:
-        self._store.register()
+        self._exchange.open()
         self._fitness = Fitness(self.slot, self.news, self._log, self._leave_soon)
+        self._exchange.closed, self._exchange.failed = self._fitness.closed, self._failed
         handler = self.handler or load(self.pool.handler)
         if self.pool.batch_size > 1 and isinstance(handler, Handler):
             handler.insist_on_batches()
@@ -317,7 +271,7 @@ class Worker:
         self._runner = Runner(
             self.pool,
             self.slot,
-            self._buffer,
+            self._exchange,
             self._heartbeat,
             self._executor,
             self._fitness,
@@ -341,20 +295,20 @@ class Worker:
         self._wakeups.wait_to_be_watched()
         self._wakeups.wait_to_serve(self.news, spare=self.pool.spares > 0)
 
-    def _watch(self, spare: SpareStore) -> Watch:
+    def _watch(self) -> Watch:
         if not self._concurrent:
-            return LiveProgress(self.slot, spare)
+            return LiveProgress(self.slot, self._exchange)
         from supervisor.worker.concurrent.watch import ConcurrentWatch  # imported here: few pools need it
 
-        self._concurrent_watch = ConcurrentWatch(self.slot, spare, self.engine, self.record, self._log)
+        self._concurrent_watch = ConcurrentWatch(self.slot, self._exchange, self.engine, self.record, self._log)
         return self._concurrent_watch
 
     def _set_up_concurrency(self, handler: AnyHandler) -> None:
         from supervisor.worker.concurrent.build import build
 
         self._side_by_side = build(
-            self.pool, self.slot, handler, self._executor, self._store, self._buffer, self._fitness, self._heartbeat,
-            self._concurrent_watch, counter=self._counter, tell=self._tell, wakeups=self._wakeups,
+            self.pool, self.slot, handler, self._executor, self._exchange, self._fitness, self._heartbeat,
+            self._concurrent_watch, wakeups=self._wakeups,
         )  # fmt: skip
         self._interrupt = self._side_by_side.runner.interrupt_main
 
@@ -392,4 +346,4 @@ class Worker:
             self._log.warning("teardown_failed", error=repr(error), exc_info=True)
         if self._middleware is not None:
             self._middleware.tear_down()
-        self._store.close()
+        self._exchange.close()

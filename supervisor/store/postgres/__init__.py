@@ -11,7 +11,7 @@ from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.callers import PostgresTransactionalInsert
 from supervisor.store.postgres.changes import PostgresChanges
 from supervisor.store.postgres.claims import PostgresClaims
-from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection
+from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.database import PostgresDatabase
 from supervisor.store.postgres.maintenance import PostgresMaintenance
 from supervisor.store.postgres.operations import operations
@@ -59,13 +59,8 @@ class PostgresEngine:
             raise
         return PostgresProducer(connection)
 
-    def claims(self, patience: float | None = None, *, keep_done: bool = True) -> PostgresClaims:
-        connection = Connection(
-            self._address,
-            durable=False,
-            announce=True,
-            patience=LOCK_TIMEOUT if patience is None else max(patience, 0.001),
-        )
+    def claims(self, *, keep_done: bool = True) -> PostgresClaims:
+        connection = Connection(self._address, durable=False, announce=True)
         connection.check()
         return PostgresClaims(connection, keep_done=keep_done)
 

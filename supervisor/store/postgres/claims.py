@@ -13,7 +13,7 @@ from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Blocker, Exchange, JobSelector, WorkerRecord
 from supervisor.store.postgres.arrays import Floats, Integers
-from supervisor.store.postgres.connection import Connection, session_of
+from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection, session_of
 from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault, translated
 from supervisor.store.postgres.marks import Marks, SharedMarks
 from supervisor.store.postgres.statements import QUERIES
@@ -44,6 +44,9 @@ class PostgresClaims(SqlClaims):
         self._connection.belong_to(worker.incarnation)
         super().register(worker)
         self._registered = worker.incarnation
+
+    def be_patient(self, seconds: float | None) -> None:
+        self._connection.be_patient(LOCK_TIMEOUT if seconds is None else seconds)
 
     def close(self) -> None:
         for marks in self._marks.values():

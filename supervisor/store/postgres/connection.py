@@ -161,6 +161,18 @@ class Connection:
         """Milliseconds, for a statement behind a pooler that is its own transaction; otherwise the session has it."""
         return self._settings["lock_timeout"] if self._session.pooled else None
 
+    def be_patient(self, seconds: float) -> None:
+        """For how long a statement waits for others from now on. Raises StoreError."""
+        patience = f"{max(seconds, 0.001) * 1000:.0f}"
+        if patience == self._settings["lock_timeout"]:
+            return
+        self._settings["lock_timeout"] = patience
+        if self._session.raw is not None and not self.pooled:  # another session begins with the settings
+            try:
+                self.raw.execute(f"SET lock_timeout = {patience}")
+            except psycopg.Error as error:
+                raise translated(error, self.address.shown) from None
+
     @property
     def begin(self) -> str:
         """What begins a transaction."""

@@ -56,12 +56,9 @@ class SqliteEngine:
             raise
         return SqliteProducer(connection, self.transactional)
 
-    def claims(self, patience: float | None = None, *, keep_done: bool = True) -> SqliteClaims:
+    def claims(self, *, keep_done: bool = True) -> SqliteClaims:
         """What has succeeded is always kept until it is pruned: an id that was deleted may be given again."""
-        connection = Connection(self._place, synchronous="NORMAL", any_thread=True)
-        if patience is not None:
-            connection.raw.execute(f"PRAGMA busy_timeout = {patience * 1000:.0f}")
-        return SqliteClaims(connection)
+        return SqliteClaims(Connection(self._place, synchronous="NORMAL", any_thread=True))
 
     def maintenance(self) -> SqliteMaintenance:
         return SqliteMaintenance(self._place)

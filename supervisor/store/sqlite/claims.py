@@ -17,6 +17,7 @@ from supervisor.store.sql.claims import SqlClaims, refuse_impossible
 from supervisor.store.sql.connection import RowRefused
 from supervisor.store.sql.rows import selected
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
+from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
 from supervisor.store.sqlite.settling import Outcomes
 
 
@@ -89,6 +90,10 @@ class SqliteClaims(SqlClaims):
         with self._connection.write() as raw:
             for job, token in runs:
                 raw.execute(QUERIES.show_progress, (fraction, text, now, job, owner, token))
+
+    def be_patient(self, seconds: float | None) -> None:
+        milliseconds = (BUSY_TIMEOUT if seconds is None else seconds) * 1000
+        self._connection.raw.execute(f"PRAGMA busy_timeout = {milliseconds:.0f}")
 
     def _anything_due(self, wanted: JobSelector, now: float) -> bool:
         """The cheap check first: after a sleep the pages of the full one are no longer in the CPU's caches."""

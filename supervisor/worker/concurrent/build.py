@@ -5,19 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from supervisor.system.slot import Slot
-from supervisor.worker.claim_buffer import ClaimBuffer
-from supervisor.worker.claim_store import ClaimStore
 from supervisor.worker.concurrent.loop import ConcurrentLoop
 from supervisor.worker.concurrent.run import RunLogs
 from supervisor.worker.concurrent.runner import ConcurrentRunner
 from supervisor.worker.concurrent.watch import ConcurrentWatch
-from supervisor.worker.counting import Counter
+from supervisor.worker.exchange import Exchange
 from supervisor.worker.executor import Executor
 from supervisor.worker.fitness import Fitness
 from supervisor.worker.heartbeat import HeartbeatThread
 from supervisor.worker.loader import AnyHandler, Handler
 from supervisor.worker.slot_board import SlotBoard
-from supervisor.worker.telling import Telling
 from supervisor.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -29,14 +26,11 @@ def build(
     slot: Slot,
     handler: AnyHandler,
     executor: Executor,
-    store: ClaimStore,
-    buffer: ClaimBuffer,
+    exchange: Exchange,
     fitness: Fitness,
     heartbeat: HeartbeatThread,
     watch: ConcurrentWatch,
     *,
-    counter: Counter,
-    tell: Telling,
     wakeups: Wakeups,
 ) -> ConcurrentLoop:
     """Called in the main thread, when the handler is loaded. `executor` is changed to judge runs one by one."""
@@ -60,12 +54,9 @@ def build(
     loop = ConcurrentLoop(
         pool,
         slot,
-        store,
-        buffer,
+        exchange,
         runner,
         fitness,
-        counter=counter,
-        tell=tell,
         wakeups=wakeups,
         watched=heartbeat.progress_reported,
         log=executor.log,

@@ -11,19 +11,14 @@ from dataclasses import KW_ONLY, dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
-from supervisor.domain.settlement import Settlement
 from supervisor.system.forkmark import Mark
 from supervisor.system.slot import RecycleReason, Slot, State
 from supervisor.worker import forked
-from supervisor.worker.claim_buffer import ClaimBuffer
-from supervisor.worker.claim_store import ClaimStore
 from supervisor.worker.concurrent.runner import ConcurrentRunner
-from supervisor.worker.counting import Counter
-from supervisor.worker.fitness import Fitness, Ruined, leave_ruined
+from supervisor.worker.exchange import Exchange
+from supervisor.worker.fitness import Fitness, leave_ruined
 from supervisor.worker.memory_watch import MemoryWatch
-from supervisor.worker.telling import Telling
 from supervisor.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -33,7 +28,6 @@ if TYPE_CHECKING:
 
 _PATIENCE = 0.05  # seconds that claims may wait for others to end
 _MAIN_PATIENCE = 1.0  # seconds in which the main thread should answer while no job runs
-_MANY_CHILDREN = 1000  # jobs that the runs of one transaction may enqueue together
 _EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to start a successor
 _SAFETY_NET = 5.0  # seconds after which a worker with free places checks for jobs without a wake-up
 
@@ -48,13 +42,10 @@ class ConcurrentLoop:
 
     pool: PoolSettings
     slot: Slot
-    store: ClaimStore
-    buffer: ClaimBuffer
+    exchange: Exchange
     runner: ConcurrentRunner
     fitness: Fitness
     _: KW_ONLY
-    counter: Counter
-    tell: Telling
     wakeups: Wakeups
     watched: Callable[[], None]
     log: Any
@@ -66,7 +57,8 @@ class ConcurrentLoop:
         self._limits: dict[int, int] = {}
         self._void: set[tuple[int, int]] = set()  # (job, token) of runs whose job was deleted
         self._room = 0  # with that many running a claim did not fit: none is claimed until there are fewer
-        self.done = self._settled = 0
+        self.done = 0
+        self.exchange.running = lambda: list(self.runner.runs)
         self._awake = True
 
     def run(self) -> None:
@@ -95,9 +87,8 @@ class ConcurrentLoop:
                     self._rest()
             self.slot.work.open(False)
             self.slot.state(State.DRAINING)
-            while self.buffer:
-                self._exchange(0)
-            self.tell.rest()
+            while self.exchange:
+                self._turn_of_exchange(0)
         except BaseException as error:
             if not self.mark[0]:
                 forked.end(error)
@@ -106,7 +97,7 @@ class ConcurrentLoop:
         self.runner.leave()
 
     def _over(self) -> bool:
-        return self._leaving and not self.runner.runs and not self.buffer.waiting
+        return self._leaving and not self.runner.runs and not self.exchange.waiting
 
     @property
     def _leaving(self) -> bool:
@@ -134,23 +125,21 @@ class ConcurrentLoop:
         ended = self._collect()
         if ended:
             self.runner.show()  # first: settling them may take long
-        if not (self.runner.runs or self.buffer):
-            self.slot.work.hold(1)  # before one is claimed: the answer may be long in coming, or lost
-        claims = self._distinct(self._exchange(self._want()))
+        claims = self._turn_of_exchange(self._want())
         if claims:
             self.wakeups.had_reason()
-            self._limits |= self.store.limits(claims)
-            self.buffer.take(claims)
+            self._limits |= self.exchange.limits(claims)
         begun = self._begin()
-        self.slot.work.hold(len(self.runner.runs) + len(self.buffer) + self.store.unsure)
+        self.slot.work.hold(len(self.runner.runs) + len(self.exchange) + self.exchange.unsure)
         if ended:
             self._recycle()
-        more = self.runner.finished or self.buffer.returned or (self._leaving and self.buffer)
+        more = bool(self.runner.finished or (self._leaving and self.exchange))
+        more = more or (self.exchange.unsettled > 0 and not self.exchange.unavailable)
         return bool(ended or begun or more)
 
     def _want(self) -> int:
         runs, left = self.runner.runs, self.pool.max_jobs_per_worker - self.done
-        if self._leaving or self.buffer.waiting:
+        if self._leaving or self.exchange.waiting:
             return 0
         if self._room and len(runs) >= self._room:
             return 0
@@ -167,15 +156,17 @@ class ConcurrentLoop:
     def _begin(self) -> int:
         """Begin those claims that fit, in order. Returns how many."""
         if self._leaving:
-            self.buffer.release()
+            self.exchange.release()
         batch: list[Claim] = []
         together, running = self._together(), len(self.runner.runs)
-        while (claim := self.buffer.next()) is not None:
+        while (claim := self.exchange.next()) is not None:
+            if self._is_void(claim):
+                continue
             limit = self._limit(claim)
             together = min(together, limit)
-            uncommitted = limit < self._most and self.buffer.finished > 0
+            uncommitted = limit < self._most and self.exchange.uncommitted > 0
             if running + len(batch) >= together or uncommitted:
-                self.buffer.return_first(claim)
+                self.exchange.return_first(claim)
                 break
             batch.append(claim)
         if batch:
@@ -186,74 +177,44 @@ class ConcurrentLoop:
         return len(batch)
 
     def _collect(self) -> int:
-        """Take the runs that have ended, as many as may be committed together. Returns how many."""
-        ended, children = 0, 0
-        while self.runner.finished and children < _MANY_CHILDREN:
+        """Take the runs that have ended. Returns how many."""
+        ended = 0
+        while self.runner.finished:
             run = self.runner.finished.popleft()
-            claim = run.claim
-            if (claim.job_id, claim.token) in self._void:
-                self._void.discard((claim.job_id, claim.token))
-                self._settled += 1
-                self.log.warning("claim_lost", job=claim.job_id, result="discarded")
+            key = (run.claim.job_id, run.claim.token)
+            if key in self._void:
+                self._void.discard(key)
+                self.exchange.discarded(key)
             else:
-                self.buffer.finish(run.settlement)
-                children += len(run.settlement.children)
+                self.exchange.ended(run.settlement)
             ended += 1
             self.done += 1
-            del self.runner.runs[claim.job_id, claim.token]
-            self._limits.pop(claim.job_id, None)
+            del self.runner.runs[key]
+            self._limits.pop(run.claim.job_id, None)
         return ended
 
-    def _distinct(self, claims: list[Claim]) -> list[Claim]:
-        """Without those whose id and token a run of ours has: its job was deleted, and another was given its id, whose
-        tokens began anew. That one goes back, for a claim with another token, and nothing is settled for the run.
+    def _is_void(self, claim: Claim) -> bool:
+        """Whether a run of ours has its id and token: its job was deleted, and another was given its id, whose tokens
+        began anew. That one goes back, for a claim with another token, and nothing is settled for the run.
         """
-        runs = self.runner.runs
-        void = [claim for claim in claims if (claim.job_id, claim.token) in runs]
-        if not void:
-            return claims
-        self._void.update((claim.job_id, claim.token) for claim in void)
-        self.buffer.give_back(void)
-        return [claim for claim in claims if claim not in void]
+        key = (claim.job_id, claim.token)
+        if key not in self.runner.runs:
+            return False
+        self._void.add(key)
+        self.exchange.give_back([claim])
+        return True
 
-    def _exchange(self, want: int) -> list[Claim]:
-        """Settle what has ended and claim more. Waits while the database fails, or until something happens."""
+    def _turn_of_exchange(self, want: int) -> list[Claim]:
         if not self.mark[0]:
             forked.end()
-        if self.fitness.closed():  # otherwise SQLite might write to what a handler has opened in place of its files
-            raise Ruined("a handler has closed all descriptors, the worker's own with them")
-        settlements, runs = self.buffer.collect()
-        if not settlements and not want:
-            return []
-        settlements[:runs] = sorted(settlements[:runs], key=_started)
-        now = self.store.gate.now()
-        try:
-            exchange = self.store.settle_and_claim(settlements, want, now, posted=False)
-        except StoreError as error:
-            self.buffer.put_back(settlements, runs)
-            if not self.runner.runs:
-                self._look(closely=False)  # the cause may be in our own process
-            self.store.wait(error)
-            return []
-        if self.store.unavailable:
-            self.store.recovered()
-        if runs:
-            self._settled += runs
-            self.slot.work.settle(self._settled)
-        if settlements:
-            self.counter.settled(settlements, exchange.lost, now)
-        self.tell(settlements, exchange)
-        if self.store.unsure and not self.buffer.waiting:
-            known = {(claim.job_id, claim.token) for claim in exchange.claims} | self.runner.runs.keys()
-            self.buffer.give_back(self.store.others(known))
-        return exchange.claims
+        return self.exchange.turn(want, running=len(self.runner.runs))
 
     def _rest(self) -> None:
         """Until a run has ended, a job has arrived that there is room for, or a signal."""
         self._awake = False
-        if self.runner.finished or (self.store.unavailable and (self.buffer or self._want())):
+        if self.runner.finished or (self.exchange.unavailable and (self.exchange or self._want())):
             return  # while the database fails, each attempt has waited already
-        if self.buffer.waiting:
+        if self.exchange.waiting:
             self._wait_for_room()
         elif self._want():
             self._check_when_idle()
@@ -264,17 +225,22 @@ class ConcurrentLoop:
     def _wait_for_room(self) -> None:
         """For a job that may not run beside so many others. If that takes longer, another worker may have it."""
         self.wakeups.pause(_PATIENCE)
-        first = self.buffer.next()
+        first = self.exchange.next()
         if first is None or self.runner.finished:
             if first is not None:
-                self.buffer.return_first(first)
+                self.exchange.return_first(first)
             return
         self._room = min(self._limit(first), self._together())
-        self.buffer.return_first(first)
-        self.buffer.release()
+        self.exchange.return_first(first)
+        self.exchange.release()
         self._limits.clear()
 
     # The process
+
+    def look_for_cause(self) -> None:
+        """Of an error of the database; while jobs run, the process cannot be judged."""
+        if not self.runner.runs:
+            self._look(closely=False)
 
     def _recycle(self) -> None:
         """Ask for a successor if that is due."""
@@ -298,7 +264,3 @@ class ConcurrentLoop:
             self.fitness.look(self.done, closely=closely)
 
         self.runner.in_main(look, _MAIN_PATIENCE)
-
-
-def _started(settlement: Settlement) -> float:
-    return settlement.started_at or 0.0

@@ -20,8 +20,8 @@ from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system.slot import CANCELS, Cancel, Slot
 from supervisor.worker.concurrent.run import CURRENT, ConcurrentRun
 from supervisor.worker.concurrent.runner import ConcurrentRunner
+from supervisor.worker.exchange import Exchange
 from supervisor.worker.live_progress import EVERY
-from supervisor.worker.spare_store import SpareStore
 
 TICK = 0.2  # seconds between two looks while jobs run
 _GOES_ON = 2.5  # seconds after its interruption, at which it is told where a run still is
@@ -37,7 +37,7 @@ class ConcurrentWatch:
     """Implements `heartbeat.Watch`. `runner` is set before the first job."""
 
     slot: Slot
-    store: SpareStore
+    store: Exchange
     engine: Engine
     record: WorkerRecord
     log: Any

@@ -1,0 +1,402 @@
+"""The only way in which a worker touches the table of jobs: one connection, one lock, one transaction a turn."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.job import Claim
+from supervisor.domain.settlement import Settlement, released
+from supervisor.store.base import Blocker, Claims, Engine, JobSelector, WorkerRecord
+from supervisor.store.base import Exchange as Answer
+from supervisor.system import settled_notice
+from supervisor.system.claim_gate import ClaimGate
+from supervisor.system.slot import Slot
+from supervisor.telemetry.job_events import JobEvents
+from supervisor.worker.counting import Counter
+from supervisor.worker.fitness import Ruined
+from supervisor.worker.wakeups import Wakeups
+
+if TYPE_CHECKING:
+    from supervisor.config import PoolSettings
+
+_FIRST, _MOST = 0.05, 5.0  # seconds between attempts while the database is unavailable
+_IMPATIENT = 0.5  # seconds for which other writers are waited for while a job runs
+_AT_ONCE = 16  # settlements in a transaction while a job runs: if a trigger refuses one, each takes one of its own
+_MANY_CHILDREN = 1000  # jobs that the runs of one transaction may enqueue together: other writers wait for it
+_NO_JOBS = JobSelector((), "")
+
+Found = TypeVar("Found")
+Run = tuple[int, int]
+"""A job and the token of its claim."""
+
+
+class Exchange:
+    """The claims of a worker: those that have not begun, and the outcomes of runs that are not committed yet.
+
+    Whoever has time calls `turn`, or `aside` while a run takes long; a lock keeps them apart. Runs end, and claims are
+    taken to be run, in any thread without it: each moves by a single `append` or `popleft`, so exactly one gets it.
+
+    A claim is shown in the slot before it is made: when this process dies, the table may have it although no answer has
+    come. `closed` tells whether a handler has closed all descriptors, the connection's own among them; `failed` is told
+    of each error of a turn, and may raise Ruined; `running` are the runs that have begun and not ended, which may end
+    in another order than they have begun if they are `side_by_side`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        record: WorkerRecord,
+        pool: PoolSettings,
+        slot: Slot,
+        gate: ClaimGate,
+        counter: Counter,
+        wakeups: Wakeups,
+        log: Any,
+        *,
+        side_by_side: bool = False,
+        keep_done: bool = True,
+    ) -> None:
+        self._engine = engine
+        self._record = record
+        self._policy = pool.policy
+        self._wanted = JobSelector(pool.types, " ".join(pool.capabilities), pool.min_priority)
+        self._lock_time = pool.lock_time
+        self._impatient = min(_IMPATIENT, pool.heartbeat_timeout / 4)
+        self._slot = slot
+        self.gate = gate
+        self._counter = counter
+        self._wakeups = wakeups
+        self._log = log
+        self._events = JobEvents(log)
+        self._side_by_side = side_by_side
+        self._keep_done = keep_done
+        self._lock = threading.Lock()
+        self._not_begun: deque[Claim] = deque()
+        self._ended: deque[Settlement] = deque()
+        self._returned: deque[Settlement] = deque()  # of claims that are not run
+        self._settled = 0  # runs whose outcome is committed
+        self._generation = 0
+        self._pause = 0.0
+        self.unsure = False  # the table may have claims for this worker of which it does not know
+        self.closed: Callable[[], bool] = lambda: False
+        self.failed: Callable[[StoreError], None] = lambda error: None
+        self.running: Callable[[], Iterable[Run]] = tuple
+
+    # What is held
+
+    def next(self) -> Claim | None:
+        """The next claim to run."""
+        try:
+            return self._not_begun.popleft()
+        except IndexError:
+            return None
+
+    def return_first(self, claim: Claim) -> None:
+        """It is not run now: `next` returns it again."""
+        self._not_begun.appendleft(claim)
+
+    def ended(self, settlement: Settlement) -> None:
+        """A run has ended; its outcome is committed with the next turn."""
+        self._ended.append(settlement)
+
+    def give_back(self, claims: Iterable[Claim]) -> None:
+        """They are not run: they return to the queue with the next turn."""
+        self._returned.extend(map(released, claims))
+
+    def release(self) -> None:
+        """The claims that have not begun return to the queue with the next turn."""
+        while (claim := self.next()) is not None:
+            self.give_back([claim])
+
+    @property
+    def waiting(self) -> int:
+        """Claims whose run has not begun."""
+        return len(self._not_begun)
+
+    @property
+    def uncommitted(self) -> int:
+        """Runs that have ended, and whose outcome is not committed."""
+        return len(self._ended)
+
+    @property
+    def unsettled(self) -> int:
+        """Outcomes that are not committed, and claims that are to return."""
+        return len(self._ended) + len(self._returned)
+
+    def __len__(self) -> int:
+        """Claims that are not settled yet, without those that run."""
+        return len(self._not_begun) + len(self._ended) + len(self._returned)
+
+    # The transactions
+
+    def turn(self, want: int, *, posted: bool = False, running: int = 0) -> list[Claim]:
+        """Settle what has ended, return what is not run, and claim up to `want` more, in one transaction. `next`
+        returns the new claims, too.
+
+        An unavailable database is waited for, and nothing is lost meanwhile. `posted`: somebody has just seen a due
+        job. `running` claims are in runs. Raises Ruined if this process keeps itself waiting, and no job runs that
+        could end that, or if it must not write any more.
+        """
+        if self.closed():  # otherwise SQLite might write to what a handler has opened in place of its files
+            raise Ruined("a handler has closed all descriptors, the worker's own with them")
+        with self._lock:
+            try:
+                return self._turn(want, posted, running)
+            except StoreError as error:
+                problem = error
+        self.failed(problem)
+        self.wait(problem)
+        return []
+
+    def _turn(self, want: int, posted: bool, running: int) -> list[Claim]:
+        settlements, runs = self._collect(None)
+        if not (settlements or want):
+            return []
+        if want and not (settlements or running or self._not_begun):
+            self._slot.work.hold(1)  # before it is claimed: the answer may be long in coming, or lost
+        now = self.gate.now()
+        try:
+            answer = self._settle_and_claim(settlements, want, now, posted)
+        except StoreError:
+            self._put_back(settlements, runs)
+            self._show(running)
+            raise
+        self._recovered()
+        claims = answer.claims
+        self._note(settlements, runs, answer, now, more=bool(claims))
+        if self.unsure and want and not self:
+            self.give_back(self._unknown({(claim.job_id, claim.token) for claim in claims}))
+        self._not_begun.extend(claims)
+        self._show(running)
+        return claims
+
+    def aside(self, busy_for: float) -> None:
+        """While the run that is on has taken `busy_for` seconds: settle what had ended before, and return the
+        claims that have not begun, so that nothing waits for it. What fails is tried again with the next call.
+        """
+        self._counter.flush()
+        if not self or self.closed():  # the main thread will see why, and exit
+            return
+        with self._lock:
+            self.release()
+            try:
+                with self._impatience():
+                    while self.unsettled:
+                        self._settle_aside(busy_for)
+            except StoreError as error:
+                self._counter.store_failed(error)
+                self._log.warning("hand_back_failed", error=str(error))
+
+    def _settle_aside(self, busy_for: float) -> None:
+        settlements, runs = self._collect(_AT_ONCE)
+        self._slot.beat()
+        now = self.gate.now()
+        try:
+            answer = self._store.settle_and_claim(self._record.incarnation, settlements, _NO_JOBS, 0, 0.0, now)
+        except StoreError:
+            self._put_back(settlements, runs)
+            raise
+        settled_notice.notify()
+        self._note(settlements, runs, answer, now - busy_for)
+        self._show(1)
+
+    def show_progress(self, run: Run, batch: int, fraction: float, text: str, now: float) -> None:
+        """What a run reports of its progress; in a `batch` of this size, to all its jobs. Raises StoreError."""
+        if self.closed():
+            return
+        owner = self._record.incarnation
+        with self._lock, self._impatience():
+            # What has not begun was returned long ago, so what is held is the batch.
+            runs = [run] if batch == 1 else [(claim.job_id, claim.token) for claim in self._store.held_by(owner)]
+            self._store.show_progress(owner, runs, fraction, text, now)
+
+    @contextmanager
+    def _impatience(self) -> Iterator[None]:
+        """Other writers are waited for less long, by a thread that has other tasks: heartbeats, and time limits."""
+        self._store.be_patient(self._impatient)
+        try:
+            yield
+        finally:
+            with suppress(StoreError):  # a lost connection has no settings
+                self._store.be_patient(None)
+
+    def _collect(self, most: int | None) -> tuple[list[Settlement], int]:
+        """What is to be settled now, and how many of these, counted from the front, are of runs that have ended."""
+        settlements: list[Settlement] = []
+        children = 0
+        while self._ended and len(settlements) != most and children < _MANY_CHILDREN:
+            settlements.append(self._ended.popleft())
+            children += len(settlements[-1].children)
+        runs = len(settlements)
+        if self._side_by_side:
+            settlements.sort(key=_started)
+        while self._returned and len(settlements) != most:
+            settlements.append(self._returned.popleft())
+        return settlements, runs
+
+    def _put_back(self, settlements: Sequence[Settlement], runs: int) -> None:
+        self._ended.extendleft(reversed(settlements[:runs]))
+        self._returned.extendleft(reversed(settlements[runs:]))
+
+    def _settle_and_claim(self, settlements: Sequence[Settlement], want: int, now: float, posted: bool) -> Answer:
+        """While jobs may be claimed, register again where that is needed."""
+        wanted = self._wanted
+        if want:
+            wanted = wanted.narrowed(self.gate.unpaused(wanted.types))
+        if want and not (wanted.types and self.gate.is_open()):
+            want = 0
+        elif want and (generation := self.gate.generation) != self._generation:
+            self._store.register(self._record)  # another host may have taken this one for dead
+            self._generation = generation
+        answer = self._transaction(settlements, wanted, want, now, posted)
+        if not answer.registered:
+            # A crash of the server has undone it, or somebody has deleted the row.
+            self._log.warning("registered_again")
+            with suppress(StoreError):  # what is settled is settled; the next turn meets the error again
+                self._store.register(self._record)
+                again = self._transaction([], wanted, want, now, posted)
+                return again._replace(lost=[*answer.lost, *again.lost], refused=[*answer.refused, *again.refused])
+        return answer
+
+    def _transaction(
+        self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, now: float, posted: bool
+    ) -> Answer:
+        try:
+            answer = self._store.settle_and_claim(
+                self._record.incarnation, settlements, wanted, want, self._lock_time, now, posted=posted
+            )
+        except StoreError as error:
+            self.unsure = self.unsure or want > 0
+            if not isinstance(error, StoreBusy):
+                raise
+            raise self._explained(error, [settlement.job_id for settlement in settlements]) from None
+        self.unsure = self.unsure or answer.doubtful
+        if settlements:
+            settled_notice.notify()
+        return answer
+
+    def _note(
+        self, settlements: list[Settlement], runs: int, answer: Answer, ended_by: float, *, more: bool = False
+    ) -> None:
+        """These are committed; their runs had ended by `ended_by`, Unix seconds."""
+        if runs:
+            self._settled += runs
+            self._slot.work.settle(self._settled)
+        if settlements:
+            self._counter.settled(settlements, answer.lost, ended_by, more)
+        for job in answer.lost:
+            self._log.warning("claim_lost", job=job, result="discarded")
+        for job, reason in answer.refused:  # rows that the database does not allow to be claimed or settled
+            self._log.warning("row_refused", job=job, reason=reason, result="quarantined")
+        for settlement in settlements:
+            claim = settlement.claim
+            if settlement.failure is not None and claim is not None and claim.job_id not in answer.lost:
+                attempts = self._policy.retry_of(claim.type).attempts_for(claim.max_attempts)
+                self._events.settled(settlement, max_attempts=attempts)
+        self._events.tell_rest()
+
+    def _show(self, running: int) -> None:
+        """Have the locks of these renewed, and of those of which it does not know."""
+        self._slot.work.hold(running + len(self) + self.unsure)
+
+    def discarded(self, run: Run) -> None:
+        """A run has ended whose job was deleted meanwhile: there is nothing to settle."""
+        self._settled += 1
+        self._log.warning("claim_lost", job=run[0], result="discarded")
+
+    # What else the table says
+
+    def _unknown(self, known: set[Run]) -> list[Claim]:
+        """What the table has for this worker beside the `known` and the running claims: those whose answer was lost, or
+        whose settlement the server has undone. They may have run, and must return to the queue, under another token:
+        no other worker would ever run them, since their locks are renewed as long as this one lives.
+        """
+        known = known.union(self.running())
+        try:
+            held = self._store.held_by(self._record.incarnation)
+        except StoreError:  # it is still unsure
+            return []
+        self.unsure = False
+        return [claim for claim in held if (claim.job_id, claim.token) not in known]
+
+    def _explained(self, error: StoreBusy, jobs: Sequence[int]) -> StoreError:
+        """The same error with who is in the way. Raises Ruined."""
+        found: list[Blocker] = []
+        with suppress(StoreError):
+            found = self._store.blockers(self._record.incarnation, jobs)
+        who = "; ".join(blocker.who for blocker in found)
+        if any(blocker.here for blocker in found) and not self._slot.read().running:
+            raise Ruined(f"a handler left a database transaction open that this worker waits for: {who}")
+        return StoreBusy(f"{error}: {who} holds what it waits for") if found else error
+
+    def limits(self, claims: Sequence[Claim]) -> Mapping[int, int]:
+        """With how many jobs each of these may run together whose batch, or neighbour, has killed a worker before."""
+        try:
+            return self._persist(lambda: self._store.limits([claim.job_id for claim in claims]))
+        except StoreError:
+            return {}  # the worker exits, and runs none of them
+
+    # The connection, and how long it is waited for
+
+    def open(self) -> None:
+        """Connect and enter the worker in the registry, which another start would not make easier. Raises StoreError if
+        the worker is to exit before that is possible.
+        """
+        self._generation = self.gate.generation
+        self._store = self._persist(self._registered)
+
+    def _registered(self) -> Claims:
+        store = self._engine.claims(keep_done=self._keep_done)
+        try:
+            store.register(self._record)
+        except StoreError:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        self._events.tell_rest(now=True)  # how many failures were not logged one by one
+        self._store.close()
+
+    def _persist(self, attempt: Callable[[], Found]) -> Found:
+        """Try until it succeeds. Raises StoreError if the worker is to exit."""
+        while True:
+            try:
+                found = attempt()
+            except StoreError as error:
+                if self._slot.requests.drain_requested:
+                    raise
+                self.wait(error)
+            else:
+                self._recovered()
+                return found
+
+    @property
+    def unavailable(self) -> bool:
+        """Whether the last access has failed."""
+        return self._pause > 0.0
+
+    def wait(self, error: StoreError) -> None:
+        """Until the next attempt, or a signal."""
+        self._counter.store_failed(error)
+        if not self._pause:
+            self._log.error("store_failed", error=str(error))
+        self._slot.work.forget_progress()
+        self._slot.tell(str(error))
+        self._pause = min(max(self._pause * 2, _FIRST), _MOST)
+        self._wakeups.pause(self._pause)
+
+    def _recovered(self) -> None:
+        if self._pause:
+            self._pause = 0.0
+            self._slot.tell("")
+            self._log.info("store_recovered")
+
+
+def _started(settlement: Settlement) -> float:
+    return settlement.started_at or 0.0
