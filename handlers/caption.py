@@ -66,6 +66,9 @@ class Captioner:
         self._options = options
         self._method = TagTemplate(options) if options.method == "template" else CaptionModel(options)
 
+    def after_interrupt(self, ctx: Context) -> None:
+        """Nothing goes on: the model runs within the call that was interrupted."""
+
     def handle(self, payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
         image = picture.load(payload, self._options)
         if self._method is None:

@@ -60,6 +60,9 @@ class Embedder:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(_TOKENS)
 
+    def after_interrupt(self, ctx: Context) -> None:
+        """Nothing goes on: the model runs within the call that was interrupted."""
+
     def handle(self, payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
         texts, single = _texts(payload, self._options)
         # One by one: int8 arithmetic scales with the whole batch, so a text's vector would depend on its neighbours.

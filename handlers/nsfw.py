@@ -56,6 +56,9 @@ class NsfwClassifier:
             intra_op_num_threads=1,
         )
 
+    def after_interrupt(self, ctx: Context) -> None:
+        """Nothing goes on: the model runs within the call that was interrupted."""
+
     def handle(self, payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
         return self._result(self._model.classify(picture.load(payload, self._options)))
 

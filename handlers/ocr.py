@@ -55,6 +55,9 @@ class Reader:
         self._engine = require("rapidocr", extra="ocr").RapidOCR(params={**models, **_settings(self._options)})
         self._engine(_sample())  # it loads its models with the first text, which should not be a job's
 
+    def after_interrupt(self, ctx: Context) -> None:
+        """Nothing goes on: the model runs within the call that was interrupted."""
+
     def handle(self, payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
         numpy = require("numpy", extra="ocr")
         image = picture.load(payload, self._options)

@@ -56,6 +56,9 @@ class Pictures:
         self._captioner.prepare(options.caption)
         self._classifier.prepare(options.nsfw)
 
+    def after_interrupt(self, ctx: Context) -> None:
+        """Nothing goes on: the models run within the call that was interrupted."""
+
     def handle(self, payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
         handler = self._by_type.get(ctx.type)
         if handler is None:

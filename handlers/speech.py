@@ -69,6 +69,9 @@ class Transcriber:
         if not self._model.model.is_multilingual and options.language not in (None, "en"):
             raise ValueError(f"options.language: this model knows English only, not {options.language!r}")
 
+    def after_interrupt(self, ctx: Context) -> None:
+        """Nothing goes on: the model runs within the call that was interrupted."""
+
     def handle(self, payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
         options = self._options
         data = files.read(files.inside(_path(payload), options.root), options.max_bytes)

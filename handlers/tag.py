@@ -46,6 +46,9 @@ class Tagger:
         """Load the model, converting it the first time on this machine."""
         self.prepare(read(TagOptions, ctx.options))
 
+    def after_interrupt(self, ctx: Context) -> None:
+        """Nothing goes on: the model runs within the call that was interrupted."""
+
     def handle(self, payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
         return self._result(self.tags(picture.load(payload, self._options)))
 

@@ -140,6 +140,9 @@ def _pools(overview: Overview) -> None:
         rows.append((pool.name, *host, size, pool.due_shown, span(pool.oldest_age), f"{pool.rate:g}/s", pool.remark))
     host = ("host",) if several else ()
     _section("Pools", ("pool", *host, "size", "due>", "oldest>", "rate>", "why"), rows, wrap=True, legend=_OF_POOLS)
+    for pool in overview.pools:
+        if pool.threads:
+            line(f"{pool.name}: threads of numerical libraries in a worker: {pool.threads}")
 
 
 def _workers(overview: Overview) -> None:

@@ -46,6 +46,7 @@ _AS_WRITTEN = (
     "heartbeat_timeout",
     "lock_time",
     "max_jobs_per_worker",
+    "keep_freed_memory",
     "max_memory",
     "memory_budget",
     "max_crashes",

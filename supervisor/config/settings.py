@@ -121,9 +121,10 @@ class PoolSettings(NamedTuple):
     shutdown_grace: float
     heartbeat_timeout: float
     lock_time: float
-    max_jobs_per_worker: int
+    max_jobs_per_worker: int | None  # None: no limit
     max_memory: int | None  # bytes of one worker
     memory_budget: int | None  # bytes of the whole pool
+    keep_freed_memory: int | None  # bytes; None: determined by batches, devices and limits
     max_crashes: int
     max_waiting: int | None  # due jobs of a type while which no request for another one is accepted
     start: Literal["fork", "spawn"]

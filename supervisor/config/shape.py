@@ -86,6 +86,10 @@ def _matching(pattern: re.Pattern[str], what: str) -> Callable[[str], str]:
     return validate
 
 
+def _kept(value: object) -> int:
+    return 0 if value == "0" else _memory(value)
+
+
 _handler = _matching(_HANDLER, 'a handler; write module:attribute, like "jobs:greet"')
 _module = _matching(_MODULE, 'a module; write it like "jobs" or "mail.jobs"')
 _exception = _matching(_MODULE, 'the name of an exception; write it like "ValueError" or "requests.Timeout"')
@@ -266,9 +270,10 @@ class PoolTable(Table):
     shutdown_grace = Key(duration, 30.0)
     heartbeat_timeout = Key(patience, 60.0)
     lock_time = Key(patience, 60.0)
-    max_jobs_per_worker = Key(count, 10_000)
+    max_jobs_per_worker = Key[int | None](count, None)
     max_memory = Key[int | None](_memory, None)
     memory_budget = Key[int | None](_memory, None)
+    keep_freed_memory = Key[int | None](_kept, None)
     max_crashes = Key(count, 3)
     max_waiting = Key[int | None](whole(1, MAX_WAITING), None)
     start = Key[Any](one_of("fork", "spawn"), "fork")

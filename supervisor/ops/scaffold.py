@@ -25,7 +25,6 @@ tasks = ["jobs"]                # the module jobs.py, beside this file
 workers = 2                     # or let the pool follow the load: min_workers = 0, max_workers = 4
 # types = ["greet"]             # only these tasks; default: all of the module
 # timeout = "2m"                # a job that runs longer is stopped and retried
-# max_jobs_per_worker = 10000   # then the worker is replaced by a new process
 # max_memory = "2GiB"           # a larger worker is replaced after its job; default: no limit
 # retry = { max_attempts = 5, backoff = "exponential", base = "2s", max = "10m", jitter = 0.1 }
 # env = {}                      # environment variables of the workers

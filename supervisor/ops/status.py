@@ -320,6 +320,7 @@ def _pool(
         spares=news.get("spares", 0),
         spares_wanted=news.get("spares_wanted", 0),
         min_priority=min_priority,
+        threads=text_of(news.get("threads", ""), SENTENCE),
     )
 
 

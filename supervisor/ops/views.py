@@ -101,6 +101,7 @@ class PoolView:
     spares: int = 0
     spares_wanted: int = 0
     min_priority: int | None = None
+    threads: str = ""  # of numerical libraries in a worker, and why
 
     @property
     def home(self) -> tuple[str, int]:

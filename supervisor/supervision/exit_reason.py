@@ -13,7 +13,7 @@ from supervisor.domain.policy import Charge
 from supervisor.domain.text import shortened
 from supervisor.supervision.termination import NO_RUN, Run
 from supervisor.system.signals import name_of
-from supervisor.system.slot import Snapshot, State
+from supervisor.system.slot import Phase, Snapshot, State
 
 # Why the supervisor itself killed a worker.
 TIME_LIMIT = "time_limit"
@@ -29,6 +29,7 @@ ALONE = "template_died_alone"  # its template died while only its job was runnin
 UNWATCHED = "unwatched"
 TEARDOWN = "teardown"  # it took longer than shutdown_grace
 HELD_DATABASE = "held_database"  # it left a transaction open
+AFTER_INTERRUPT = "after_interrupt"  # it took longer than kill_grace
 HELD_EARLIER = "held_database_earlier"  # a run before the current one left a transaction open, or may have
 
 OUT_OF_MEMORY = "out_of_memory"  # killed by the kernel
@@ -234,6 +235,10 @@ def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, str, str, int | N
         return killed_for, message, _KINDS.get(killed_for, killed_for), number, code
     if number is not None:
         return "signal", f"the worker was killed by {name_of(number)}", "crash", number, code
+    asked = slot.phase is Phase.AFTER_INTERRUPT and slot.state is not State.STARTING
+    if code is not None and asked:
+        message = "after_interrupt did not end within kill_grace; the worker was ended"
+        return AFTER_INTERRUPT, message, "crash", number, code
     if code == RUINED:
         return "ruined", shortened(slot.text) or "the worker's process was damaged", "crash", number, code
     if code is not None:

@@ -14,6 +14,7 @@ from supervisor.supervision import exit_reason
 from supervisor.supervision.exit_reason import ExitReport
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import RecycleReason
+from supervisor.telemetry import events
 
 RELOADED = "reload"
 OVER_MEMORY = "over max_memory"
@@ -23,6 +24,7 @@ STALE = {
     RecycleReason.FAR_LARGE: OVER_MEMORY,
     RecycleReason.LEAKY: "too many files left open by its jobs",
     RecycleReason.CHANGED: "its process was changed by a job",
+    RecycleReason.INTERRUPTED: "what an interrupted job has begun may go on",
 }
 CAUTIOUS = "cautious for long enough"
 _REASONS = {
@@ -30,6 +32,7 @@ _REASONS = {
     STALE[RecycleReason.LARGE]: "max_memory",
     STALE[RecycleReason.LEAKY]: "open_files",
     STALE[RecycleReason.CHANGED]: "process_changed",
+    STALE[RecycleReason.INTERRUPTED]: "interrupted",
     CAUTIOUS: "cautious",
 }
 _CAUTION = 30.0  # seconds: the suspects, which are due again, come before most other jobs
@@ -77,7 +80,7 @@ class Failures:
         if not end.expected:
             self.restarted[end.reason] += 1
         elif worker.stale and end.reason != exit_reason.SHUTDOWN:
-            self.restarted[_REASONS.get(worker.stale, worker.stale)] += 1
+            self.restarted[short_reason(worker.stale)] += 1
 
     def unstarted(self, why: str, now: float, worker: WorkerProcess | None) -> bool:
         """A worker could not be started. Returns False for further failures in the same back-off."""
@@ -133,3 +136,17 @@ class Failures:
             self.restarts = restarts
         elif not worker.template.retired:
             self.old_restarts = restarts
+
+
+def plan_replacement(worker: WorkerProcess, why: str) -> None:
+    """A successor is started for it, and it leaves; nothing if that is planned already."""
+    if not worker.stale:
+        worker.stale = why
+        events(process="supervisor").info(
+            "replacement_planned", pool=worker.pool, worker=worker.name, pid=worker.pid, reason=short_reason(why)
+        )
+
+
+def short_reason(stale: str) -> str:
+    """Why a worker is to be replaced, as one word for metrics and the log."""
+    return _REASONS.get(stale, stale)

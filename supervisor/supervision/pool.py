@@ -16,7 +16,7 @@ from supervisor.domain.residency import Residency
 from supervisor.domain.scaling import Decision, Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.domain.staffing import Leaving, Missing, leaving, missing, spares_kept, within
 from supervisor.supervision.drain_rate import DrainRate
-from supervisor.supervision.failures import CAUTIOUS, STALE, Failures
+from supervisor.supervision.failures import CAUTIOUS, STALE, Failures, plan_replacement
 from supervisor.supervision.pool_workers import PoolWorkers, is_idle
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel
@@ -261,11 +261,10 @@ def look_at(pool: Pool, worker: WorkerProcess, now: float) -> bool:
     if became_ready:
         _learn_ready(pool, worker)
     pool.failures.committed(worker, slot.done - slot.unsettled, now, lost=slot.lost)
-    if not worker.stale:
-        if slot.recycle_reason:
-            worker.stale = STALE[slot.recycle_reason]
-        elif worker.living and pool.grant is None and pool.failures.too_cautious(worker, now):
-            worker.stale = CAUTIOUS  # not where memory is scarce: nobody would work until its successor is ready
+    if slot.recycle_reason:
+        plan_replacement(worker, STALE[slot.recycle_reason])
+    elif worker.living and pool.grant is None and pool.failures.too_cautious(worker, now):
+        plan_replacement(worker, CAUTIOUS)  # not where memory is scarce: nobody would work until its successor is ready
     return became_ready
 
 

@@ -16,6 +16,7 @@ from supervisor.supervision.failures import RELOADED
 from supervisor.supervision.pool import Pool, Waiting, excess, old_serves, spares_configured, spares_wanted
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.scoreboard import MAX_SLOTS
+from supervisor.worker.placement import threads_of, worth_telling
 
 
 class Pools(dict[str, Pool]):
@@ -51,7 +52,9 @@ class Pools(dict[str, Pool]):
 
     def status(self, now: float) -> dict[str, dict[str, Any]]:
         """What `status` shows of them."""
-        return {name: _status(pool, now) for name, pool in self.items()}
+        threads = threads_of({name: pool.settings for name, pool in self.items()})
+        told = {name: str(threads[name]) if worth_telling(pool.settings) else "" for name, pool in self.items()}
+        return {name: _status(pool, told[name], now) for name, pool in self.items()}
 
     def sharing(self, pool: Pool) -> dict[str, Pool]:
         """The pools that share this one's template."""
@@ -95,7 +98,7 @@ def _info(pool: Pool) -> PoolInfo:
     return PoolInfo(wanted, pool.wake, locks, chance)
 
 
-def _status(pool: Pool, now: float) -> dict[str, Any]:
+def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:
     """`broken`: there is a problem, and no older code serves instead. `now` is monotonic seconds."""
     living, failures, settings, problem = pool.workers.living(), pool.failures, pool.settings, pool.problem(now)
     deaths, spares = failures.template_deaths, max(0, pool.desired - pool.target) if pool.target else 0
@@ -118,6 +121,7 @@ def _status(pool: Pool, now: float) -> dict[str, Any]:
         "types": list(settings.types),
         "capabilities": list(settings.capabilities),
         "min_priority": settings.min_priority,
+        "threads": threads,
         "min_workers": settings.min_workers,
         "max_workers": settings.max_workers,
         "memory": {w.name: w.memory.unique for w in living if w.memory.unique},

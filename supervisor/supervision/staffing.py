@@ -14,7 +14,7 @@ from supervisor.config.settings import Settings
 from supervisor.domain.memory import CodeTrial
 from supervisor.supervision import exit_reason
 from supervisor.supervision.ends import Ends
-from supervisor.supervision.failures import RELOADED
+from supervisor.supervision.failures import RELOADED, plan_replacement
 from supervisor.supervision.pool import Pool, is_untried, proven_by_image
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.slots import Slots
@@ -127,7 +127,7 @@ class Staffing:
         """After a reload, mark every worker for replacement."""
         self.templates.supersede()
         for worker in self.pools.workers():
-            worker.stale = worker.stale or RELOADED
+            plan_replacement(worker, RELOADED)
 
     # What the templates say
 

@@ -61,7 +61,7 @@ class Templates:
             supervisor=self._supervisor,
             folder=settings.folder,
             pools={name: p.settings for name, p in pools.items()},
-            threads=threads_of(settings.pools),
+            threads={name: threads.number for name, threads in threads_of(settings.pools).items()},
             wakes={name: p.wake for name, p in pools.items()},
             news=self._news,
             log=settings.log,

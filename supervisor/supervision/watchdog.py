@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from supervisor.domain.liveness import Signs, Verdict, first_late, judge
 from supervisor.supervision import exit_reason
-from supervisor.supervision.failures import OVER_MEMORY
+from supervisor.supervision.failures import OVER_MEMORY, plan_replacement
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.termination import Step
@@ -130,5 +130,5 @@ def watch_memory(worker: WorkerProcess, pool: Pool, now: float) -> None:
         return  # it was idle since, or cannot have grown much
     memory.done, memory.measured_at = slot.done, now
     pool.measure(worker)
-    if limit is not None and memory.unique > limit and not worker.stale:
-        worker.stale = OVER_MEMORY
+    if limit is not None and memory.unique > limit:
+        plan_replacement(worker, OVER_MEMORY)

@@ -17,11 +17,12 @@ class State(IntEnum):
 
 
 class Phase(IntEnum):
-    """What a worker that is starting does."""
+    """What a worker does that runs no job."""
 
     SET_UP = 0
     WARM_UP = 1
     CANARY = 2
+    AFTER_INTERRUPT = 3  # no set-up: the handler is asked whether what was interrupted is quiet
 
     @property
     def label(self) -> str:
@@ -29,7 +30,12 @@ class Phase(IntEnum):
         return _PHASE_LABELS[self]
 
 
-_PHASE_LABELS = {Phase.SET_UP: "set-up", Phase.WARM_UP: "warmup", Phase.CANARY: "canary"}
+_PHASE_LABELS = {
+    Phase.SET_UP: "set-up",
+    Phase.WARM_UP: "warmup",
+    Phase.CANARY: "canary",
+    Phase.AFTER_INTERRUPT: "after_interrupt",
+}
 
 
 class RecycleReason(IntEnum):
@@ -41,6 +47,7 @@ class RecycleReason(IntEnum):
     LEAKY = 3  # many descriptors stay open after its jobs
     CHANGED = 4  # a handler has changed its process in a way that cannot be undone
     FAR_LARGE = 5  # so far over max_memory that it cannot wait for its successor
+    INTERRUPTED = 6  # what a run that was interrupted has begun may go on
 
 
 class Cancel(IntEnum):

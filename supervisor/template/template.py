@@ -209,7 +209,7 @@ def prepare(spec: TemplateSpec, board: Scoreboard, url: str) -> None:
     belonging.mark(board.path)
     pool = spec.any_pool
     if pool.preloads:
-        limit_threads(pool, spec.threads[pool.name])
+        limit_threads(pool, pool.threads or 1)
     os.environ["SUPERVISOR_DATABASE"] = url
     os.environ.update(pool.env)
     search_first(pool.path, spec.folder)

@@ -119,11 +119,6 @@ class Exchange:
         return len(self._not_begun)
 
     @property
-    def uncommitted(self) -> int:
-        """Runs that have ended, and whose outcome is not committed."""
-        return len(self._ended)
-
-    @property
     def unsettled(self) -> int:
         """Outcomes that are not committed, and claims that are to return."""
         return len(self._ended) + len(self._returned)
@@ -150,7 +145,7 @@ class Exchange:
             except StoreError as error:
                 problem = error
         self.failed(problem)
-        self.wait(problem)
+        self._wait(problem)
         return []
 
     def _turn(self, want: int, posted: bool, running: int) -> list[Claim]:
@@ -371,7 +366,7 @@ class Exchange:
             except StoreError as error:
                 if self._slot.requests.drain_requested:
                     raise
-                self.wait(error)
+                self._wait(error)
             else:
                 self._recovered()
                 return found
@@ -381,7 +376,7 @@ class Exchange:
         """Whether the last access has failed."""
         return self._pause > 0.0
 
-    def wait(self, error: StoreError) -> None:
+    def _wait(self, error: StoreError) -> None:
         """Until the next attempt, or a signal."""
         self._counter.store_failed(error)
         if not self._pause:

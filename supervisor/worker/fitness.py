@@ -112,9 +112,13 @@ class Fitness:
             self._log.warning("process_restored", what=", ".join(changes.restored))
         if changes.lasting:
             self._log.warning("process_changed", what=", ".join(changes.lasting), hint="the worker is replaced")
-            self.request_recycle(RecycleReason.CHANGED)
-            self._leave()
+            self.replace(RecycleReason.CHANGED)
         return bool(changes.lasting)
+
+    def replace(self, why: RecycleReason) -> None:
+        """Have a successor take over at once: this process runs no other job."""
+        self.request_recycle(why)
+        self._leave()
 
     def request_recycle(self, why: RecycleReason) -> None:
         """Ask for a successor; the worker continues until that one is ready."""
@@ -141,8 +145,7 @@ class Fitness:
         if not self._descriptors.exhausted():
             return False
         self._log.warning("descriptors_exhausted", hint="the worker is replaced; its job runs again, uncharged")
-        self.request_recycle(RecycleReason.LEAKY)
-        self._leave()
+        self.replace(RecycleReason.LEAKY)
         return True
 
     def out_of_memory(self) -> None:

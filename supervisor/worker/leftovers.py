@@ -63,6 +63,10 @@ class Leftovers:
             self._list_children(now)
         return now - self._came < NEW
 
+    def thread_goes_on(self) -> bool:
+        """Whether there are more threads of Python than before the run that has just ended."""
+        return _count() > self._threads
+
     def look(self) -> None:
         """The same for threads that only the kernel knows: those of C libraries."""
         threads, known = _all_threads(), self._all_threads

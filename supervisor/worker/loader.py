@@ -57,6 +57,7 @@ class Handler:
     then used for single jobs, too. `async def`, and any awaitable that a plain function returns, runs on one event loop
     that lasts as long as the worker.
     What jobs leave on it ends with them; what `setup` has started there continues.
+    With `after_interrupt` it can say that nothing goes on which an interrupted run has begun, for example on a device.
     With `check_options` it can reject the pool's options before its `setup`: by a ValueError, or by an ImportError if a
     library is missing. `middleware` is its own, called inside the pool's. `batch_key` and `batch_cost` tell of a
     payload which jobs may be in one batch.
@@ -78,6 +79,7 @@ class Handler:
         self.name = name
         self._setup = getattr(target, "setup", None)
         self._teardown = getattr(target, "teardown", None)
+        self._after_interrupt = getattr(target, "after_interrupt", None)
         self._check_options = getattr(target, "check_options", None)
         self.middleware: Sequence[Any] = getattr(target, "middleware", ())
         self.batch_key: Callable[[Any], Any] | None = getattr(target, "batch_key", None)
@@ -114,6 +116,7 @@ class Handler:
         _check_signature(self.batch_cost, f"{self.name}.batch_cost", "payload")
         _check_signature(self._setup, f"{self.name}.setup", "ctx")
         _check_signature(self._teardown, f"{self.name}.teardown", "ctx")
+        _check_signature(self._after_interrupt, f"{self.name}.after_interrupt", "ctx")
 
     def insist_on(self, types: Iterable[str]) -> None:
         """Raises HandlerError if it knows what types it handles, and one of these is missing."""
@@ -154,6 +157,13 @@ class Handler:
             if self._loop is not None:
                 self._loop.close()
                 self._loop = None
+
+    def after_interrupt(self, ctx: Context) -> bool:
+        """Wait until nothing goes on that an interrupted run has begun. False if the handler has no method for that."""
+        if self._after_interrupt is None:
+            return False
+        self._finish(self._after_interrupt(ctx))
+        return True
 
     def is_async(self, type: str) -> bool:
         """Whether a job of this type is handled by `awaitable` on the event loop, or else by `handle`."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -13,6 +16,11 @@ from supervisor.system import autogroup, kernel
 from supervisor.worker.environment import SINGLE_THREADED, THREADS
 from supervisor.worker.loader import HandlerError
 
+_KEPT = 256 << 20  # bytes
+_KEPT_SHARE = 8  # at most one part in so many of the memory that a worker may have
+_LARGEST = 32 << 20  # bytes of an array that the heap may serve, a limit of glibc on 64-bit machines
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # numbers of glibc
+
 
 class Place(NamedTuple):
     """`threads` is the limit for numerical libraries; `device` is an id from the configuration."""
@@ -21,18 +29,39 @@ class Place(NamedTuple):
     device: str | None = None
 
 
-def threads_of(pools: Mapping[str, PoolSettings]) -> dict[str, int]:
-    """The number of threads that numerical libraries get in each worker of these pools, which are all that run here.
+class Threads(NamedTuple):
+    """How many threads numerical libraries get in each worker of a pool, and why, in a few words."""
 
-    The pool may set it. Otherwise it is one if the worker is forked from an image that has imported the handler,
-    because threads do not survive the fork; else it follows from the pool's share of the cores.
+    number: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.number} ({self.why})"
+
+
+def threads_of(pools: Mapping[str, PoolSettings]) -> dict[str, Threads]:
+    """For these pools, which are all that run here.
+
+    The pool may set it. Otherwise it is one if the worker is forked from an image in which the libraries may have
+    started theirs, because threads do not survive the fork; else it follows from the pool's share of the cores. A model
+    on a device is set up after the fork.
     """
     usable = frozenset(os.sched_getaffinity(0))
     wanted = [(frozenset(pool.cpu_affinity) or usable, pool.max_workers) for pool in pools.values()]
     found = {}
     for (own, _), pool in zip(wanted, pools.values(), strict=True):
-        found[pool.name] = pool.threads or (1 if pool.preloads else cores.share(own, wanted))
+        if pool.threads is not None:
+            found[pool.name] = Threads(pool.threads, "as configured")
+        elif pool.preloads and not pool.gpus:
+            found[pool.name] = Threads(1, "threads do not survive the fork of a preloaded handler")
+        else:
+            found[pool.name] = Threads(cores.share(own, wanted), "its share of the cores")
     return found
+
+
+def worth_telling(pool: PoolSettings) -> bool:
+    """Whether a user should see how many: where they decide about the speed."""
+    return bool(pool.gpus) or pool.batch_size > 1 or pool.threads is not None
 
 
 def limit_threads(pool: PoolSettings, threads: int) -> None:
@@ -54,6 +83,10 @@ def take(pool: PoolSettings, place: Place) -> None:
     """In the worker, before its set-up; the processes it starts inherit all of this. Raises HandlerError."""
     if not pool.preloads:
         limit_threads(pool, place.threads)
+    elif pool.threads is None and place.threads > 1:
+        _widen_threads(pool, place.threads)
+    if kept := kept_memory(pool):
+        _keep_freed_memory(kept)
     if place.device is not None:
         os.environ[VISIBLE_DEVICES] = place.device
     # An absolute value, but never a lower one than now: that would need a privilege.
@@ -67,6 +100,40 @@ def take(pool: PoolSettings, place: Place) -> None:
         except OSError as error:
             wanted = ", ".join(map(str, pool.cpu_affinity))
             raise HandlerError(f"cpu_affinity: none of the cores {wanted} can be used: {error.strerror}") from None
+
+
+def _widen_threads(pool: PoolSettings, threads: int) -> None:
+    """After a fork from an image whose libraries were told to have one thread, and have started none: those that the
+    worker loads itself read the environment, and two that may be loaded already are told.
+    """
+    for name in THREADS:
+        if name not in pool.env:
+            os.environ[name] = str(threads)
+    with contextlib.suppress(OSError, AttributeError):  # it is not loaded
+        ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD).omp_set_num_threads(threads)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
+
+
+def kept_memory(pool: PoolSettings) -> int:
+    """How many freed bytes a worker of this pool keeps for its next job, instead of returning them to the system."""
+    if pool.keep_freed_memory is not None:
+        return pool.keep_freed_memory
+    if pool.batch_size == 1 and not pool.gpus:
+        return 0
+    limits = [pool.max_memory, pool.memory_budget and pool.memory_budget // pool.max_workers]
+    return min([_KEPT, *(limit // _KEPT_SHARE for limit in limits if limit)])
+
+
+def _keep_freed_memory(size: int) -> None:
+    """Large arrays come from the heap, and the heap is trimmed later: otherwise glibc maps each of them anew, and the
+    kernel clears its pages, with every batch. The C library of musl has nothing of the kind.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, value in ((_MMAP_THRESHOLD, min(size, _LARGEST)), (_TRIM_THRESHOLD, size), (_TOP_PAD, size // 4)):
+            mallopt(option, value)
 
 
 def check_memory(limit: int | None) -> None:

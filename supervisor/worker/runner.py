@@ -7,6 +7,7 @@ at most half its size (`Claims.limits`), until the job that fails or kills runs 
 
 from __future__ import annotations
 
+import faulthandler
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.system.kernel import unread
-from supervisor.system.slot import Cancel, Slot
+from supervisor.system.slot import Cancel, Phase, RecycleReason, Slot
+from supervisor.worker import forked
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.exchange import Exchange
 from supervisor.worker.executor import Executor
 from supervisor.worker.fitness import Fitness
 from supervisor.worker.heartbeat import HeartbeatThread
+from supervisor.worker.loader import Handler
 
 if TYPE_CHECKING:
     from supervisor.config import PoolSettings
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 _len = len  # handlers may also replace builtins, until the process is checked
 _STDERR = 2
+_SHORTEST = 0.001  # seconds of a time limit
 _LONG = 0.001  # seconds from which a run may have printed by other means than Python's, and a look costs nothing
 _MANY_CHILDREN = 1000  # jobs that the runs of one round may enqueue together before they are committed
 
@@ -61,7 +65,7 @@ class Runner:
         self._plan = self._planned() if self._most > 1 and not self.cautious else None
         self._limits: Mapping[int, int] = {}
         self._running: Claim | None = None
-        self._interrupted: tuple[int, int] | None = None
+        self._interrupted: tuple[int, int] | None = None  # the current run, if it was
         self._enqueued = 0  # jobs, by the runs of the current round
         self._began = 0.0  # when the latest run did
         self._unread = False  # there may be output that the supervisor has not read
@@ -116,7 +120,7 @@ class Runner:
             return [] if claim is None else [claim]
         if self._plan is not None:
             return self._next_planned(self._plan)
-        while exchange.uncommitted and exchange.waiting and not self.slot.requests.drain_requested:
+        while exchange.unsettled and exchange.waiting and not self.slot.requests.drain_requested:
             self.commit()
         batch: list[Claim] = []
         while _len(batch) < most and (claim := exchange.next()) is not None:
@@ -176,6 +180,38 @@ class Runner:
         if self._plan is not None:
             self._plan.ran(settlements, self._began, monotonic())
         self._end(claims, settlements)
+        if self._interrupted is not None:
+            self._end_interruption()
+
+    def _end_interruption(self) -> None:
+        """What the run has begun may go on, on a device or in a thread. No other job begins before that is over."""
+        self._interrupted = None
+        self.exchange.release()
+        self.commit()  # the run itself ends in time, and the others are run elsewhere
+        if not self._is_quiet():
+            self.fitness.replace(RecycleReason.INTERRUPTED)
+
+    def _is_quiet(self) -> bool:
+        """Asks the handler. If it does not answer in time, the process ends: a thread of C sees to that, whatever holds
+        the interpreter's lock.
+        """
+        ctx, mark = self.executor.context(), self.executor.mark
+        self.slot.enter(Phase.AFTER_INTERRUPT)
+        faulthandler.dump_traceback_later(max(self.pool.kill_grace, _SHORTEST), exit=True)
+        try:
+            quiet = isinstance(self._handler, Handler) and self._handler.after_interrupt(ctx)  # no program
+        except BaseException as error:
+            if not mark[0]:
+                forked.end(error)
+            quiet = False
+            self.executor.log.warning("after_interrupt_failed", error=repr(error), exc_info=True)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            self.slot.enter(Phase.SET_UP)
+            ctx.close()
+        if not mark[0]:
+            forked.end()
+        return quiet and not self.fitness.leftovers.thread_goes_on()
 
     def _end(self, claims: list[Claim], settlements: list[Settlement]) -> None:
         self.done += _len(claims)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -82,6 +83,7 @@ class Worker:
         self._log = events(pool=self.pool.name, worker=self.record.name)
         self._pace = Pace(self.pool.prefetch)
         self._growth = MemoryWatch(self.pool.max_memory)
+        self._most = self.pool.max_jobs_per_worker or sys.maxsize
         self._slept = self._posted = False  # since the last round; woken by a post
         self._interrupt: Callable[[], None] = lambda: None  # the runner's, once there is one
         self._concurrent = self.pool.concurrency > 1 and not self.cautious
@@ -145,7 +147,7 @@ class Worker:
 
     def _work(self) -> None:
         runner = self._runner
-        while not self._draining and runner.done < self.pool.max_jobs_per_worker:
+        while not self._draining and runner.done < self._most:
             claims = self._turn(self._want())
             if not claims and not self._fitness.seen_closely(runner.done):
                 self._fitness.look(runner.done, closely=True)
@@ -169,7 +171,7 @@ class Worker:
         return self.slot.requests.drain_requested
 
     def _want(self) -> int:
-        left = self.pool.max_jobs_per_worker - self._runner.done
+        left = self._most - self._runner.done
         if self.pool.batch_size > 1 and not self.cautious:
             return min(self._runner.want, left)
         # The first job after a rest begins sooner if it is claimed alone.
@@ -216,7 +218,7 @@ class Worker:
         now = monotonic()
         fitness.leftovers.rest(now)
         self._pace.observe(count, now - began)
-        if runner.done >= self.pool.max_jobs_per_worker * _EARLY_NOTICE:
+        if runner.done >= self._most * _EARLY_NOTICE:
             fitness.request_recycle(RecycleReason.OLD)
         elif self._growth.beyond_limit(began, now):
             fitness.request_recycle(self._growth.reason)

@@ -18,6 +18,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from supervisor.worker.claim_store import ClaimStore
+from supervisor.worker.spare_store import SpareStore
 
 from supervisor import AsyncQueue, Queue
 from supervisor.client.listener import Listener
@@ -26,8 +28,6 @@ from supervisor.store.base import Exchange, JobSelector
 from supervisor.store.sqlite import changes
 from supervisor.store.sqlite.changes import SqliteChanges, SqliteSettled
 from supervisor.system import settled_notice
-from supervisor.worker.claim_store import ClaimStore
-from supervisor.worker.spare_store import SpareStore
 from tests.queue.conftest import end
 from tests.store.kit import until
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from supervisor.worker.claim_store import ClaimStore
 
 from supervisor.domain.settlement import done
 from supervisor.store.base import JobSelector
 from supervisor.system.claim_gate import GATE_BYTES, ClaimGate, boot_time
-from supervisor.worker.claim_store import ClaimStore
 from tests.store.kit import LOCK, NOW, Desk, worker_record
 
 NOBODY: Any = None  # nothing is asked of it here

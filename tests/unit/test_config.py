@@ -32,7 +32,6 @@ startup_timeout = "5m"
 shutdown_grace = "30s"
 heartbeat_timeout = "60s"            # no beat and no CPU used for so long: stuck
 lock_time = "60s"
-max_jobs_per_worker = 10000
 max_memory = "2GiB"                  # a worker above it is replaced after its job
 memory_budget = "6GiB"               # the pool never grows beyond it
 max_crashes = 3
@@ -133,7 +132,8 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 shutdown_grace=30.0,
                 heartbeat_timeout=60.0,
                 lock_time=60.0,
-                max_jobs_per_worker=10_000,
+                max_jobs_per_worker=None,
+                keep_freed_memory=None,
                 max_memory=2 << 30,
                 memory_budget=6 << 30,
                 max_crashes=3,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
+from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from supervisor.config import PoolSettings, load
 from supervisor.system import autogroup
 from supervisor.worker.environment import THREADS
 from supervisor.worker.loader import HandlerError
-from supervisor.worker.placement import Place, check_memory, limit_threads, take, threads_of
+from supervisor.worker.placement import Place, check_memory, kept_memory, limit_threads, take, threads_of
 
 MIB = 1 << 20
 
@@ -41,6 +44,10 @@ def pool(folder: Path, keys: str = "") -> PoolSettings:
     return pools(folder, f'[pools.tag]\nhandler = "jobs:tag"\n{keys}\n')["tag"]
 
 
+def numbers(configured: dict[str, PoolSettings]) -> dict[str, int]:
+    return {name: threads.number for name, threads in threads_of(configured).items()}
+
+
 @pytest.mark.usefixtures("four_cores")
 def test_an_image_has_one_thread_and_others_share_the_cores(tmp_path: Path) -> None:
     text = """
@@ -63,9 +70,107 @@ def test_an_image_has_one_thread_and_others_share_the_cores(tmp_path: Path) -> N
         """
 
     # Of four cores `forked` may use all, so that each of the others has one rival more.
-    assert threads_of(pools(tmp_path, text)) == {"forked": 1, "late": 1, "spawned": 1, "program": 7}
+    assert numbers(pools(tmp_path, text)) == {"forked": 1, "late": 1, "spawned": 1, "program": 7}
     without = text.replace("[pools.forked]", "[pools.forked]\ncpu_affinity = [3]").replace("[3]", "[2]")
-    assert threads_of(pools(tmp_path, without)) == {"forked": 1, "late": 2, "spawned": 1, "program": 7}
+    assert numbers(pools(tmp_path, without)) == {"forked": 1, "late": 2, "spawned": 1, "program": 7}
+
+
+@pytest.mark.usefixtures("four_cores")
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ('gpus = ["0"]', "4 (its share of the cores)"),
+        ('gpus = ["0"]\nworkers = 2', "2 (its share of the cores)"),
+        ('gpus = ["0"]\nthreads = 3', "3 (as configured)"),
+        ("", "1 (threads do not survive the fork of a preloaded handler)"),
+    ],
+)
+def test_a_model_on_a_device_has_its_workers_share_of_the_cores(tmp_path: Path, keys: str, said: str) -> None:
+    """It is set up after the fork."""
+    workers = "" if "workers" in keys else "workers = 1\n"
+
+    assert str(threads_of({"tag": pool(tmp_path, workers + keys)})["tag"]) == said
+
+
+THREADED = """
+import json, os, sys
+from supervisor.system import child
+from supervisor.worker.placement import Place, limit_threads, take
+from supervisor.config import load
+from pathlib import Path
+
+pool = load(Path(sys.argv[1])).pools["tag"]
+limit_threads(pool, 1)
+import ctypes
+gomp = ctypes.CDLL("libgomp.so.1")  # an image that has loaded a library with threads, and has not used it
+assert gomp.omp_get_max_threads() == 1
+if (pid := os.fork()) == 0:
+    take(pool, Place(3, "0"))
+    os._exit(gomp.omp_get_max_threads() * 10 + int(os.environ["OMP_NUM_THREADS"]))
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_library_that_the_image_has_loaded_gets_the_threads_after_the_fork(tmp_path: Path) -> None:
+    if find_library("gomp") is None:
+        pytest.skip("there is no libgomp here")
+    pool(tmp_path, 'gpus = ["0"]')
+    told = [sys.executable, "-c", THREADED, str(tmp_path / "supervisor.toml")]
+
+    ended = subprocess.run(told, capture_output=True, text=True, check=True, timeout=60, env=dict(os.environ))
+
+    assert ended.stdout == "33\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "kept"),
+    [
+        ("", 0),
+        ("batch_size = 16", 256),
+        ('gpus = ["0"]', 256),
+        ('gpus = ["0"]\nmax_memory = "512MiB"', 64),
+        ('batch_size = 16\nmemory_budget = "1GiB"\nworkers = 2', 64),
+        ('batch_size = 16\nkeep_freed_memory = "0"', 0),
+        ('keep_freed_memory = "32MiB"', 32),
+    ],
+)
+def test_how_much_freed_memory_a_worker_keeps(tmp_path: Path, keys: str, kept: int) -> None:
+    assert kept_memory(pool(tmp_path, keys)) == kept * MIB
+
+
+FREEING = """
+import resource, sys
+from pathlib import Path
+from supervisor.config import load
+from supervisor.worker.placement import Place, take
+
+take(load(Path(sys.argv[1])).pools["tag"], Place())
+import numpy
+
+def batch():  # sixteen pictures, decoded and as the model takes them
+    pictures = [numpy.full((500, 500, 3), 1, numpy.uint8) for _ in range(16)]
+    return numpy.stack([picture[:224, :224].astype(numpy.float32) for picture in pictures]).sum()
+
+for _ in range(3):
+    batch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    batch()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 20)
+"""
+
+
+def test_a_worker_with_batches_does_not_take_its_memory_anew_for_each(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+
+    def faults(keys: str) -> int:
+        """Of pages, for a batch."""
+        pool(tmp_path, keys)
+        told = [sys.executable, "-c", FREEING, str(tmp_path / "supervisor.toml")]
+        return int(subprocess.run(told, capture_output=True, text=True, check=True, timeout=60).stdout)
+
+    kept, returned = faults("batch_size = 16"), faults('batch_size = 16\nkeep_freed_memory = "0"')
+    assert kept * 10 < returned, (kept, returned)
 
 
 @pytest.mark.usefixtures("environment")

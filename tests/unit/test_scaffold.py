@@ -57,7 +57,7 @@ def test_every_commented_key_of_the_starter_shows_its_default(tmp_path: Path) ->
     path.write_text(uncommented)
 
     assert tomllib.loads(uncommented).keys() == {"database", "pools", "defaults", "retention", "admin", "log"}
-    assert len(tomllib.loads(uncommented)["pools"]["default"]) == 8
+    assert len(tomllib.loads(uncommented)["pools"]["default"]) == 7
     assert plain.admin is None  # an empty table would ask for it
     default = AdminSettings("127.0.0.1:8787", None, None, (), show_payloads=False, allow_remote=False)
     assert load(path) == plain._replace(admin=default)

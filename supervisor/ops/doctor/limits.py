@@ -9,6 +9,7 @@ from pathlib import Path
 from supervisor.config.settings import Settings
 from supervisor.ops.commands import MOST_WORKERS
 from supervisor.ops.diagnosis import Finding, fault, good, warning
+from supervisor.worker.placement import threads_of, worth_telling
 
 _FILES_OF_OURS = 64  # descriptors of a supervisor without workers
 _FILES_OF_A_WORKER = 8  # descriptors per worker in the supervisor: a pidfd, a channel, a run log and temporary ones
@@ -19,10 +20,15 @@ _INOTIFY = Path("/proc/sys/fs/inotify")
 def limits(settings: Settings, inotify: Path = _INOTIFY) -> list[Finding]:
     workers = sum(pool.max_workers + pool.spares for pool in settings.pools.values())
     found = [*_descriptors(workers), *_processes(workers), *_inotify(inotify)]
+    threads = {name: its for name, its in threads_of(settings.pools).items() if worth_telling(settings.pools[name])}
     if workers > MOST_WORKERS:
         fact = f"the pools may have {workers} workers, but a supervisor can have at most {MOST_WORKERS}"
         found.append(fault("limits", fact, "lower max_workers, or divide the pools among several supervisors"))
-    return found or [good("limits", f"descriptors, processes and watches are sufficient for {workers} workers")]
+    found = found or [good("limits", f"descriptors, processes and watches are sufficient for {workers} workers")]
+    if threads:
+        told = "; ".join(f"{name} {its}" for name, its in threads.items())
+        found.append(good("threads", f"of numerical libraries in each worker: {told}"))
+    return found
 
 
 def _descriptors(workers: int) -> Iterator[Finding]:

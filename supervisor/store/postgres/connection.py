@@ -163,27 +163,16 @@ class Connection:
 
     def be_patient(self, seconds: float) -> None:
         """For how long a statement waits for others from now on. Raises StoreError."""
-        patience = f"{max(seconds, 0.001) * 1000:.0f}"
-        if patience == self._settings["lock_timeout"]:
-            return
-        self._settings["lock_timeout"] = patience
-        if self._session.raw is not None and not self.pooled:  # another session begins with the settings
-            try:
-                self.raw.execute(f"SET lock_timeout = {patience}")
-            except psycopg.Error as error:
-                raise translated(error, self.address.shown) from None
+        self._settings["lock_timeout"] = f"{max(seconds, 0.001) * 1000:.0f}"
+        if self._session.raw is not None and not self._session.pooled:
+            with suppress(psycopg.Error):  # a lost connection; the next one begins with the settings
+                self.raw.execute(f"SET lock_timeout = {self._settings['lock_timeout']}")
 
     @property
     def begin(self) -> str:
         """What begins a transaction."""
-        if not self._session.pooled:
-            return "BEGIN"
-        return "; ".join(
-            [
-                "BEGIN",
-                *(f"SET LOCAL {name.removeprefix('default_')} = '{value}'" for name, value in self._settings.items()),
-            ]
-        )
+        made = [f"SET LOCAL {name.removeprefix('default_')} = '{value}'" for name, value in self._settings.items()]
+        return "; ".join(["BEGIN", *made]) if self._session.pooled else "BEGIN"
 
     def _connect(self) -> psycopg.Connection[Row]:
         where = self.address.shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
@@ -53,6 +54,7 @@ class ConcurrentLoop:
 
     def __post_init__(self) -> None:
         self._most = self.pool.concurrency
+        self._most_jobs = self.pool.max_jobs_per_worker or sys.maxsize
         self._growth = MemoryWatch(self.pool.max_memory)
         self._limits: dict[int, int] = {}
         self._void: set[tuple[int, int]] = set()  # (job, token) of runs whose job was deleted
@@ -101,7 +103,7 @@ class ConcurrentLoop:
 
     @property
     def _leaving(self) -> bool:
-        return self.slot.requests.drain_requested or self.done >= self.pool.max_jobs_per_worker
+        return self.slot.requests.drain_requested or self.done >= self._most_jobs
 
     def _turn_until_nothing_is_left_to_do(self) -> None:
         self.slot.work.open(False)
@@ -138,7 +140,7 @@ class ConcurrentLoop:
         return bool(ended or begun or more)
 
     def _want(self) -> int:
-        runs, left = self.runner.runs, self.pool.max_jobs_per_worker - self.done
+        runs, left = self.runner.runs, self._most_jobs - self.done
         if self._leaving or self.exchange.waiting:
             return 0
         if self._room and len(runs) >= self._room:
@@ -164,7 +166,7 @@ class ConcurrentLoop:
                 continue
             limit = self._limit(claim)
             together = min(together, limit)
-            uncommitted = limit < self._most and self.exchange.uncommitted > 0
+            uncommitted = limit < self._most and self.exchange.unsettled > 0
             if running + len(batch) >= together or uncommitted:
                 self.exchange.return_first(claim)
                 break
@@ -187,6 +189,8 @@ class ConcurrentLoop:
                 self.exchange.discarded(key)
             else:
                 self.exchange.ended(run.settlement)
+            if run.interrupted:  # what it has begun may go on; the jobs beside it end here
+                self.fitness.replace(RecycleReason.INTERRUPTED)
             ended += 1
             self.done += 1
             del self.runner.runs[key]
@@ -244,7 +248,7 @@ class ConcurrentLoop:
 
     def _recycle(self) -> None:
         """Ask for a successor if that is due."""
-        if self.done >= self.pool.max_jobs_per_worker * _EARLY_NOTICE:
+        if self.done >= self._most_jobs * _EARLY_NOTICE:
             self.fitness.request_recycle(RecycleReason.OLD)
         elif self._growth.beyond_limit(now := monotonic(), now):
             self.fitness.request_recycle(self._growth.reason)

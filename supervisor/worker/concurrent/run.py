@@ -37,6 +37,7 @@ class ConcurrentRun:
         "ctx",
         "deadline",
         "ended",
+        "interrupted",
         "limit",
         "log",
         "news",
@@ -70,6 +71,7 @@ class ConcurrentRun:
         self.cancel_grace = grace  # seconds from then until it is interrupted
         self.stopped_for = Cancel.NONE
         self.ended = False
+        self.interrupted = False  # by an exception that was raised in its thread, not at an await
         self.task: Task[None] | None = None
         self.thread = self.waits_in = 0  # the thread, until it is interrupted, and always
         self.tell_at = 0.0

@@ -141,6 +141,7 @@ class ConcurrentRunner:
         """On a signal: if a run is to stop and does not return to the event loop, stop it here."""
         run = CURRENT.get()
         if run is not None and run.stopped_for is not Cancel.NONE and run.take_permit():
+            run.interrupted = True
             raise JobInterrupted
 
     # Begin
@@ -355,6 +356,7 @@ class ConcurrentRunner:
             return False
         run.stopped_for = why
         if not run.on_loop and threads.interrupt(run):
+            run.interrupted = True
             return True
         self._loop.raw.call_soon_threadsafe(self._cancel, run, context=Variables())
         # If it does not return to the event loop, only a signal reaches it.
