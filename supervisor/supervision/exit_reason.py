@@ -50,6 +50,7 @@ _KILLS: dict[str, tuple[Charge, str]] = {
     TEARDOWN: ("nothing", "its teardown took longer than shutdown_grace; it was killed"),
     HELD_DATABASE: ("crash", "it held the database's write lock {when}: a transaction was not committed"),
     HELD_EARLIER: ("nothing", "an earlier run in the same worker, or this one, had left a database transaction open"),
+    AFTER_INTERRUPT: ("nothing", "after_interrupt did not end within kill_grace; the worker was ended"),
     OUT_OF_MEMORY: ("crash", "the kernel killed the worker because it was out of memory"),
 }
 """What is charged for each kill, and the sentence for people."""
@@ -237,8 +238,7 @@ def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, str, str, int | N
         return "signal", f"the worker was killed by {name_of(number)}", "crash", number, code
     asked = slot.phase is Phase.AFTER_INTERRUPT and slot.state is not State.STARTING
     if code is not None and asked:
-        message = "after_interrupt did not end within kill_grace; the worker was ended"
-        return AFTER_INTERRUPT, message, "crash", number, code
+        return AFTER_INTERRUPT, _KILLS[AFTER_INTERRUPT][1], "crash", number, code
     if code == RUINED:
         return "ruined", shortened(slot.text) or "the worker's process was damaged", "crash", number, code
     if code is not None:

@@ -7,11 +7,14 @@ is ended here. But what was left recently may end or stop the worker in the midd
 from __future__ import annotations
 
 import os
+import sys
 from _thread import _count
+from concurrent.futures import thread
 from os import getpid, stat, waitid
 
 # Imported by name: a handler that replaces them must not affect the loop.
 from time import monotonic
+from types import FrameType
 
 from supervisor.system import kernel
 
@@ -21,6 +24,7 @@ _QUICKEST_FORK = 0.0001  # minimum seconds that starting a process takes
 _OURS = 1  # thread besides the main one: the heartbeat's
 _SHORT_PAUSE = 0.01  # seconds that it takes to settle and to claim
 _OFTEN = 0.01  # seconds between two listings of the children, if there are harmless ones
+_EXECUTOR = thread._worker.__code__
 _ANY = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
@@ -63,9 +67,14 @@ class Leftovers:
             self._list_children(now)
         return now - self._came < NEW
 
-    def thread_goes_on(self) -> bool:
-        """Whether there are more threads of Python than before the run that has just ended."""
-        return _count() > self._threads
+    def goes_on(self) -> bool:
+        """Whether something that the run which has just ended has started is still at work: a thread of Python, or a
+        process. A thread of an executor that waits for work is not.
+        """
+        at_work, waiting = executor_threads()
+        if at_work or _count() - waiting > self._threads:
+            return True
+        return has_children() and bool((_children() or frozenset()) - self._children)
 
     def look(self) -> None:
         """The same for threads that only the kernel knows: those of C libraries."""
@@ -86,6 +95,18 @@ class Leftovers:
         if children - self._children:
             self._came = now
         self._children = children
+
+
+def executor_threads() -> tuple[int, int]:
+    """How many threads of executors are at work, and how many wait for work."""
+    at_work = waiting = 0
+    for innermost in sys._current_frames().values():
+        frame: FrameType | None = innermost
+        while frame is not None and frame.f_code is not _EXECUTOR:
+            frame = frame.f_back
+        at_work += frame is not None and frame is not innermost
+        waiting += frame is innermost
+    return at_work, waiting
 
 
 def has_children() -> bool:

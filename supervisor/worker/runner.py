@@ -164,6 +164,7 @@ class Runner:
             settlements = self.executor.failed_together([claim], error, self.executor.clock())
             self._running = None
             self._end([claim], settlements)
+            self._end_interruption()
             return None
         self.slot.work.finish(self.done)
         return candidate
@@ -211,7 +212,7 @@ class Runner:
             ctx.close()
         if not mark[0]:
             forked.end()
-        return quiet and not self.fitness.leftovers.thread_goes_on()
+        return quiet and not self.fitness.leftovers.goes_on()
 
     def _end(self, claims: list[Claim], settlements: list[Settlement]) -> None:
         self.done += _len(claims)

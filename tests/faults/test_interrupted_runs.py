@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from supervisor.domain.job import Status
-from tests.site_under_test import Site
+from tests.samples import sampled
+from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
 
@@ -129,34 +130,135 @@ def test_a_worker_that_is_asked_whether_it_is_quiet_keeps_its_model(make_site: M
     site.verdict(failed=[long])
 
 
-@pytest.mark.parametrize("kind", ["thread", "async"])
-def test_beside_other_jobs_the_worker_is_replaced_in_good_order(make_site: MakeSite, kind: str) -> None:
-    """Not after a cancel that an async handler meets at an await: it leaves nothing behind."""
-    handlers = """
-import asyncio, time
+# The device is a thread of C, of which Python knows nothing.
+DEVICE = """
+import asyncio, ctypes, os, subprocess, threading, time
 from ledger import record
 
-def plain(payload, ctx):
-    record("start", ctx)
-    for _ in range(200 if payload["long"] else 100):
-        time.sleep(0.01)
-    record("end", ctx)
+C = ctypes.CDLL(None)
+C.pthread_create.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+C.pthread_join.argtypes = [ctypes.c_ulong, ctypes.c_void_p]
+kernel = ctypes.c_ulong()  # what runs on the "device": a thread of C, of which Python knows nothing
 
-async def awaiting(payload, ctx):
+def launch(seconds):
+    C.pthread_create(ctypes.byref(kernel), None, ctypes.cast(C.sleep, ctypes.c_void_p), seconds)
+
+def synchronize():
+    if kernel.value:
+        C.pthread_join(kernel, None)  # no signal interrupts it
+        kernel.value = 0
+
+def work(payload, ctx):
     record("start", ctx)
-    await asyncio.sleep(2 if payload["long"] else 1)
+    if seconds := payload.get("kernel"):
+        launch(seconds)
+    if seconds := payload.get("thread"):
+        threading.Thread(target=time.sleep, args=(seconds,), daemon=True).start()
+    if seconds := payload.get("child"):
+        subprocess.Popen(["sleep", str(seconds)])
+    while payload.get("hangs"):
+        time.sleep(0.005)
+    synchronize()
     record("end", ctx)
+    return {"pid": os.getpid()}
+
+class Plain:
+    def handle(self, payload, ctx):
+        return work(payload, ctx)
+
+    def handle_batch(self, payloads, ctx):
+        return [work(payload, one) for payload, one in zip(payloads, ctx.jobs)]
+
+class Synchronizes(Plain):
+    def after_interrupt(self, ctx):
+        synchronize()
+
+class Awaits(Plain):
+    async def after_interrupt(self, ctx):
+        await asyncio.to_thread(synchronize)
+
+class Returns(Plain):
+    def after_interrupt(self, ctx):
+        pass
+
+class Raises(Plain):
+    def after_interrupt(self, ctx):
+        raise RuntimeError("the device is lost")
+
+class Async:
+    async def handle(self, payload, ctx):
+        record("start", ctx)
+        if payload.get("kernel"):
+            launch(payload["kernel"])
+        if seconds := payload.get("executor"):
+            await asyncio.to_thread(time.sleep, seconds)
+        while payload.get("blocks"):
+            time.sleep(0.005)
+        while payload.get("hangs"):
+            await asyncio.sleep(0.005)
+        await asyncio.to_thread(synchronize)
+        record("end", ctx)
+        return {"pid": os.getpid()}
 """
-    name = "plain" if kind == "thread" else "awaiting"
-    more = 'concurrency = 4\n[types.work]\ntimeout = "30s"\n'
-    site = make_site(POOL.format(handler=name, more=more).replace("prefetch = 8\n", ""), handlers)
+ON_A_DEVICE = """
+[pools.work]
+handler = "jobs:{handler}"
+workers = 1
+timeout = "{limit}"
+cancel_grace = "0s"
+kill_grace = "{grace}"
+retry = {{ max_attempts = 1 }}
+{more}
+"""
+SAME, OTHER, KILLED = "same", "other", "killed"
+LONG = {"kernel": 5}  # seconds: longer than the limits, and than kill_grace
+CASES = [
+    ("Plain", LONG, "", OTHER),
+    ("Plain", LONG, "concurrency = 2", OTHER),
+    ("Synchronizes", {"kernel": 1}, "", SAME),
+    ("Synchronizes", LONG, "", KILLED),
+    ("Awaits", {"kernel": 1}, "concurrency = 2", OTHER),
+    ("Returns", {"thread": 5}, "", OTHER),
+    ("Async", {}, "", OTHER),
+    ("Async", {"executor": 5}, "concurrency = 2", OTHER),
+    ("Async", LONG, "gpus = [0]", OTHER),
+    ("Async", LONG, "gpus = [0]\nconcurrency = 2", OTHER),
+    ("Plain", LONG, "spares = 1", OTHER),
+    ("Plain", LONG, "batch_size = 2", OTHER),
+    ("Synchronizes", {"kernel": 1}, "batch_size = 2", SAME),
+    ("Synchronizes", {"kernel": 1}, "concurrency = 2", OTHER),
+    ("Awaits", {"kernel": 1}, "", SAME),
+    ("Synchronizes", LONG, "concurrency = 2", OTHER),
+    ("Raises", LONG, "", OTHER),
+    ("Raises", LONG, "concurrency = 2", OTHER),
+    ("Returns", {"thread": 5}, "concurrency = 2", OTHER),
+    ("Returns", {"child": 5}, "", OTHER),
+    ("Async", {}, "concurrency = 2", SAME),
+    ("Async", {"blocks": True}, "", OTHER),
+    ("Async", {"blocks": True}, "concurrency = 2", OTHER),
+    ("Async", {"executor": 5}, "", OTHER),
+]
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("way", ["timeout", "cancel"])
+@pytest.mark.parametrize(("handler", "leaves", "more", "then"), sampled(CASES, 8))
+def test_the_job_behind_an_interrupted_one_is_not_charged_for_what_that_left(
+    make_site: MakeSite, handler: str, leaves: dict[str, object], more: str, then: str, way: str
+) -> None:
+    grace = "400ms" if then is KILLED else "4s"
+    limit = "1m" if way == "cancel" else "300ms"
+    site = make_site(ON_A_DEVICE.format(handler=handler, grace=grace, more=more, limit=limit), DEVICE)
     site.start()
-    long, other = site.queue.enqueue("work", {"long": True}), site.queue.enqueue("work", {"long": False})
-    pid = site.running_pid(other)
-    site.queue.cancel(long)
-    assert site.queue.wait(long, timeout=20).status is Status.CANCELLED
-    assert site.done(other).attempts == 1
-    later = site.queue.enqueue("work", {"long": False})
-    site.done(later)
-    assert (site.runs("start", later)[0][1] == pid) == (kind == "async")
-    site.verdict(cancelled=[long])
+    first = site.queue.enqueue("work", {"hangs": True, **leaves})
+    pid = site.running_pid(first)
+    if way == "cancel":
+        site.queue.cancel(first)
+    if "concurrency" in more:  # otherwise it would begin beside it
+        wait_for(lambda: site.job(first).status.finished)
+    behind = site.done(site.queue.enqueue("work", {}))
+    assert (behind.attempts, behind.crashes) == (1, 0)
+    assert (behind.result["pid"] == pid) == (then is SAME)
+    ended = site.job(first)
+    assert ended.status is (Status.CANCELLED if way == "cancel" else Status.FAILED)
+    assert ended.crashes == 0

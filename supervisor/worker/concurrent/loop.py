@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.domain.job import Claim
 from supervisor.system.forkmark import Mark
-from supervisor.system.slot import RecycleReason, Slot, State
+from supervisor.system.slot import Cancel, RecycleReason, Slot, State
 from supervisor.worker import forked
 from supervisor.worker.concurrent.runner import ConcurrentRunner
 from supervisor.worker.exchange import Exchange
 from supervisor.worker.fitness import Fitness, leave_ruined
+from supervisor.worker.leftovers import executor_threads
 from supervisor.worker.memory_watch import MemoryWatch
 from supervisor.worker.wakeups import Wakeups
 
@@ -189,7 +190,8 @@ class ConcurrentLoop:
                 self.exchange.discarded(key)
             else:
                 self.exchange.ended(run.settlement)
-            if run.interrupted:  # what it has begun may go on; the jobs beside it end here
+            stopped = run.stopped_for is not Cancel.NONE
+            if stopped and (run.interrupted or executor_threads()[0]):  # what it has begun may go on
                 self.fitness.replace(RecycleReason.INTERRUPTED)
             ended += 1
             self.done += 1

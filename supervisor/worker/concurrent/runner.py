@@ -355,6 +355,7 @@ class ConcurrentRunner:
         if not (run.task if run.on_loop else run.thread):
             return False
         run.stopped_for = why
+        run.interrupted = bool(self.pool.gpus)  # what an async handler has begun on a device goes on, too
         if not run.on_loop and threads.interrupt(run):
             run.interrupted = True
             return True
