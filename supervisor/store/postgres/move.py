@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any
 
-from supervisor.store.migrate import shipped
 from supervisor.store.moving import Unfit
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
@@ -128,7 +127,7 @@ class _Planned(PostgresMoveEnd):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         with suppress(Undo), connection.write() as raw:
-            schema.bring_up_to_date(raw, shipped("supervisor.store.postgres"))
+            schema.bring_up_to_date(raw, connection.address.shown)
             known = {table: dict(self._run(raw, SQL.columns, {"table": table}).fetchall()) for table in TABLES}
             raise Undo
         self._types = known.__getitem__

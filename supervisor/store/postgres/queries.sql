@@ -149,7 +149,7 @@ SELECT status FROM jobs WHERE id = :id;
 -- name: settle_and_claim
 -- Behind a pooler the time-out is that of this statement: the session has none of ours.
 SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at, lost, requires, priority
-FROM supervisor_settle_and_claim_v3(
+FROM supervisor_settle_and_claim_v1(
   CASE WHEN :lock_timeout::text IS NULL OR set_config('lock_timeout', :lock_timeout::text, true) <> '' THEN :owner END,
   :registered::text, :keep, :now, :expires_at, :ids::bigint[], :tokens::bigint[], :results::text[],
   :progresses::double precision[], :starts::double precision[], :wanted::text[], :capabilities, :want::integer,
@@ -190,7 +190,7 @@ SELECT pg_advisory_xact_lock(hashtextextended(:owner, 7308604897285366887));
 -- with its first row; with positions, the first from there. Then a row without a type: the server's time, and the
 -- entries walked.
 SELECT type, requires, priority, first_at, first_id
-FROM supervisor_groups_v2(:wanted::text[], :capabilities, :in_types::text[], :in_requires::text[],
+FROM supervisor_groups_v1(:wanted::text[], :capabilities, :in_types::text[], :in_requires::text[],
                           :in_priorities::integer[], :from_times::double precision[], :from_ids::bigint[])
 WHERE type IS NULL OR priority >= :least::bigint;
 
@@ -198,7 +198,7 @@ WHERE type IS NULL OR priority >= :least::bigint;
 -- Each (type, requires, priority) that has pending rows for these types and capabilities, from the least priority on,
 -- with the time of its first row.
 SELECT type, requires, priority, first_at
-FROM supervisor_groups_v2(ARRAY(SELECT value FROM json_array_elements_text(:types::json)), :capabilities,
+FROM supervisor_groups_v1(ARRAY(SELECT value FROM json_array_elements_text(:types::json)), :capabilities,
                           NULL, NULL, NULL, NULL, NULL)
 WHERE priority >= :least::bigint;
 
@@ -1143,5 +1143,6 @@ DELETE FROM job_meta WHERE key = :key;
 INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
 -- name: flags
--- Who may use the tables: see refuse_if_unusable.
-SELECT key, value FROM job_meta WHERE key IN ('oldest_writer', 'closed_for', 'moved_to', 'arriving', 'moved_from');
+-- The schema's version, and who may use the tables: see store/migrate.py.
+SELECT key, value FROM job_meta
+WHERE key IN ('schema', 'oldest_writer', 'closed_for', 'moved_to', 'arriving', 'moved_from');

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.migrate import Migration, flags_of, refuse_if_unusable, shipped
+from supervisor.store.migrate import Migration, flags_of, refuse_if_unusable, shipped, version_of
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.sql.connection import Row
 
+_PACKAGE = "supervisor.store.postgres"
 _PATH = "put the schema of the job tables of {} first, with SET search_path or ALTER ROLE ... SET search_path"
-_ALL_CONTRACT = 3  # up to this version: the first that was released
 
 
 def newest_version() -> int:
     """The schema that this program creates."""
-    return shipped("supervisor.store.postgres")[-1].version
-
-
-def version(connection: Connection) -> int:
-    """The schema's version, 0 without our tables. Raises StoreError for tables that are not ours."""
-    return _version({row[0] for row in connection.rows(QUERIES.tables)}, lambda: connection.row(*_SCHEMA_VERSION))
-
-
-_SCHEMA_VERSION = (QUERIES.meta, {"key": "schema_version"})
-
-
-def _version(tables: set[str], look: Any) -> int:
-    if "job_meta" in tables:
-        row = look()
-        return int(row[0]) if row else 0
-    if "jobs" in tables:
-        raise StoreError("the database has a `jobs` table of another program; give job-supervisor a schema of its own")
-    return 0
+    return shipped(_PACKAGE)[-1].version
 
 
 def migrate(connection: Connection, available: Sequence[Migration] | None = None) -> list[int]:
@@ -42,53 +26,87 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     Two programs may do so at the same time: one migrates, the other finds it done. Raises StoreError for a `jobs`
     table that is not ours, and for a newer schema that declares this program too old for it.
     """
-    plan = list(shipped("supervisor.store.postgres") if available is None else available)
-    current = version(connection)
-    if current >= plan[-1].version:
-        _refuse_if_unusable(connection, current)
+    plan = shipped(_PACKAGE) if available is None else available
+    if _current(connection, plan) is None:
         return []
-    if not current:
-        _require_schema(connection)
     with connection.write() as raw:
         raw.execute(QUERIES.migrating)
         raw.execute(QUERIES.take_time)
-        return bring_up_to_date(raw, plan)
+        return bring_up_to_date(raw, connection.address.shown, plan)
 
 
 def script(connection: Connection, available: Sequence[Migration] | None = None) -> str:
     """What `migrate` would do, as SQL for whoever may do it; empty if there is nothing to do. Raises what that does."""
-    plan = list(shipped("supervisor.store.postgres") if available is None else available)
-    current = version(connection)
-    if current >= plan[-1].version:
-        _refuse_if_unusable(connection, current)
+    plan = shipped(_PACKAGE) if available is None else available
+    current = _current(connection, plan)
+    if current is None:
         return ""
-    if not current:
-        _require_schema(connection)
     [(begin,)] = connection.rows(QUERIES.migrating_here)
-    flags = [QUERIES.set_meta % {"key": f"'{key}'", "value": f"'{value}'"} for key, value in _flags(plan).items()]
+    flags = [QUERIES.set_meta % {"key": f"'{key}'", "value": f"'{value}'"} for key, value in flags_of(plan).items()]
     files = [f"-- {one.name}\n{one.sql.strip()}" for one in plan if one.version > current]
     title = f"-- job-supervisor: the schema {current} becomes {plan[-1].version}"
     head = f"{title}\n{begin}\n{QUERIES.migrating};\n{QUERIES.take_time};"
     return "\n\n".join((head, *files, ";\n".join([*flags, "COMMIT"]))) + ";\n"
 
 
-def _flags(plan: Sequence[Migration]) -> dict[str, str]:
-    return flags_of(plan, _ALL_CONTRACT)
+def _current(connection: Connection, plan: Sequence[Migration]) -> int | None:
+    """The version to migrate from; None if there is nothing to do."""
+    current, flags = _looked_at(connection.rows, connection.address.shown)
+    if current >= plan[-1].version:
+        refuse_if_unusable(flags, plan[-1].version, connection.address.shown)
+        return None
+    if not current:
+        _require_schema(connection)
+    return current
 
 
-def bring_up_to_date(raw: Any, plan: Sequence[Migration]) -> list[int]:
+def bring_up_to_date(raw: Any, where: str, plan: Sequence[Migration] | None = None) -> list[int]:
     """Inside the caller's transaction. Returns the versions applied."""
-    tables = _tables(raw)  # again, now that nobody else can migrate
-    current = _version(tables, lambda: raw.execute(*_SCHEMA_VERSION).fetchone())
-    applied = []
-    for migration in plan:
-        if migration.version > current:
-            raw.execute(migration.sql.encode())  # several statements, without parameters
-            applied.append(migration.version)
-    if applied:
-        for key, value in _flags(plan).items():
-            raw.execute(QUERIES.set_meta, {"key": key, "value": value})
-    return applied
+    plan = shipped(_PACKAGE) if plan is None else plan
+    current, _ = _looked_at(_fetching(raw), where)  # again, now that nobody else can migrate
+    applied = [one for one in plan if one.version > current]
+    for one in applied:
+        raw.execute(one.sql.encode())  # several statements, without parameters
+    for key, value in flags_of(plan).items() if applied else ():
+        raw.execute(QUERIES.set_meta, {"key": key, "value": value})
+    return [one.version for one in applied]
+
+
+# Looking at the version
+
+
+def _looked_at(rows: Callable[[str], list[Row]], where: str) -> tuple[int, Mapping[str, str]]:
+    """The schema's version, 0 without our tables, and what job_meta says of it. Raises StoreError for tables that are
+    not ours.
+    """
+    tables = {row[0] for row in rows(QUERIES.tables)}
+    if "job_meta" in tables:
+        flags: dict[str, str] = dict(rows(QUERIES.flags))
+        return version_of(flags, where), flags
+    if "jobs" in tables:
+        raise StoreError("the database has a `jobs` table of another program; give job-supervisor a schema of its own")
+    return 0, {}
+
+
+def _fetching(raw: Any) -> Callable[[str], list[Row]]:
+    return lambda sql: list(raw.execute(sql).fetchall())
+
+
+def version(connection: Connection) -> int:
+    """The schema's version, 0 without our tables. Raises StoreError for tables that are not ours."""
+    return _looked_at(connection.rows, connection.address.shown)[0]
+
+
+def require_version(connection: Connection) -> Mapping[str, str]:
+    """What job_meta says of the schema. Raises StoreError for a database that is not ours, or older."""
+    where, newest = connection.address.shown, newest_version()
+    current, flags = _looked_at(connection.rows, where)
+    if current < newest:
+        if not current:
+            _require_schema(connection)
+        problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
+        raise StoreError(f"{where}: the database {problem}; `supervisor migrate` fixes that")
+    return flags
 
 
 def require_current(connection: Connection) -> None:
@@ -96,18 +114,7 @@ def require_current(connection: Connection) -> None:
 
     It is left untouched.
     """
-    _refuse_if_unusable(connection, require_version(connection))
-
-
-def require_version(connection: Connection) -> int:
-    """The schema's version. Raises StoreError for a database that is not ours, or older."""
-    current, newest = version(connection), newest_version()
-    if current < newest:
-        if not current:
-            _require_schema(connection)
-        problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
-        raise StoreError(f"{connection.address.shown}: the database {problem}; `supervisor migrate` fixes that")
-    return current
+    refuse_if_unusable(require_version(connection), newest_version(), connection.address.shown)
 
 
 def _require_schema(connection: Connection) -> None:
@@ -120,23 +127,18 @@ def _require_schema(connection: Connection) -> None:
         )
 
 
-def _refuse_if_unusable(connection: Connection, current: int) -> None:
-    flags: dict[str, str] = dict(connection.rows(QUERIES.flags))
-    refuse_if_unusable(flags, current, newest_version(), connection.address.shown)
-
-
 def prepare(raw: Any, where: str, *, create: bool, migrate: Any) -> bool:
     """For a caller's connection, which may be in a transaction. Returns whether the tables exist even if that
     transaction is rolled back.
     """
-    tables = _tables(raw)
-    if tables == {"jobs"}:
+    rows = _fetching(raw)
+    if {row[0] for row in rows(QUERIES.tables)} == {"jobs"}:
         raise StoreError(
             f"this connection's search_path leads to a `jobs` table of another program; {_PATH.format(where)}"
         )
-    current = _version(tables, lambda: raw.execute(*_SCHEMA_VERSION).fetchone())
+    current, flags = _looked_at(rows, where)
     if current >= newest_version():
-        refuse_if_unusable(dict(raw.execute(QUERIES.flags).fetchall()), current, newest_version(), where)
+        refuse_if_unusable(flags, newest_version(), where)
         return True
     if current or not create:
         problem = f"have schema {current}, older than {newest_version()}" if current else "are missing"
@@ -145,10 +147,6 @@ def prepare(raw: Any, where: str, *, create: bool, migrate: Any) -> bool:
             f"{where}: the job tables {problem}; call Queue.create_tables(), or run `supervisor migrate`{hint}"
         )
     migrate()
-    if not _tables(raw):
+    if not rows(QUERIES.tables):
         raise StoreError(f"this connection's search_path does not lead to the job tables; {_PATH.format(where)}")
     return True
-
-
-def _tables(raw: Any) -> set[str]:
-    return {row[0] for row in raw.execute(QUERIES.tables).fetchall()}

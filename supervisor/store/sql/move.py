@@ -17,7 +17,7 @@ from supervisor.store.sql.registry import SqlRegistry
 
 # Rules of uniqueness beside the keys: who breaks them in a row that was copied earlier has changed meanwhile.
 _FREED = {"jobs": ("type", "unique_key"), "job_runs": ("job_id", "token")}
-_NOT_MOVED = ("schema_version", "oldest_writer", "epoch", "vacuum", *MOVE_KEYS)
+_NOT_MOVED = ("schema", "oldest_writer", "epoch", "vacuum", *MOVE_KEYS)
 
 
 class Undo(Exception):

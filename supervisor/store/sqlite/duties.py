@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.store.base import EventLog
-from supervisor.store.sqlite import repair
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
+from supervisor.store.sqlite.inserting import renumber
 
 ALARM = 256 << 20  # bytes of log: a reader must have been holding a snapshot for minutes
 _WORTHWHILE = 4 << 20  # bytes
@@ -135,6 +135,6 @@ def inserted_so_far(connection: Connection) -> int:
     row = connection.row(QUERIES.inserted)
     if connection.inserter.has_run_out():
         with connection.write() as raw:
-            repair.renumber(raw)
+            renumber(raw)
         return 0
     return int(row[0]) if row else 0

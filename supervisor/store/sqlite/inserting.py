@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, TypeVar
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import AlikeJobs, NewJob
 from supervisor.store.sql.connection import RowRefused
-from supervisor.store.sqlite import repair
 from supervisor.store.sqlite.statements import QUERIES
 
 if TYPE_CHECKING:
     from supervisor.store.sqlite.connection import Connection
 
 Answer = TypeVar("Answer")
+
+_LAST = (1 << 62) - (
+    1 << 40
+)  # the table's CHECK allows ids up to the first of these; so many are to be left behind one
 
 
 class Inserter:
@@ -33,14 +36,31 @@ class Inserter:
             if not self.has_run_out():
                 raise
         with self._connection.write() as raw:
-            repair.renumber(raw)
+            renumber(raw)
             return work(raw)
 
     def has_run_out(self) -> bool:
-        return repair.exhausted(self._connection.row(QUERIES.greatest_sequence))
+        row = self._connection.row(QUERIES.greatest_sequence)
+        return row is not None and row[0] is not None and int(row[0]) > _LAST
 
     def insert(self, raw: sqlite3.Connection, job: NewJob, now: float) -> int | None:
         return insert_new(raw, job, now)
+
+
+def renumber(raw: sqlite3.Connection) -> None:
+    """Give jobs with impossible ids the next free ones, and continue behind those. Inside the caller's transaction.
+
+    Behind the greatest id there is room for no other, so that nobody could enqueue any more; and somebody may well
+    insert a job with that. So this is called after a failed insertion, and by the maintainer.
+    """
+    for statement in (
+        QUERIES.renumber_errors,  # first: the next one writes there, too
+        QUERIES.continue_errors,
+        QUERIES.note_renumbered,
+        QUERIES.renumber_jobs,
+        QUERIES.continue_jobs,
+    ):
+        raw.execute(statement, {"last": _LAST})
 
 
 def insert_new(raw: sqlite3.Connection, job: NewJob, now: float) -> int | None:

@@ -174,12 +174,12 @@ class _Adoption:
         steps, plan = self._steps, self._plan
         for statement in old.indexes:
             steps.run(statement)
-        migrations = shipped("supervisor.store.sqlite")
-        for migration in migrations:
+        ours = shipped("supervisor.store.sqlite")
+        for migration in ours:
             for statement in statements(migration.sql):
                 if table_created(statement) != TABLE:
                     steps.reach(partial(schema.apply, steps.raw, with_words(plan, statement)))
-        steps.reach(partial(schema.stamp, steps.raw, migrations))
+        steps.reach(partial(schema.stamp, steps.raw, ours))
         for statement in (*triggers(plan), *view(plan)):
             steps.run(statement)
         for _, statement in old.triggers:

@@ -242,7 +242,7 @@ def _beyond(raw: sqlite3.Connection, plan: Plan) -> Iterator[str]:
     for check in fences(plan.ours):
         model = next((model for model in plan.ours.columns if model.name in names(check.value)), None)
         part = None if model is None else plan.part(model.name)
-        if model is None or model.name in COUNTERS or part is None or (model.name == "id" and not plan.integer_ids):
+        if model is None or part is None or (model.name == "id" and not plan.integer_ids):
             continue
         query = SQL.beyond.format(
             table=plan.old.table, check=check.value, value=plan.into(model, quoted(part.old)), ours=model.name
@@ -253,10 +253,9 @@ def _beyond(raw: sqlite3.Connection, plan: Plan) -> Iterator[str]:
 
 
 def fences(ours: Definition) -> Sequence[Clause]:
-    """The CHECKs of the column `type` that restrict other columns."""
-    type_ = ours.column("type")
-    assert type_ is not None
-    return [clause for clause in type_.clauses if clause.kind == "CHECK"][1:]
+    """The CHECKs of columns whose values are taken as they are."""
+    columns = (ours.column(name) for name in ("id", "payload", "requires", "unique_key"))
+    return [check for column in columns if column is not None and (check := column.clause("CHECK")) is not None]
 
 
 def short(value: Any) -> str:
