@@ -28,7 +28,7 @@ from supervisor.store.base import (
     Sort,
     SupervisorRecord,
 )
-from supervisor.store.sqlite import duties
+from supervisor.store.sqlite import maintenance as duties
 from tests.ledger import query
 from tests.store.kit import BROKEN, LOCK, NOW, POLICY, T0, Desk, supervisor_record, worker_record
 

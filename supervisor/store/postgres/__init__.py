@@ -13,12 +13,11 @@ from supervisor.store.postgres.changes import PostgresChanges
 from supervisor.store.postgres.claims import PostgresClaims
 from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection
 from supervisor.store.postgres.database import PostgresDatabase
-from supervisor.store.postgres.maintenance import PostgresMaintenance
-from supervisor.store.postgres.operations import operations
+from supervisor.store.postgres.maintenance import PostgresMaintenance, operations
 from supervisor.store.postgres.ownership import ownership
 from supervisor.store.postgres.producer import PostgresProducer
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.operations import SqlOperations
+from supervisor.store.sql.stores import Operations
 
 if TYPE_CHECKING:
     from supervisor.store.postgres.move import PostgresMoveEnd
@@ -72,7 +71,7 @@ class PostgresEngine:
     def maintenance(self) -> PostgresMaintenance:
         return PostgresMaintenance(self._address, self._listening or self._address)
 
-    def operations(self) -> SqlOperations:
+    def operations(self) -> Operations:
         connection = Connection(self._address, announce=True)
         try:
             schema.require_current(connection)

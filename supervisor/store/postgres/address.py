@@ -27,7 +27,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 class Address:
-    """Implements `store.owner_files.LockFolder`. `shown` is the URL without its password."""
+    """Implements `store.ownership.LockFolder`. `shown` is the URL without its password."""
 
     def __init__(self, url: str, defaults: Mapping[str, Any] | None = None) -> None:
         self.url = url

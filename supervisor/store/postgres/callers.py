@@ -25,8 +25,8 @@ from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.inserting import insert, insert_or_find
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.callers import ASYNC_SESSIONS, SESSIONS, in_greenlet, kinds_of, of_framework, refused
-from supervisor.store.sql.rows import job_of
+from supervisor.store.sql.jobs import job_of
+from supervisor.store.sql.producer import ASYNC_SESSIONS, SESSIONS, in_greenlet, kinds_of, of_framework, refused
 
 Answer = TypeVar("Answer")
 

@@ -6,11 +6,11 @@ from contextlib import closing
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.base import AdoptOptions, AdoptReport, RestoreReport
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.values import AdoptOptions, AdoptReport, RestoreReport
 
 
 class PostgresDatabase:

@@ -17,7 +17,7 @@ from supervisor.store.postgres.statements import for_driver
 from supervisor.store.queries import Queries, load
 from supervisor.store.sql.connection import Row
 from supervisor.store.sql.move import SqlMoveEnd, Undo, literal
-from supervisor.store.sql.registry import SqlRegistry
+from supervisor.store.sql.registry import Registry
 from supervisor.store.values import TABLES
 
 SQL: Queries = load("supervisor.store.postgres", "move.sql")
@@ -59,7 +59,7 @@ class PostgresMoveEnd(SqlMoveEnd):
     def __init__(self, connection: Connection) -> None:
         self._own = connection
         self._other = other = Connection(connection.address)
-        super().__init__(connection, connection.address.shown, SqlRegistry(other, Leases(other)))
+        super().__init__(connection, connection.address.shown, Registry(other, Leases(other)))
         self._types: Callable[[str], dict[str, str]] = cache(self._described)
 
     def columns(self, table: str) -> list[str]:

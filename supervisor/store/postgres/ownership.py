@@ -1,15 +1,23 @@
-"""Which supervisors are alive: on this machine their record locks tell, as with SQLite; of those elsewhere, a lease."""
+"""Which supervisors are alive: on this machine their record locks tell, as with SQLite; of those elsewhere, a lease.
+
+The registry has the leases, and what a dead worker held is settled only while its supervisor has none.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from supervisor.store.base import DatabaseHolder, Holder, SupervisorRecord
-from supervisor.store.owner_files import FileOwnership
+from supervisor.domain.errors import LeaseHeld
+from supervisor.domain.job import Claim
+from supervisor.domain.settlement import Settlement, released
+from supervisor.store.ownership import DatabaseHolder, Holder, Ownership
 from supervisor.store.postgres.address import Address
-from supervisor.store.postgres.connection import Connection
+from supervisor.store.postgres.connection import Connection, session_of
 from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.sql.claims import ClaimLocks
+from supervisor.store.sql.registry import Lease, Registry, SupervisorRecord
 from supervisor.system.claim_gate import boot_time
 
 _INTERRUPTION = 5.0  # seconds: no lease ends during a shorter one
@@ -25,7 +33,7 @@ class NoWriters:
         return None
 
 
-class PostgresOwnership(FileOwnership):
+class PostgresOwnership(Ownership):
     """Supervisors need leases: see `Leases`."""
 
     lease_time = 15.0  # seconds; the statements say the same
@@ -73,3 +81,57 @@ class Leases:
 
     def remove_files(self, gone: str, registered: Iterable[str]) -> None:
         self._here.remove_files(gone, registered)
+
+
+class PostgresRegistry(Registry):
+    """Implements `store.base.Registry`."""
+
+    def __init__(self, connection: Connection, *, patient: bool = False) -> None:
+        super().__init__(connection, Leases(connection, patient=patient))
+
+    def renew(self, supervisor: str, posted: str | None) -> float | None:
+        row = self._connection.row(QUERIES.renew_lease, {"id": supervisor, "posted": posted})
+        return None if row is None else float(row[0])
+
+    def leases(self) -> Mapping[str, Lease]:
+        return {row[0]: Lease(*row[1:]) for row in self._connection.rows(QUERIES.leases)}
+
+
+class PostgresClaimLocks(ClaimLocks):
+    """Implements `store.base.ClaimLocks`."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        # How many jobs of dead workers were settled, until none of their claims is on its way.
+        self._may_be_late: dict[str, int] = {}
+
+    def held_by(self, owner: str) -> list[Claim]:
+        """The sessions of the dead worker are ended first, since the server may yet carry out a claim of it."""
+        self._connection.rows(QUERIES.end_sessions, {"session": session_of(owner)})
+        return super().held_by(owner)
+
+    def settle_dead(
+        self,
+        owner: str,
+        settlements: Sequence[Settlement],
+        now: float,
+        *,
+        worker: str | None = None,
+        supervisor: str = "",
+    ) -> int:
+        """What it claimed after `held_by`, perhaps through a pooler that had its statement still, goes back, too."""
+        if self._connection.row(QUERIES.worker, {"incarnation": owner}) is not None:
+            self._may_be_late.setdefault(owner, 0)
+        settled = super().settle_dead(owner, settlements, now, worker=worker, supervisor=supervisor)
+        if owner in self._may_be_late:
+            self._may_be_late[owner] += settled  # if what follows fails, this is done again, and has nothing to settle
+            self._connection.rows(QUERIES.await_claims, {"owner": owner})
+            late = [released(claim) for claim in super().held_by(owner)]
+            super().settle_dead(owner, late, now, worker=worker)
+            settled = self._may_be_late.pop(owner)
+        return settled
+
+    def _require_dead(self, raw: Any, supervisor: str) -> None:
+        row = raw.execute(QUERIES.lock_lease, {"id": supervisor}).fetchone()
+        if row is not None and row[0]:
+            raise LeaseHeld("its supervisor has a lease again")

@@ -9,20 +9,19 @@ from typing import TypeVar
 
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import NewJob, NewJobs
-from supervisor.store.base import Operations
 from supervisor.store.postgres.changes import RENEWAL, SLEEP
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.inserting import insert, insert_or_find
-from supervisor.store.postgres.operations import operations
+from supervisor.store.postgres.maintenance import operations
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import RowRefused, Transaction
-from supervisor.store.sql.producer import SqlProducer
-from supervisor.store.sql.requests import Requests
+from supervisor.store.sql.producer import Producer, Requests
+from supervisor.store.sql.stores import Operations
 
 Answer = TypeVar("Answer")
 
 
-class PostgresProducer(SqlProducer):
+class PostgresProducer(Producer):
     """Implements `store.base.Producer`. Its connection commits durably."""
 
     _connection: Connection

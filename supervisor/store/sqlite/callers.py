@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from supervisor.domain.futures import holdable
-from supervisor.store.sql.callers import ASYNC_SESSIONS, in_greenlet, kinds_of, of_framework, refused
+from supervisor.store.sql.producer import ASYNC_SESSIONS, in_greenlet, kinds_of, of_framework, refused
 
 Answer = TypeVar("Answer")
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import AlikeJobs, NewJob
-from supervisor.store.sql.connection import RowRefused
+from supervisor.store.sql.connection import Connection, RowRefused, Transaction
 from supervisor.store.sqlite.statements import QUERIES
-
-if TYPE_CHECKING:
-    from supervisor.store.sqlite.connection import Connection
 
 Answer = TypeVar("Answer")
 
@@ -27,7 +24,7 @@ class Inserter:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def with_room(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    def with_room(self, work: Callable[[Any], Answer]) -> Answer:
         """Once more if a row with the largest id had used up all ids."""
         try:
             with self._connection.write() as raw:
@@ -47,7 +44,7 @@ class Inserter:
         return insert_new(raw, job, now)
 
 
-def renumber(raw: sqlite3.Connection) -> None:
+def renumber(raw: Transaction) -> None:
     """Give jobs with impossible ids the next free ones, and continue behind those. Inside the caller's transaction.
 
     Behind the greatest id there is room for no other, so that nobody could enqueue any more; and somebody may well

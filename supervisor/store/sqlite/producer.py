@@ -11,15 +11,14 @@ from typing import Any, TypeVar
 
 from supervisor.domain.errors import Conflict, WriteFailed
 from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs
-from supervisor.store.base import Operations
 from supervisor.store.sql.connection import RowRefused
-from supervisor.store.sql.producer import SqlProducer
-from supervisor.store.sql.requests import Requests
-from supervisor.store.sql.rows import job_of
+from supervisor.store.sql.jobs import job_of
+from supervisor.store.sql.producer import Producer, Requests
+from supervisor.store.sql.stores import Operations
 from supervisor.store.sqlite import callers, schema
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.inserting import insert_alike, insert_job
-from supervisor.store.sqlite.operations import operations, supervised
+from supervisor.store.sqlite.maintenance import operations, supervised
 from supervisor.store.sqlite.place import Place
 
 Answer = TypeVar("Answer")
@@ -82,7 +81,7 @@ def _insert_whole(connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:
     return ids
 
 
-class SqliteProducer(SqlProducer):
+class SqliteProducer(Producer):
     """Implements `store.base.Producer`. Its connection commits with synchronous=FULL, unless a job need not be durable.
 
     Checkpoints are the maintainer's; this connection makes them only while no supervisor is running.

@@ -18,8 +18,7 @@ from supervisor.store.postgres import connection as connections
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.doubt import resolve
-from supervisor.store.postgres.inserting import Inserted
+from supervisor.store.postgres.inserting import Inserted, resolve_doubt
 from tests import next_release
 from tests.store.kit import LOCK, NOW, Desk, until
 from tests.store.postgres.meanwhile import Meanwhile
@@ -160,10 +159,10 @@ def test_the_number_of_a_transaction_that_another_one_has_now_proves_nothing(des
     lost = psycopg.OperationalError("lost")
     with closing(Connection(Address(engine.url))) as connection:
         [(number,)] = connection.rows("SELECT xmin::text FROM jobs")
-        resolve(connection, Inserted(number, job.id, job.created_at), lost)
+        resolve_doubt(connection, engine.url, Inserted(number, job.id, job.created_at), lost)
         for other in (Inserted(number, job.id + 1, job.created_at), Inserted(number, job.id, job.created_at - 1)):
             with pytest.raises(EnqueueUncertain):
-                resolve(connection, other, lost)
+                resolve_doubt(connection, engine.url, other, lost)
     assert desk.status(job.id) is Status.PENDING
 
 

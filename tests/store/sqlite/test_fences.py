@@ -15,12 +15,11 @@ from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import Claim, NewJob
 from supervisor.domain.settlement import Usage, done, failed, released
 from supervisor.store.base import Filter, JobSelector
-from supervisor.store.sql.refused_rows import quarantine
+from supervisor.store.sql.connection import quarantine
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import Connection
-from supervisor.store.sqlite.duties import inserted_so_far
-from supervisor.store.sqlite.maintenance import SqliteMaintenance
+from supervisor.store.sqlite.maintenance import SqliteMaintenance, inserted_so_far
 from supervisor.store.sqlite.place import Place
 from tests import next_release
 from tests.store.kit import BROKEN, NOW, POLICY, Desk

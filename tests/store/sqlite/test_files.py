@@ -26,8 +26,7 @@ from supervisor.domain.settlement import done
 from supervisor.store.base import Engine, JobSelector
 from supervisor.store.sqlite import SqliteEngine, schema
 from supervisor.store.sqlite.connection import Connection
-from supervisor.store.sqlite.duties import checkpoint
-from supervisor.store.sqlite.maintenance import SqliteMaintenance
+from supervisor.store.sqlite.maintenance import SqliteMaintenance, checkpoint
 from supervisor.store.sqlite.place import Place
 from tests import next_release
 from tests.stopwatch import Stopwatch

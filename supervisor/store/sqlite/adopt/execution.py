@@ -15,7 +15,6 @@ from supervisor.domain.errors import InvalidOption, StoreError
 from supervisor.domain.job import Claim, NewJob
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Failure, done, failed
-from supervisor.store.base import AdoptOptions, AdoptReport
 from supervisor.store.migrate import shipped, statements
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.adopt.copying import values
@@ -27,12 +26,13 @@ from supervisor.store.sqlite.adopt.told import notes
 from supervisor.store.sqlite.adopt.trial import Samples, Trial
 from supervisor.store.sqlite.adopt.triggers import triggers, with_words
 from supervisor.store.sqlite.adopt.view import view
+from supervisor.store.sqlite.claims import Outcomes
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.definition import quoted, table_created
 from supervisor.store.sqlite.driver_errors import translated
 from supervisor.store.sqlite.inserting import insert_job
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.settling import Outcomes
+from supervisor.store.values import AdoptOptions, AdoptReport
 
 
 def adopt(place: Place, options: AdoptOptions, *, keep_copy: bool = True) -> AdoptReport:

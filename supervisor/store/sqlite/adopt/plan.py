@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from supervisor.domain.errors import InvalidOption
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted
-from supervisor.store.base import AdoptedColumn, AdoptOptions
 from supervisor.store.sqlite.adopt import shape
 from supervisor.store.sqlite.adopt.parts import THEIRS, Facts, Part, assign
 from supervisor.store.sqlite.adopt.shape import SQL, TABLE, Old, is_time
 from supervisor.store.sqlite.adopt.words import Words, understand
 from supervisor.store.sqlite.definition import Clause, Column, Definition, names, quoted
+from supervisor.store.values import AdoptedColumn, AdoptOptions
 
 COUNTERS = ("attempts", "crashes", "claim_token")  # clamped when they are copied
 # Bytes of any kind may stand here: a job whose payload is no JSON fails with a clear error, and nothing
