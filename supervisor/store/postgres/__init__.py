@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from supervisor.domain.job import decoded
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
-from supervisor.store.postgres.callers import PostgresTransactionalInsert
 from supervisor.store.postgres.changes import PostgresChanges
 from supervisor.store.postgres.claims import PostgresClaims
 from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection
-from supervisor.store.postgres.database import PostgresDatabase
 from supervisor.store.postgres.maintenance import PostgresMaintenance, operations
 from supervisor.store.postgres.ownership import ownership
-from supervisor.store.postgres.producer import PostgresProducer
+from supervisor.store.postgres.producer import PostgresProducer, PostgresTransactionalInsert
+from supervisor.store.postgres.schema import PostgresDatabase
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.stores import Operations
 

@@ -11,7 +11,7 @@ from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
-from supervisor.store.queries import Queries, load
+from supervisor.store.queries import Queries, of_engine
 
 _NAMED = re.compile(r"(?<!:):([a-z_]+)")
 _NUMBERED = re.compile(r"\?(\d)")
@@ -26,7 +26,7 @@ def for_driver(sql: str) -> str:
     return sql if named == sql.replace("%", "%%") else named
 
 
-QUERIES = Queries({name: for_driver(sql) for name, sql in load("supervisor.store.postgres").statements.items()})
+QUERIES = Queries({name: for_driver(sql) for name, sql in of_engine("supervisor.store.postgres").statements.items()})
 
 
 class Integers(tuple[int, ...]):

@@ -27,9 +27,9 @@ from supervisor.store.sqlite.driver_errors import (
     may_be_a_rows_fault,
     translated,
 )
+from supervisor.store.sqlite.inserting import QUERIES as QUERIES
 from supervisor.store.sqlite.inserting import Inserter
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.statements import QUERIES as QUERIES
 from supervisor.store.sqlite.writelock import WriteLock
 
 _TURN = 0.003  # seconds per attempt while polling for the lock

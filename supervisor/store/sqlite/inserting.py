@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import AlikeJobs, NewJob
+from supervisor.store.queries import Queries, of_engine
 from supervisor.store.sql.connection import Connection, RowRefused, Transaction
-from supervisor.store.sqlite.statements import QUERIES
+
+QUERIES: Queries = of_engine("supervisor.store.sqlite")
 
 Answer = TypeVar("Answer")
 

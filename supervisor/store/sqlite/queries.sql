@@ -1,4 +1,4 @@
--- Every statement of the SQLite engine, by name. Parameters are named; :now is Unix seconds.
+-- The statements of the SQLite engine that are not those of sql/queries.sql, by name. Parameters are named; :now is Unix seconds.
 
 
 -- Enqueueing ---------------------------------------------------------------------------------------
@@ -102,12 +102,6 @@ SELECT id, status, progress, progress_text,
        CASE WHEN status NOT IN ('pending', 'running') THEN substr(last_error, 1, 65536) END,
        attempts, claim_token
 FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
-
--- name: job_meta
-SELECT meta FROM jobs WHERE id = :id;
-
--- name: job_status
-SELECT status FROM jobs WHERE id = :id;
 
 
 -- Claiming and settling ----------------------------------------------------------------------------
@@ -367,67 +361,8 @@ FROM job_supervisors ORDER BY started_at;
 -- name: forget_supervisor
 DELETE FROM job_supervisors WHERE id = :id RETURNING host, pid;
 
--- name: gone
--- The hosts that supervisors have left.
-SELECT key, value FROM job_meta WHERE key LIKE 'gone:%';
-
--- name: register_worker
-INSERT INTO job_workers (incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started)
-VALUES (:incarnation, :supervisor, :pool, :name, :pid, :slot, :policy, :started_at, :pid_started)
-ON CONFLICT (incarnation) DO NOTHING;
-
--- name: workers_of
-SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
-FROM job_workers WHERE supervisor = :supervisor;
-
--- name: worker
-SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
-FROM job_workers WHERE incarnation = :incarnation;
-
--- name: forget_worker
-DELETE FROM job_workers WHERE incarnation = :incarnation;
-
-
--- Schedules ----------------------------------------------------------------------------------------
-
--- name: plan
--- A schedule with a new timing starts again, and one whose next time is none; otherwise its next time stays.
-INSERT INTO job_schedules (name, timing, next_at, type, payload) VALUES (:name, :timing, :next_at, :type, :payload)
-ON CONFLICT (name) DO UPDATE SET
-  next_at = iif(timing = :timing AND next_at > 0 AND next_at < 1e11, next_at, :next_at), timing = :timing, type = :type, payload = :payload;
-
--- name: schedule
-SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules WHERE name = :name;
-
--- name: schedules
-SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules ORDER BY name;
-
--- name: note_fired
-UPDATE job_schedules SET last_at = :last_at, last_job = :last_job WHERE name = :name;
-
--- name: move_on
--- Unless it is paused, or has been advanced already: of several supervisors one fires each time.
-UPDATE job_schedules SET next_at = :next_at
-WHERE name = :name AND timing = :timing AND next_at = :planned AND paused_at IS NULL;
-
--- name: pause_schedule
-UPDATE job_schedules SET paused_at = coalesce(paused_at, :now) WHERE name = :name;
-
--- name: resume_schedule
-UPDATE job_schedules SET paused_at = NULL WHERE name = :name;
-
 
 -- Alerts -------------------------------------------------------------------------------------------
-
--- name: insert_meta
-INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING;
-
--- name: advance_alert
--- Unless another supervisor has been faster; then the jobs must not be inserted either.
-UPDATE job_meta SET value = :after WHERE key = :key AND value = :before;
-
--- name: latest_error
-SELECT max(id) FROM job_errors;
 
 -- name: failed_jobs
 -- The jobs of each type that failed in a range of failed attempts and have this status now, without those that alerts
@@ -562,22 +497,6 @@ SELECT 'host', substr(key, 6), CAST(value AS INTEGER) FROM job_meta WHERE substr
 
 -- History ------------------------------------------------------------------------------------------
 
--- name: counted
--- The part of a supervisor's counters that is in the history.
-SELECT counted FROM job_supervisors WHERE id = :id;
-
--- name: count_on
--- Unless it has been changed; then the minutes must not be written either.
-UPDATE job_supervisors SET counted = :after WHERE id = :id AND counted = :before;
-
--- name: add_minute
--- Counts are those of one supervisor and add up; queue sizes are the same for all of them.
-INSERT INTO job_history (minute, type, done, failed, waiting, running, run_seconds, wait_seconds)
-VALUES (:at, :type, :done, :failed, :waiting, :running, :run_seconds, :wait_seconds)
-ON CONFLICT (minute, type) DO UPDATE SET
-  done = done + :done, failed = failed + :failed, waiting = :waiting, running = :running,
-  run_seconds = run_seconds + :run_seconds, wait_seconds = wait_seconds + :wait_seconds;
-
 -- name: history
 SELECT minute, type, done, failed, waiting, running, run_seconds, wait_seconds
 FROM job_history WHERE minute >= :since AND minute < :until ORDER BY minute, type LIMIT :limit;
@@ -611,12 +530,6 @@ ON CONFLICT (minute, type) DO UPDATE SET
 
 -- name: forget_minutes
 DELETE FROM job_history WHERE minute > :hour AND minute < :hour + 3600.0;
-
--- name: has_history_before
-SELECT 1 FROM job_history WHERE minute < :before LIMIT 1;
-
--- name: forget_history
-DELETE FROM job_history WHERE minute < :before;
 
 
 -- Operating ----------------------------------------------------------------------------------------
@@ -668,11 +581,6 @@ ORDER BY CASE :by WHEN 'type' THEN type WHEN 'status' THEN status WHEN 'priority
                   WHEN 'attempts' THEN attempts WHEN 'due' THEN scheduled_at
                   WHEN 'changed' THEN coalesce(completed_at, started_at, created_at) END, id;
 
--- name: stretch
--- The lowest of the next :rows ids, going down, and the lowest of all.
-SELECT (SELECT min(id) FROM (SELECT id FROM jobs WHERE id <= :latest ORDER BY id DESC LIMIT :rows)),
-       (SELECT min(id) FROM jobs);
-
 -- name: unsuccessful_types
 -- Types of failed or of quarantined jobs, by one seek per type.
 WITH RECURSIVE types (type) AS (
@@ -718,10 +626,6 @@ WHERE e.created_at >= :since ORDER BY e.created_at DESC LIMIT :rows;
 SELECT job_id, attempt, kind, substr(message, 1, 65536), substr(traceback, 1, 131072), exit_code, signal, stderr, peak_memory, worker,
        duration, created_at
 FROM job_errors WHERE job_id = :id ORDER BY id;
-
--- name: job_runs
-SELECT job_id, token, attempt, outcome, worker, started_at, duration, cpu_time, peak_memory, log
-FROM job_runs WHERE job_id = :id ORDER BY token;
 
 -- name: latest_runs
 -- Rows are numbered as they are written.
@@ -771,23 +675,6 @@ RETURNING id;
 DELETE FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND status NOT IN ('pending', 'running')
 RETURNING id;
 
--- name: prune
--- Finished jobs past their retention, in a bounded range of ids, so that no index is needed.
-DELETE FROM jobs
-WHERE id > :after AND id <= :until
-  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
-    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
-
--- name: prunable
--- The same jobs by id, in case another table refers to one of them.
-SELECT id FROM jobs
-WHERE id > :after AND id <= :until
-  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
-    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
-
--- name: prune_until
-SELECT max(id) FROM (SELECT id FROM jobs WHERE id > :after ORDER BY id LIMIT :limit);
-
 -- name: prune_errors
 -- Errors of jobs that another program deleted with foreign keys off.
 DELETE FROM job_errors WHERE id IN (
@@ -827,17 +714,6 @@ ON CONFLICT (job_id) DO UPDATE SET used = used + 1;
 -- Jobs that are retried by hand start again.
 DELETE FROM job_second_chances WHERE job_id IN (SELECT value FROM json_each(:ids));
 
--- name: set_control
-INSERT INTO job_controls (kind, name, value, updated_at) VALUES (:kind, :name, :value, :now)
-ON CONFLICT (kind, name) DO UPDATE SET value = :value, updated_at = :now;
-
--- name: clear_control
-DELETE FROM job_controls WHERE kind = :kind AND name = :name;
-
--- name: bump_reload
-INSERT INTO job_controls (kind, name, value, updated_at) VALUES ('reload', '', 1, :now)
-ON CONFLICT (kind, name) DO UPDATE SET value = value + 1, updated_at = :now;
-
 -- name: count_open
 -- Jobs that are unfinished or failed, by the two indexes that hold no others; each in the index's own
 -- order, so that nothing is sorted.
@@ -869,22 +745,10 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM job_errors e WHERE NOT EXISTS (SELEC
      + (SELECT count(*) FROM (SELECT 1 FROM job_runs r WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = r.job_id)
                               LIMIT :limit));
 
--- name: count_overdue
--- Finished jobs past their retention: reads every row, for the doctor alone.
-SELECT count(*) FROM (
-  SELECT 1 FROM jobs
-  WHERE (status IN ('done', 'cancelled') AND completed_at < :done_before)
-     OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before)
-  LIMIT :limit);
-
 -- name: count_future
 -- Jobs that ended, or began, after now: the clock has been set back since.
 SELECT count(*) FROM (
   SELECT 1 FROM jobs WHERE max(coalesce(completed_at, 0), coalesce(started_at, 0)) > :future LIMIT :limit);
-
--- name: failures_by_type
-SELECT j.type, count(*) FROM job_errors e JOIN jobs j ON j.id = e.job_id
-WHERE e.created_at >= :since GROUP BY j.type ORDER BY 2 DESC;
 
 -- name: slowest_types
 -- Mean seconds per job of each type among the latest done ones.
@@ -919,17 +783,3 @@ SELECT count(*) FROM jobs;
 -- A new one, different from all before.
 INSERT INTO job_meta (key, value) VALUES ('epoch', lower(hex(randomblob(8))))
 ON CONFLICT (key) DO UPDATE SET value = lower(hex(randomblob(8)));
-
--- name: meta
-SELECT value FROM job_meta WHERE key = :key;
-
--- name: delete_meta
-DELETE FROM job_meta WHERE key = :key;
-
--- name: set_meta
-INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = :value;
-
--- name: flags
--- The schema's version, and who may use the tables: see store/migrate.py.
-SELECT key, value FROM job_meta
-WHERE key IN ('schema', 'oldest_writer', 'closed_for', 'moved_to', 'arriving', 'moved_from');
