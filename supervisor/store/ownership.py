@@ -7,6 +7,7 @@ closes any descriptor of the file, so the file is opened exactly once in its own
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -21,6 +22,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.store.sql.registry import SupervisorRecord
 from supervisor.system import kernel
 from supervisor.system.record_locks import holder_of
+from supervisor.system.trust import file_problem, folder_problem
 
 
 class Holder(NamedTuple):
@@ -51,17 +53,54 @@ _FRESH = 5.0  # seconds for a new file's owner to lock it and to register
 _CLOCKS_DIFFER = 5.0  # seconds: the kernel reports start times in whole seconds, and clocks are set
 
 
-class LockFolder(Protocol):
+class LockFolder:
     """The folder that the supervisors of one database share on one machine."""
 
-    @property
-    def folder(self) -> Path: ...
+    def __init__(self, folder: Path, *, parents: bool = False) -> None:
+        self.folder = folder
+        self.parents = parents  # whether those of the folder are made, too
+
+    def owners(self) -> set[int]:
+        """Users other than this one and root whose files are trusted there."""
+        return set()
+
+    def share(self, path: Path, *, folder: bool = False) -> None:
+        """Let the users of the database use what was made."""
 
     def owner_lock(self, supervisor: str) -> Path:
         """The file whose record lock shows that a supervisor is alive."""
+        return self.folder / f"owner-{supervisor}.lock"
+
+    def refuse_strange_folder(self) -> None:
+        """Raises StoreError if another user has put something in the folder's place."""
+        if problem := folder_problem(self.folder, self.owners()):
+            raise StoreError(problem)
+
+    def make_folder(self) -> None:
+        try:
+            self.folder.mkdir(mode=0o700, parents=self.parents)
+        except FileExistsError:
+            self.refuse_strange_folder()
+        except OSError as error:
+            raise StoreError(f"cannot make the folder {self.folder}: {error.strerror}") from None
+        else:
+            self.share(self.folder, folder=True)
 
     def open_shared(self, path: Path) -> int:
         """Open (and make) a lock file in the folder. Returns the descriptor."""
+        self.make_folder()
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except OSError as error:
+            why = "it is a symbolic link; remove it" if error.errno == errno.ELOOP else error.strerror
+            raise StoreError(f"cannot open {path}: {why}") from None
+        if problem := file_problem(path, descriptor, self.owners()):
+            os.close(descriptor)
+            raise StoreError(problem)
+        if os.fstat(descriptor).st_size == 0:
+            self.share(path)
+        return descriptor
 
 
 class OwnerLock:

@@ -629,10 +629,6 @@ LIMIT 20;
 -- name: running_by_type
 SELECT type, count(*) FROM jobs WHERE status = 'running' GROUP BY type;
 
--- name: refuse_unreadable
--- Never run: every text of this engine is valid UTF-8.
-SELECT id FROM jobs WHERE false;
-
 -- name: controls
 SELECT kind, name, value FROM job_controls
 UNION ALL

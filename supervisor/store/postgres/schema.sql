@@ -14,7 +14,8 @@ CREATE TABLE jobs (
   status              text COLLATE "C" NOT NULL DEFAULT 'pending'
                       CHECK (status IN ('pending', 'running', 'done', 'failed', 'cancelled', 'quarantined', 'held')),
   priority            integer NOT NULL DEFAULT 0 CHECK (priority BETWEEN -100 AND 100),
-  requires            text COLLATE "C" NOT NULL DEFAULT '' CHECK (octet_length(requires) <= 1000),
+  requires            text COLLATE "C" NOT NULL DEFAULT ''
+                      CHECK (octet_length(requires) <= 1000 AND octet_length(requires) = length(requires)),
   scheduled_at        double precision NOT NULL DEFAULT extract(epoch FROM now())
                       CHECK (scheduled_at >= 0 AND scheduled_at < 1e11), -- 1e11: milliseconds are refused
   attempts            bigint NOT NULL DEFAULT 0 CHECK (attempts BETWEEN 0 AND 9007199254740991),

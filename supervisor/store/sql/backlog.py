@@ -7,14 +7,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.domain.history import QueueSizes
-from supervisor.domain.job import Status, shown
+from supervisor.domain.job import shown
 from supervisor.domain.priority import at_least
-from supervisor.domain.settlement import Failure, Settlement
 from supervisor.domain.spool import SpooledFile
 from supervisor.store.sql.connection import Concern, Connection, Row
-from supervisor.store.sql.settling import record
 
 
 class JobSelector(NamedTuple):
@@ -47,21 +44,11 @@ def selected(wanted: JobSelector) -> dict[str, str | int]:
     return {"types": types, "capabilities": wanted.capabilities, "least": least}
 
 
-_UNREADABLE = "what it requires is not valid UTF-8"
-_BOUND = 500  # rows changed by one statement
 _MOST = 10_000  # due jobs of a type counted for the history
 
 
 class Backlog(Concern):
-    """What waits to be run, for which pools, and which files are kept for it.
-
-    `unreadable` are requirements that a query has met and that are not text: `depth` fails their jobs, which would
-    wait forever.
-    """
-
-    def __init__(self, connection: Connection, unreadable: set[bytes] | None = None) -> None:
-        super().__init__(connection)
-        self._unreadable = unreadable
+    """What waits to be run, for which pools, and which files are kept for it."""
 
     def any_due(self, wanted: JobSelector, now: float) -> bool:
         """A cheap check that finds most due jobs: False does not mean that there are none.
@@ -77,25 +64,7 @@ class Backlog(Concern):
         total = Depth()
         for group in self._connection.rows(self._queries.groups, selected(wanted)):
             total = _with_group(self._connection, total, group, now, limit)
-        if self._unreadable:
-            self._refuse(self._unreadable, wanted, now)
         return total
-
-    def _refuse(self, unreadable: set[bytes], wanted: JobSelector, now: float) -> None:
-        types = json.dumps(wanted.types)
-        try:
-            with self._connection.write() as raw:
-                for requires in unreadable:
-                    about = {"types": types, "requires": requires, "error": _UNREADABLE, "now": now, "limit": _BOUND}
-                    for (job_id,) in raw.execute(self._queries.refuse_unreadable, about).fetchall():
-                        failure = Failure("requires", _UNREADABLE)
-                        record(self._queries, raw, Settlement(job_id, 0, Status.FAILED), failure, None, now)
-        except StoreUnavailable:
-            raise
-        except StoreError:
-            return  # a constraint of the application's refuses it: these jobs keep waiting, and nothing else does
-        finally:
-            unreadable.clear()
 
     def by_type(self, now: float, limit: int) -> dict[str, Depth]:
         """The same for every type that has unfinished jobs, whatever they require."""

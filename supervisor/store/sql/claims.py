@@ -16,7 +16,6 @@ from supervisor.store.sql.connection import (
     IGNORED,
     Concern,
     Connection,
-    Opened,
     Row,
     RowRefused,
     Transaction,
@@ -78,7 +77,7 @@ _STUCK_FOR = 60.0  # seconds: the constraint may have been dropped in the meanti
 class Claims:
     """A worker claims jobs and settles them."""
 
-    def __init__(self, connection: Opened) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._queries = connection.queries
         self._worker: str | None = None

@@ -84,10 +84,6 @@ class Connection(Protocol):
     def write(self) -> AbstractContextManager[Transaction]:
         """One short write transaction: commits at the end, rolls back on any exception."""
 
-
-class Opened(Connection, Protocol):
-    """A connection with an end."""
-
     def check(self) -> None:
         """Raises StoreGone if this is no longer the database that the URL names."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from supervisor.store.moving import MOVE_KEYS, MOVE_WRITER
 from supervisor.store.queries import Queries
-from supervisor.store.sql.connection import Opened, Row, RowRefused, Transaction
+from supervisor.store.sql.connection import Connection, Row, RowRefused, Transaction
 from supervisor.store.sql.registry import Registry
 
 # Rules of uniqueness beside the keys: who breaks them in a row that was copied earlier has changed meanwhile.
@@ -29,7 +29,7 @@ class SqlMoveEnd:
 
     _sql: Queries
 
-    def __init__(self, connection: Opened, shown: str, registry: Registry) -> None:
+    def __init__(self, connection: Connection, shown: str, registry: Registry) -> None:
         self._connection = connection
         self.shown = shown
         self._registry = registry

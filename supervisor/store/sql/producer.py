@@ -11,7 +11,7 @@ from supervisor.domain.errors import InvalidJob, QueueFull
 from supervisor.domain.job import Job, JobEvent, NewJob, NewJobs
 from supervisor.store.moving import MOVED_TO
 from supervisor.store.queries import Queries
-from supervisor.store.sql.connection import Opened, Transaction
+from supervisor.store.sql.connection import Connection, Transaction
 from supervisor.store.sql.jobs import event_of, job_of
 from supervisor.store.sql.stores import Operations
 
@@ -21,7 +21,7 @@ _LOOK_EVERY = 0.5  # seconds
 class Producer:
     """Programs enqueue jobs and look at them. Its own commits survive power loss, unless a job need not be durable."""
 
-    def __init__(self, connection: Opened) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._look_at = time.monotonic() + _LOOK_EVERY
 

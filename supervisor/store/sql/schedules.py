@@ -12,7 +12,7 @@ from typing import Any
 
 from supervisor.domain.intake import known_time
 from supervisor.domain.job import NewJob, shown
-from supervisor.store.sql.connection import Concern, Opened, Transaction
+from supervisor.store.sql.connection import Concern, Connection, Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class Schedules:
     first use.
     """
 
-    def __init__(self, connect: Callable[[], Opened]) -> None:
+    def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
-        self._opened: Opened | None = None
+        self._opened: Connection | None = None
 
     @property
-    def _connection(self) -> Opened:
+    def _connection(self) -> Connection:
         if self._opened is None:
             self._opened = self._connect()
         return self._opened

@@ -1,4 +1,4 @@
-"""Opened stores: the concerns on one connection."""
+"""Connection stores: the concerns on one connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from supervisor.domain.duty import Duty
 from supervisor.store.sql.backlog import Backlog
 from supervisor.store.sql.claims import ClaimLocks
-from supervisor.store.sql.connection import Opened
+from supervisor.store.sql.connection import Connection
 from supervisor.store.sql.controls import Controls
 from supervisor.store.sql.job_actions import FinishedJobs, JobActions
 from supervisor.store.sql.jobs import Jobs
@@ -29,7 +29,7 @@ class MaintenanceStore:
     """What the maintainer works with."""
 
     def __init__(
-        self, connection: Opened, registry: Registry, locks: ClaimLocks, backlog: Backlog, controls: Controls
+        self, connection: Connection, registry: Registry, locks: ClaimLocks, backlog: Backlog, controls: Controls
     ) -> None:
         self.registry = registry
         self.locks = locks
@@ -55,7 +55,7 @@ class MaintenanceStore:
 class Operations:
     """What operators work with: the command line and the admin process. Its connection commits durably."""
 
-    def __init__(self, connection: Opened, registry: Registry, statistics: Statistics) -> None:
+    def __init__(self, connection: Connection, registry: Registry, statistics: Statistics) -> None:
         self._connection = connection
         self.registry = registry
         self.jobs = Jobs(connection)

@@ -45,8 +45,8 @@ def operations(connection: Connection) -> Operations:
 class SqliteMaintenance(MaintenanceStore):
     def __init__(self, place: Place) -> None:
         self._connection = connection = Connection(place, synchronous="NORMAL")
-        backlog = Backlog(connection, connection.unreadable)
-        super().__init__(connection, registry(connection), ClaimLocks(connection), backlog, Controls(connection))
+        locks, backlog, controls = ClaimLocks(connection), Backlog(connection), Controls(connection)
+        super().__init__(connection, registry(connection), locks, backlog, controls)
         self.schedules = Schedules(lambda: Connection(place, synchronous="FULL"))
 
     def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:

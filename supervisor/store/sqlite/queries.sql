@@ -478,15 +478,6 @@ LIMIT 20;
 -- name: running_by_type
 SELECT type, count(*) FROM jobs_held GROUP BY type;
 
--- name: refuse_unreadable
--- Pending jobs whose requirements, given as bytes, are not UTF-8.
-UPDATE jobs SET status = 'failed', last_error = :error, completed_at = :now, updated_at = :now,
-  claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
-WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
-             WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types))
-               AND requires = CAST(:requires AS TEXT) LIMIT :limit)
-RETURNING id;
-
 -- name: controls
 SELECT kind, name, value FROM job_controls
 UNION ALL

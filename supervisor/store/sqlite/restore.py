@@ -98,7 +98,7 @@ def _made_anew(place: Place, copy: Path) -> Iterator[Path]:
     try:
         _copy(copy, partial)
         if place.database.exists():
-            place.share_like_database(partial)
+            place.share(partial)
         else:
             partial.chmod(0o600)
         with partial.open("rb") as file:

@@ -248,7 +248,7 @@ def _copied(connection: Connection, target: Path) -> Iterator[Path]:
     partial = target.with_name(f".{target.name}.partial-{uuid.uuid4().hex[:8]}")
     try:
         with contextlib.closing(sqlite3.connect(partial, isolation_level=None)) as copy:
-            connection.place.share_like_database(partial)
+            connection.place.share(partial)
             connection.raw.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE").fetchall()
         yield partial

@@ -21,8 +21,9 @@ CREATE TABLE jobs (
   priority            INTEGER NOT NULL DEFAULT 0
                       CHECK (priority BETWEEN -100 AND 100),
   requires            TEXT NOT NULL DEFAULT ''
-                      CHECK (requires = '' OR
-                             (length(CAST(requires AS BLOB)) <= 1000 AND instr(CAST(requires AS BLOB), x'00') = 0)),
+                      CHECK (requires = '' OR -- ASCII: what another program wrote can always be read
+                             (length(CAST(requires AS BLOB)) <= 1000 AND instr(CAST(requires AS BLOB), x'00') = 0
+                              AND requires NOT GLOB '*[^' || char(1) || '-~]*')),
   scheduled_at        REAL NOT NULL DEFAULT ((julianday('now') - 2440587.5) * 86400.0)
                       CHECK (scheduled_at >= 0 AND scheduled_at < 1e11), -- 1e11: milliseconds are refused
   attempts            INTEGER NOT NULL DEFAULT 0

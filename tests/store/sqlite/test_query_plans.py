@@ -65,7 +65,6 @@ def connected(path: Path) -> sqlite3.Connection:
         ("renew", "jobs_unfinished"),
         ("cancels", "jobs_unfinished"),
         ("unhandled", "jobs_unfinished"),
-        ("refuse_unreadable", "jobs_unfinished"),
         ("awaiting_retry", "jobs_unfinished"),
         ("count_pending", "jobs_unfinished"),
         ("match_among", "PRIMARY KEY"),
