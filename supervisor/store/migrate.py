@@ -10,13 +10,17 @@ from __future__ import annotations
 import functools
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from supervisor.domain.errors import StoreError, StoreMoved, StoreOutdated, StoreUnavailable
 from supervisor.store.moving import ARRIVING, CLOSED_FOR, MOVED_TO, MoveWords
+from supervisor.store.queries import Queries
+
+Rows = Callable[[str], Iterable[Sequence[Any]]]
+"""Runs a statement."""
 
 VERSION = "schema"  # the key of job_meta that has the version
 _OLDEST = "oldest_writer"
@@ -70,30 +74,64 @@ def statements(sql: str) -> Iterator[str]:
         raise ValueError(f"the script ends in the middle of a statement: {pending.strip()[:80]}")
 
 
-def version_of(flags: Mapping[str, str], where: object) -> int:
-    """The version of the tables that have these rows in job_meta. Raises StoreOutdated."""
-    if VERSION not in flags:
-        raise StoreOutdated(
-            f"{where}: its job tables are from before the first release, and this program cannot use them: export what "
-            "you need with SQL, move them away, and start with new ones"
-        )
-    return int(flags[VERSION])
+class Known(NamedTuple):
+    """What a database says of its job tables. `version` is 0 if it has none; `ours` is what this program knows."""
+
+    where: object
+    ours: int
+    version: int
+    flags: Mapping[str, str]
+
+    def require_version(self) -> Known:
+        """Raises StoreError for no tables, or older ones."""
+        if self.version < self.ours:
+            older = f"has schema {self.version}, older than {self.ours}"
+            problem = older if self.version else "has no job tables yet"
+            raise StoreError(f"{self.where}: the database {problem}; `supervisor migrate` fixes that")
+        return self
+
+    def require_usable(self) -> Known:
+        """Raises StoreError if the schema declares this program too old to write, StoreMoved if the jobs were moved
+        elsewhere, and StoreUnavailable while they are.
+        """
+        flags = self.flags
+        if int(flags.get(_OLDEST, 0)) > self.ours:
+            raise StoreError(
+                f"the database has schema {self.version}, which programs before schema {flags[_OLDEST]} must not "
+                f"write; this one knows schema {self.ours}: upgrade it"
+            )
+        if MOVED_TO in flags:
+            raise StoreMoved(str(self.where), flags[MOVED_TO])
+        if CLOSED_FOR in flags:
+            raise StoreUnavailable(f"{self.where}: {MoveWords.CLOSED.format(flags[CLOSED_FOR])}")
+        if ARRIVING in flags:
+            raise StoreUnavailable(f"{self.where}: {MoveWords.OPENING}")
+        return self
+
+    def too_late(self, hint: str) -> StoreError:
+        """For a caller's connection that finds no tables, or older ones, and cannot wait for them."""
+        problem = f"have schema {self.version}, older than {self.ours}" if self.version else "are missing"
+        return StoreError(f"{self.where}: the job tables {problem}{hint}")
 
 
-def refuse_if_unusable(flags: Mapping[str, str], ours: int, where: object) -> None:
-    """Raises StoreError if the schema declares a program that knows only `ours` too old to write, StoreMoved if the
-    jobs were moved elsewhere, and StoreUnavailable while they are.
-
-    `flags` are the rows of job_meta that say so.
+def known(rows: Rows, queries: Queries, where: object, plan: Sequence[Migration], others: str) -> Known:
+    """Look at the tables. Raises StoreOutdated if they are from before the first release, and are never migrated;
+    StoreError, which ends with `others`, if they are another program's; and the driver's errors.
     """
-    if int(flags.get(_OLDEST, 0)) > ours:
-        raise StoreError(
-            f"the database has schema {flags[VERSION]}, which programs before schema {flags[_OLDEST]} must not write; "
-            f"this one knows schema {ours}: upgrade it"
-        )
-    if MOVED_TO in flags:
-        raise StoreMoved(str(where), flags[MOVED_TO])
-    if CLOSED_FOR in flags:
-        raise StoreUnavailable(f"{where}: {MoveWords.CLOSED.format(flags[CLOSED_FOR])}")
-    if ARRIVING in flags:
-        raise StoreUnavailable(f"{where}: {MoveWords.OPENING}")
+    ours, names = plan[-1].version, {_plain(row[0]) for row in rows(queries.tables)}
+    if "job_meta" in names:
+        flags = {_plain(key): _plain(value) for key, value in rows(queries.flags)}
+        if VERSION not in flags:
+            raise StoreOutdated(
+                f"{where}: its job tables are from before the first release, and this program cannot use them: export "
+                "what you need with SQL, move them away, and start with new ones"
+            )
+        return Known(where, ours, int(flags[VERSION]), flags)
+    if "jobs" in names:
+        raise StoreError(f"the database has a `jobs` table of another program; {others}")
+    return Known(where, ours, 0, {})
+
+
+def _plain(name: str | bytes) -> str:
+    """A caller's connection may return texts as bytes."""
+    return name.decode() if isinstance(name, bytes) else name

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.domain.errors import StoreError
-from supervisor.store.migrate import Migration, flags_of, plan_of, shipped, statements, version_of
+from supervisor.domain.errors import StoreOutdated
+from supervisor.store.migrate import Migration, flags_of, known, plan_of, shipped, statements
+from supervisor.store.queries import Queries
 
 
 def package(folder: Path, *names: str) -> Path:
@@ -47,9 +48,14 @@ def test_only_a_migration_that_contracts_shuts_out_programs_that_do_not_know_it(
 
 
 def test_tables_without_a_version_are_from_before_the_first_release() -> None:
-    assert version_of({"schema": "3"}, "app.db") == 3
-    with pytest.raises(StoreError, match=r"app\.db: its job tables are from before the first release.*move them away"):
-        version_of({"schema_version": "11", "oldest_writer": "10"}, "app.db")
+    def look(flags: dict[str, str]) -> int:
+        rows = {"t": [("jobs",), ("job_meta",)], "f": list(flags.items())}
+        queries = Queries({"tables": "t", "flags": "f"})
+        return known(rows.__getitem__, queries, "app.db", [Migration(1, "schema.sql", "")], "").version
+
+    assert look({"schema": "3"}) == 3
+    with pytest.raises(StoreOutdated, match=r"app\.db: its job tables are from before the first release.*move them"):
+        look({"schema_version": "11", "oldest_writer": "10"})
 
 
 def test_ours_can_be_read_to_the_end() -> None:

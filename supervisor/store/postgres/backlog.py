@@ -38,7 +38,7 @@ class Repeated(Generic[Answer]):
 
 
 class PostgresControls(Controls):
-    """Implements `store.base.Controls` for a maintainer, which asks for the cancels of its own workers alone."""
+    """For a maintainer, which asks for the cancels of its own workers alone."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -50,7 +50,7 @@ class PostgresControls(Controls):
 
 
 class PostgresBacklog(Backlog):
-    """Implements `store.base.Backlog` for a maintainer, with the marks that its workers have."""
+    """For a maintainer, with the marks that its workers have."""
 
     _connection: Connection
 

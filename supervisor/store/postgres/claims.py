@@ -26,7 +26,7 @@ _MOST_UNANSWERED = 100
 
 
 class PostgresClaims(Claims):
-    """Implements `store.base.Claims`."""
+    """One function of the server settles and claims; it skips rows that other workers have locked."""
 
     _connection: Connection
 

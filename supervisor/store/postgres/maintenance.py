@@ -189,7 +189,7 @@ _COUNTED = 2_000_000  # rows that are read to count them
 
 
 class PostgresStatistics(Statistics):
-    """Implements `store.base.Statistics`."""
+    """With those of the server; of a large table counts are estimates."""
 
     _connection: Connection
 

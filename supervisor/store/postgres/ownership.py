@@ -84,7 +84,7 @@ class Leases:
 
 
 class PostgresRegistry(Registry):
-    """Implements `store.base.Registry`."""
+    """Supervisors have leases, and post for other hosts what their scoreboards show."""
 
     def __init__(self, connection: Connection, *, patient: bool = False) -> None:
         super().__init__(connection, Leases(connection, patient=patient))
@@ -98,7 +98,7 @@ class PostgresRegistry(Registry):
 
 
 class PostgresClaimLocks(ClaimLocks):
-    """Implements `store.base.ClaimLocks`."""
+    """What a dead worker held is settled only while its supervisor has no lease."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)

@@ -56,7 +56,7 @@ Await = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class PostgresProducer(Producer):
-    """Implements `store.base.Producer`. Its connection commits durably."""
+    """Its connection commits durably."""
 
     _connection: Connection
 

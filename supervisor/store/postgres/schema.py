@@ -5,17 +5,16 @@ Copies of it are made with PostgreSQL's own tools.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.migrate import Migration, flags_of, refuse_if_unusable, shipped, version_of
+from supervisor.store.migrate import Known, Migration, Rows, flags_of, known, shipped
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.connection import Row
 from supervisor.store.values import AdoptOptions, AdoptReport, RestoreReport
 
 _PACKAGE = "supervisor.store.postgres"
@@ -58,19 +57,19 @@ def script(connection: Connection, available: Sequence[Migration] | None = None)
 
 def _current(connection: Connection, plan: Sequence[Migration]) -> int | None:
     """The version to migrate from; None if there is nothing to do."""
-    current, flags = _looked_at(connection.rows, connection.address.shown)
-    if current >= plan[-1].version:
-        refuse_if_unusable(flags, plan[-1].version, connection.address.shown)
+    found = _look(connection.rows, connection.address.shown, plan)
+    if found.version >= found.ours:
+        found.require_usable()
         return None
-    if not current:
+    if not found.version:
         _require_schema(connection)
-    return current
+    return found.version
 
 
 def bring_up_to_date(raw: Any, where: str, plan: Sequence[Migration] | None = None) -> list[int]:
     """Inside the caller's transaction. Returns the versions applied."""
     plan = shipped(_PACKAGE) if plan is None else plan
-    current, _ = _looked_at(_fetching(raw), where)  # again, now that nobody else can migrate
+    current = _look(_fetching(raw), where, plan).version  # again, now that nobody else can migrate
     applied = [one for one in plan if one.version > current]
     for one in applied:
         raw.execute(one.sql.encode())  # several statements, without parameters
@@ -82,38 +81,27 @@ def bring_up_to_date(raw: Any, where: str, plan: Sequence[Migration] | None = No
 # Looking at the version
 
 
-def _looked_at(rows: Callable[[str], list[Row]], where: str) -> tuple[int, Mapping[str, str]]:
-    """The schema's version, 0 without our tables, and what job_meta says of it. Raises StoreError for tables that are
-    not ours.
-    """
-    tables = {row[0] for row in rows(QUERIES.tables)}
-    if "job_meta" in tables:
-        flags: dict[str, str] = dict(rows(QUERIES.flags))
-        return version_of(flags, where), flags
-    if "jobs" in tables:
-        raise StoreError("the database has a `jobs` table of another program; give job-supervisor a schema of its own")
-    return 0, {}
+def _look(rows: Rows, where: str, plan: Sequence[Migration] | None = None) -> Known:
+    """Raises StoreError for tables that are not ours."""
+    plan = shipped(_PACKAGE) if plan is None else plan
+    return known(rows, QUERIES, where, plan, "give job-supervisor a schema of its own")
 
 
-def _fetching(raw: Any) -> Callable[[str], list[Row]]:
+def _fetching(raw: Any) -> Rows:
     return lambda sql: list(raw.execute(sql).fetchall())
 
 
 def version(connection: Connection) -> int:
     """The schema's version, 0 without our tables. Raises StoreError for tables that are not ours."""
-    return _looked_at(connection.rows, connection.address.shown)[0]
+    return _look(connection.rows, connection.address.shown).version
 
 
-def require_version(connection: Connection) -> Mapping[str, str]:
-    """What job_meta says of the schema. Raises StoreError for a database that is not ours, or older."""
-    where, newest = connection.address.shown, newest_version()
-    current, flags = _looked_at(connection.rows, where)
-    if current < newest:
-        if not current:
-            _require_schema(connection)
-        problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
-        raise StoreError(f"{where}: the database {problem}; `supervisor migrate` fixes that")
-    return flags
+def require_version(connection: Connection) -> Known:
+    """Raises StoreError for a database that is not ours, or older."""
+    found = _look(connection.rows, connection.address.shown)
+    if not found.version:
+        _require_schema(connection)
+    return found.require_version()
 
 
 def require_current(connection: Connection) -> None:
@@ -121,7 +109,7 @@ def require_current(connection: Connection) -> None:
 
     It is left untouched.
     """
-    refuse_if_unusable(require_version(connection), newest_version(), connection.address.shown)
+    require_version(connection).require_usable()
 
 
 def _require_schema(connection: Connection) -> None:
@@ -143,16 +131,13 @@ def prepare(raw: Any, where: str, *, create: bool, migrate: Any) -> bool:
         raise StoreError(
             f"this connection's search_path leads to a `jobs` table of another program; {_PATH.format(where)}"
         )
-    current, flags = _looked_at(rows, where)
-    if current >= newest_version():
-        refuse_if_unusable(flags, newest_version(), where)
+    found = _look(rows, where)
+    if found.version >= found.ours:
+        found.require_usable()
         return True
-    if current or not create:
-        problem = f"have schema {current}, older than {newest_version()}" if current else "are missing"
-        hint = "" if current else ", or put their schema into this connection's search_path"
-        raise StoreError(
-            f"{where}: the job tables {problem}; call Queue.create_tables(), or run `supervisor migrate`{hint}"
-        )
+    if found.version or not create:
+        hint = "" if found.version else ", or put their schema into this connection's search_path"
+        raise found.too_late(f"; call Queue.create_tables(), or run `supervisor migrate`{hint}")
     migrate()
     if not rows(QUERIES.tables):
         raise StoreError(f"this connection's search_path does not lead to the job tables; {_PATH.format(where)}")

@@ -1,4 +1,4 @@
-"""Connection stores: the concerns on one connection."""
+"""Opened stores: the concerns on one connection."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from supervisor.store.sqlite.inserting import insert_new
 
 
 class SqliteClaims(Claims):
-    """Implements `store.base.Claims`."""
+    """One writer at a time settles and claims, by the groups of the index of unfinished jobs."""
 
     _connection: Connection
 

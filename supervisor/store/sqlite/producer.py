@@ -101,7 +101,7 @@ def _insert_whole(connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:
 
 
 class SqliteProducer(Producer):
-    """Implements `store.base.Producer`. Its connection commits with synchronous=FULL, unless a job need not be durable.
+    """Its connection commits with synchronous=FULL, unless a job need not be durable.
 
     Checkpoints are the maintainer's; this connection makes them only while no supervisor is running.
     """

@@ -7,18 +7,11 @@ import os
 import re
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from supervisor.domain.errors import InvalidJob, StoreError
-from supervisor.store.migrate import (
-    Migration,
-    flags_of,
-    refuse_if_unusable,
-    shipped,
-    statements,
-    version_of,
-)
+from supervisor.store.migrate import Known, Migration, flags_of, known, shipped, statements
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.definition import column_added
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, translated
@@ -46,19 +39,18 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     """
     if sqlite3.sqlite_version_info < MINIMUM_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; at least 3.37 is needed")
-    plan = shipped(_PACKAGE) if available is None else available
-    place = connection.place
+    plan, place = shipped(_PACKAGE) if available is None else available, connection.place
     try:
-        current, flags = _looked_at(connection.raw, place)
+        found = _look(connection.raw, place, plan)
     except sqlite3.Error as error:
         raise translated(error, place.database) from None
-    if current >= plan[-1].version:
-        refuse_if_unusable(flags, plan[-1].version, place.database)
-        if current == plan[-1].version:
+    if found.version >= found.ours:
+        found.require_usable()
+        if found.version == found.ours:
             _make_missing(connection, plan)
         return []
-    if current:
-        _back_up(connection, current)
+    if found.version:
+        _back_up(connection, found.version)
     with connection.write() as raw:
         return bring_up_to_date(raw, place, plan)
 
@@ -66,7 +58,7 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
 def bring_up_to_date(raw: Raw, place: Place, plan: Sequence[Migration] | None = None) -> list[int]:
     """Inside the caller's transaction. Returns the versions applied."""
     plan = shipped(_PACKAGE) if plan is None else plan
-    current, _ = _looked_at(raw, place)  # again, now that no other program can migrate
+    current = _look(raw, place, plan).version  # again, now that no other program can migrate
     applied = [one for one in plan if one.version > current]
     for one in applied:
         for statement in statements(one.sql):
@@ -115,25 +107,13 @@ def _parts_of(plan: Sequence[Migration]) -> set[str]:
 # Looking at the version
 
 
-def _looked_at(raw: Raw, place: Place) -> tuple[int, Mapping[str, str]]:
-    """The schema's version, 0 for an empty database, and what job_meta says of it. Raises StoreError for tables that
-    are not ours, and sqlite3.Error.
-    """
-    tables = {_plain(row[0]) for row in raw.execute(QUERIES.tables)}
-    if "job_meta" in tables:
-        flags = {_plain(key): _plain(value) for key, value in raw.execute(QUERIES.flags)}
-        return version_of(flags, place.database), flags
-    if "jobs" in tables:
-        raise StoreError("the database has a `jobs` table of another program; `supervisor adopt` can take it over")
-    return 0, {}
+def _look(raw: Raw, place: Place, plan: Sequence[Migration] | None = None) -> Known:
+    """Raises StoreError for tables that are not ours, and sqlite3.Error."""
+    plan = shipped(_PACKAGE) if plan is None else plan
+    return known(raw.execute, QUERIES, place.database, plan, "`supervisor adopt` can take it over")
 
 
-def _plain(name: str | bytes) -> str:
-    """A caller's connection may return texts as bytes."""
-    return name.decode() if isinstance(name, bytes) else name
-
-
-def _opened(place: Place) -> tuple[int, Mapping[str, str]]:
+def _opened(place: Place) -> Known:
     """The same of a file. A connection with our settings would switch another program's database to WAL before it could
     look.
     """
@@ -141,30 +121,26 @@ def _opened(place: Place) -> tuple[int, Mapping[str, str]]:
         with contextlib.closing(
             sqlite3.connect(f"{place.database.as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT)
         ) as raw:
-            return _looked_at(raw, place)
+            return _look(raw, place)
     except sqlite3.Error as error:
         raise translated(error, place.database) from None
 
 
 def version(connection: Connection) -> int:
     """The schema's version, 0 for an empty database. Raises StoreError for tables that are not ours."""
-    return _looked_at(connection.raw, connection.place)[0]
+    return _look(connection.raw, connection.place).version
 
 
 def has_tables(place: Place) -> bool:
     """Whether an existing database has ours, of whatever version."""
-    return _opened(place)[0] > 0
+    return _opened(place).version > 0
 
 
-def require_version(place: Place) -> Mapping[str, str]:
-    """What job_meta says of the schema. Raises StoreError for a database that is not ours, or older."""
+def require_version(place: Place) -> Known:
+    """Raises StoreError for a database that is not ours, or older."""
     if not place.database.exists():
         raise StoreError(f"{place.database}: there is no such database")
-    current, flags = _opened(place)
-    if current < newest_version():
-        problem = f"has schema {current}, older than {newest_version()}" if current else "has no job tables yet"
-        raise StoreError(f"{place.database}: the database {problem}; `supervisor migrate` fixes that")
-    return flags
+    return _opened(place).require_version()
 
 
 def require_current(place: Place) -> None:
@@ -172,16 +148,15 @@ def require_current(place: Place) -> None:
 
     It is left untouched.
     """
-    refuse_if_unusable(require_version(place), newest_version(), place.database)
+    require_version(place).require_usable()
 
 
 def readable_version(raw: sqlite3.Connection, path: Path) -> int:
     """The schema of an open database. Raises StoreError for one that is not ours or too new, and sqlite3.Error."""
-    current, flags = _looked_at(raw, Place(path))
-    if not current:
+    found = known(raw.execute, QUERIES, path, shipped(_PACKAGE), "`supervisor adopt` can take it over")
+    if not found.version:
         raise StoreError(f"{path}: the database has no job tables")
-    refuse_if_unusable(flags, newest_version(), path)
-    return current
+    return found.require_usable().version
 
 
 def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Callable[[], object]) -> bool:
@@ -192,18 +167,16 @@ def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Cal
     cursor = raw.cursor()
     cursor.row_factory = None  # the caller's may be anything
     _require_same_file(cursor, place)
-    current, flags = _looked_at(cursor, place)
-    if current >= newest_version():
-        refuse_if_unusable(flags, newest_version(), place.database)
+    found = _look(cursor, place)
+    if found.version >= found.ours:
+        found.require_usable()
         return True
-    if not raw.in_transaction and (create or current):
+    if not raw.in_transaction and (create or found.version):
         migrate()
         return True
-    if current or not create:
-        problem = f"have schema {current}, older than {newest_version()}" if current else "are missing"
-        raise StoreError(
-            f"{place.database}: the job tables {problem}, and your transaction is open; "
-            "call Queue.create_tables(), or run `supervisor migrate`, before it begins"
+    if found.version or not create:
+        raise found.too_late(
+            ", and your transaction is open; call Queue.create_tables(), or run `supervisor migrate`, before it begins"
         )
     bring_up_to_date(cursor, place)
     return False
@@ -211,7 +184,7 @@ def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Cal
 
 def _require_same_file(cursor: sqlite3.Cursor, place: Place) -> None:
     """Raises InvalidJob for a connection to another file, also one that has attached ours. One in memory has none."""
-    file = Path(_plain(cursor.execute("PRAGMA database_list").fetchone()[2] or ""))
+    file = Path(os.fsdecode(cursor.execute("PRAGMA database_list").fetchone()[2] or ""))
     with contextlib.suppress(OSError):  # it was moved, or is not there yet
         if file.name and not file.samefile(place.database):
             raise InvalidJob("connection", f"its database is {file}, and that of the queue is {place.database}")
@@ -236,7 +209,7 @@ def _back_up(connection: Connection, current: int) -> None:
     target = connection.place.dated(f"before-{current + 1}")
     with _copied(connection, target) as partial:
         with contextlib.closing(sqlite3.connect(partial)) as copy:
-            copied, _ = _looked_at(copy, connection.place)
+            copied = _look(copy, connection.place).version
         if copied == current:
             with contextlib.suppress(FileExistsError):
                 _publish(partial, target)
