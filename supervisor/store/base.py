@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from supervisor.domain.job import Job, NewJob, NewJobs
-from supervisor.store.ownership import DatabaseHolder, Holder, OwnerLock, Ownership, Writers
+from supervisor.store.ownership import DatabaseHolder, Holder, OwnerLock, Ownership, SupervisorRecord, Writers
 from supervisor.store.sql.backlog import Backlog, Depth, JobSelector
 from supervisor.store.sql.claims import Blocker, ClaimLocks, Claims, Exchange, Expired, SettleExpired
 from supervisor.store.sql.connection import RowRefused
@@ -23,7 +23,7 @@ from supervisor.store.sql.controls import Controls, ControlState, HostControl
 from supervisor.store.sql.job_actions import Cursor, FinishedJobs, JobActions
 from supervisor.store.sql.jobs import Filter, Jobs, Page, RecordedRun, Sort
 from supervisor.store.sql.producer import Producer
-from supervisor.store.sql.registry import GoneHost, Lease, Registry, SupervisorRecord, WorkerRecord
+from supervisor.store.sql.registry import GoneHost, Lease, Registry, WorkerRecord
 from supervisor.store.sql.schedules import AlertStore, Planned, Schedules
 from supervisor.store.sql.statistics import Anomalies, ErrorGroup, History, ServerState, Statistics, TypeSpeed
 from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations

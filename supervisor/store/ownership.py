@@ -19,10 +19,28 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.sql.registry import SupervisorRecord
 from supervisor.system import kernel
 from supervisor.system.record_locks import holder_of
 from supervisor.system.trust import file_problem, folder_problem
+
+
+class SupervisorRecord(NamedTuple):
+    """One running (or dead) supervisor. `owner_lock` and `scoreboard` are paths of files on its host.
+
+    Where `node` is the same, so are pids; empty if only `host` tells that.
+    """
+
+    id: str
+    pid: int
+    host: str
+    machine_id: str
+    boot_id: str
+    owner_lock: str
+    scoreboard: str
+    config: str
+    version: str
+    started_at: float
+    node: str = ""
 
 
 class Holder(NamedTuple):
@@ -223,9 +241,6 @@ class Ownership:
                 if pid is not None:
                     pids.append(pid)
         return pids
-
-    def declare_dead(self, owner: SupervisorRecord) -> None:
-        """There is no lease."""
 
     def remove_files(self, gone: str, registered: Iterable[str]) -> None:
         """Delete the file of a supervisor that was removed from the registry, and the files of others whose row is gone

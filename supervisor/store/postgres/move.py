@@ -12,12 +12,11 @@ from supervisor.store.moving import Unfit
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.ownership import Leases
+from supervisor.store.postgres.ownership import PostgresRegistry
 from supervisor.store.postgres.statements import for_driver
 from supervisor.store.queries import Queries, load
 from supervisor.store.sql.connection import Row
 from supervisor.store.sql.move import SqlMoveEnd, Undo, literal
-from supervisor.store.sql.registry import Registry
 from supervisor.store.values import TABLES
 
 SQL: Queries = load("supervisor.store.postgres", "move.sql")
@@ -59,7 +58,7 @@ class PostgresMoveEnd(SqlMoveEnd):
     def __init__(self, connection: Connection) -> None:
         self._own = connection
         self._other = other = Connection(connection.address)
-        super().__init__(connection, connection.address.shown, Registry(other, Leases(other)))
+        super().__init__(connection, connection.address.shown, PostgresRegistry(other))
         self._types: Callable[[str], dict[str, str]] = cache(self._described)
 
     def columns(self, table: str) -> list[str]:

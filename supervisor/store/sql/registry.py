@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
 from supervisor.domain.intake import known_time
 from supervisor.domain.text import text_of
+from supervisor.store.ownership import Ownership, SupervisorRecord
 from supervisor.store.sql.connection import Concern, Connection
-
-
-class SupervisorRecord(NamedTuple):
-    """One running (or dead) supervisor. `owner_lock` and `scoreboard` are paths of files on its host.
-
-    Where `node` is the same, so are pids; empty if only `host` tells that.
-    """
-
-    id: str
-    pid: int
-    host: str
-    machine_id: str
-    boot_id: str
-    owner_lock: str
-    scoreboard: str
-    config: str
-    version: str
-    started_at: float
-    node: str = ""
 
 
 class Lease(NamedTuple):
@@ -72,27 +54,14 @@ _DAY = 86400.0  # seconds
 Record = TypeVar("Record", SupervisorRecord, WorkerRecord)
 
 
-class Owners(Protocol):
-    """Knows which supervisors are alive."""
-
-    def lives(self, owner: SupervisorRecord) -> bool | None:
-        """Whether a supervisor is alive: True, False, or None if this machine cannot tell."""
-
-    def declare_dead(self, owner: SupervisorRecord) -> None:
-        """Its lease ends now if its process has certainly ended."""
-
-    def remove_files(self, gone: str, registered: Iterable[str]) -> None:
-        """Delete what a supervisor has left that was removed from the registry, and what unregistered ones have."""
-
-
 class Registry(Concern):
     """The supervisors and workers of this database. `registered` is the id of the supervisor that was registered here,
     or empty.
     """
 
-    def __init__(self, connection: Connection, owners: Owners) -> None:
+    def __init__(self, connection: Connection, ownership: Ownership) -> None:
         super().__init__(connection)
-        self._owners = owners
+        self._ownership = ownership
         self.registered = ""
 
     def supervisors(self) -> list[SupervisorRecord]:
@@ -117,15 +86,14 @@ class Registry(Concern):
             for key, value in raw.execute(self._queries.gone).fetchall():
                 if (one := _gone(key, value)) is not None and one.at < now - _DAY:
                     raw.execute(self._queries.delete_meta, {"key": key})
-        self._owners.remove_files(supervisor, (other.id for other in self.supervisors()))
+        self._ownership.remove_files(supervisor, (other.id for other in self.supervisors()))
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
         """Whether its process is running or, on another host, has a lease; None if this machine cannot tell."""
-        return self._owners.lives(supervisor)
+        return self._ownership.lives(supervisor)
 
     def declare_dead(self, supervisor: SupervisorRecord) -> None:
         """Its lease ends now if its process has certainly ended; otherwise when it ends by itself."""
-        self._owners.declare_dead(supervisor)
 
     def renew(self, supervisor: str, posted: str | None) -> float | None:
         """Renew a lease and post something for other hosts; None: what was posted still holds.
