@@ -21,13 +21,12 @@ import math
 import mmap
 import os
 import time
-from pathlib import Path
 
 from supervisor.domain.errors import StoreError
 from supervisor.store.ownership import DatabaseHolder, Holder
+from supervisor.store.sqlite.locks import database_holder
 from supervisor.store.sqlite.place import Place
 from supervisor.system import released
-from supervisor.system.record_locks import holder_of
 
 PATIENCE = 1.0  # seconds before a writer continues without it: the holder is stopped, or not one of ours
 SHARE = 0.1  # of the time, always free: all attempts of a 5 s busy timeout fail once in 300 times
@@ -204,37 +203,3 @@ def _open(place: Place) -> tuple[int, mmap.mmap]:
     except OSError as error:
         os.close(descriptor)
         raise StoreError(f"{place.write_lock}: it cannot be created: {error.strerror}") from None
-
-
-_WRITE_BYTE = 120  # of the -shm file: WAL_WRITE_LOCK
-_SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # of the database: held for writing in the exclusive locking mode
-_INDEX_HEADER = 48  # bytes of the -shm file that every commit changes
-
-
-def database_holder(place: Place) -> DatabaseHolder | None:
-    """Who is in a write transaction, or has the file in exclusive mode."""
-    for path, kind, start, length in (
-        (f"{place.database}-shm", fcntl.F_WRLCK, _WRITE_BYTE, 1),
-        (str(place.database), fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE),
-    ):
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            continue
-        try:
-            pid = holder_of(descriptor, kind, start, length)
-            if pid is not None:
-                return DatabaseHolder(pid, _commits(place))
-        except OSError:
-            continue
-        finally:
-            os.close(descriptor)
-    return None
-
-
-def _commits(place: Place) -> bytes:
-    try:
-        with Path(f"{place.database}-shm").open("rb", buffering=0) as index:
-            return index.read(_INDEX_HEADER)
-    except OSError:
-        return b""
