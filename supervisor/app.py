@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import supervisor
-from supervisor.config import Settings, alerts, load, priorities
+from supervisor.config import Settings, alerts, here, load, priorities
 from supervisor.config.hosts import of_host, own_host
 from supervisor.config.schedules import untaken
 from supervisor.domain.errors import ConfigError, StoreError
@@ -62,8 +62,21 @@ def run(
             found = found._replace(pools={name: pool._replace(spares=0) for name, pool in found.pools.items()})
         return found if listen_database is None else found._replace(listen_database=listen_database)
 
+    def reread() -> Settings:
+        """What the links lead to now, if they have been moved: the configuration, and the folder of what is started."""
+        found = only(_warn_about_untaken(read()), tuple(pools), host)
+        for key in ("database", "listen_database"):
+            if getattr(found, key) != getattr(whole, key):
+                raise ConfigError([f"{found.path}: {key}: a reload cannot change it; restart the supervisor"])
+        found = granted(found, engine.database.folder)
+        os.chdir(start)
+        return found
+
     standard.make_safe()
     whole = read()
+    start = whole.path.parent if whole.folder.samefile(".") else here()
+    config, database = whole.path, database and whole.database  # absolute: the current folder may be deleted
+    sys.path[:] = [str(start) if entry == str(start.resolve()) else entry for entry in sys.path]  # that of `python -m`
     host = own_host(whole.database)
     settings = only(whole, tuple(pools), host)
     gc.enable()  # the command line starts with it disabled
@@ -115,7 +128,7 @@ def run(
         board,
         owner,
         record,
-        reload=lambda: granted(only(_warn_about_untaken(read()), tuple(pools), host), engine.database.folder),
+        reload=reread,
         serve_admin=serve_admin,
         burst=Burst(observer) if burst else None,
         sources=sources,

@@ -7,6 +7,7 @@ const { encode, milliseconds, newJob } = require("./intake.js");
 
 const MAX_LINE = 1 << 20; // bytes; the worker takes no longer one
 const MAX_CHUNK = 16 * 1024; // bytes of JSON
+const MAX_TRACEBACK = 64 * 1024; // characters
 const MAX_WORDS = 2000; // characters of a message or a log line
 const LEVELS = ["debug", "info", "warning", "error"];
 
@@ -136,7 +137,7 @@ async function outcome(target, request, ctx, close) {
 
 function failure(error) {
   const message = words(error instanceof Error ? error.message : String(error));
-  const traceback = error?.stack === undefined ? null : String(error.stack).slice(-65536);
+  const traceback = error?.stack === undefined ? null : words(error.stack, MAX_TRACEBACK);
   if (error instanceof Fail) return { type: "error", message, permanent: true };
   if (error instanceof Retry) return { type: "error", message, retry: true, after: error.after, traceback };
   return { type: "error", message: words(String(error)), traceback };
@@ -174,8 +175,12 @@ function plain(value) {
   return words(value instanceof Object ? Object.prototype.toString.call(value) : value);
 }
 
-function words(text) {
-  return String(text).slice(-MAX_WORDS).toWellFormed();
+/** The beginning, where an error's class stands, and the end. */
+function words(text, limit = MAX_WORDS) {
+  const whole = String(text);
+  const begin = limit / 4;
+  const cut = whole.length <= limit ? whole : `${whole.slice(0, begin)} … ${whole.slice(begin + 3 - limit)}`;
+  return cut.toWellFormed();
 }
 
 function seconds(field, duration) {

@@ -62,7 +62,7 @@ def _url(given: str) -> str:
     from supervisor.config.database import absolute
 
     try:
-        return absolute(given if ":" in given else f"sqlite:///{given}", Path.cwd())
+        return absolute(given if ":" in given else f"sqlite:///{given}", Path())
     except ValueError as error:
         raise wrong_usage(str(error)) from None
 

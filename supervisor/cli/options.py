@@ -120,7 +120,7 @@ class Target:
         from supervisor.config.database import absolute
 
         try:
-            return absolute(self.database, Path.cwd())
+            return absolute(self.database, Path())
         except ValueError as error:
             raise wrong_usage(f"--database: {error}") from None
 

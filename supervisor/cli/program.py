@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -98,6 +101,7 @@ def root(
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command and report any failure in one line. Returns the exit code."""
     prepare()
+    _follow_link()
     command: Any = get_command(app)
     try:
         result = command.main(args=arguments, prog_name="supervisor", standalone_mode=False)
@@ -115,6 +119,17 @@ def run(arguments: Sequence[str] | None) -> int:
     except Exception as error:
         return report(error)
     return _ended(result)
+
+
+def _follow_link() -> None:
+    """A shell in the folder of a release stays there when that is deleted. $PWD leads to the release that follows it if
+    the shell came by a link.
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        with contextlib.suppress(KeyError, OSError):
+            os.chdir(os.environ["PWD"])
 
 
 def _ended(result: object) -> int:

@@ -21,6 +21,7 @@ than most commands take to run. Unpickling settings in a worker loads nothing of
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -28,7 +29,7 @@ from pathlib import Path
 from supervisor.config.settings import LogSettings, PoolSettings, RetentionSettings, Settings
 from supervisor.domain.errors import ConfigError
 
-__all__ = ["LogSettings", "PoolSettings", "RetentionSettings", "Settings", "load", "locate"]
+__all__ = ["LogSettings", "PoolSettings", "RetentionSettings", "Settings", "here", "load", "locate"]
 
 DEFAULT_FILE = Path("supervisor.toml")
 VARIABLE = "SUPERVISOR_CONFIG"
@@ -40,13 +41,25 @@ def load(
     """The settings in the file at `path`; `database` (a URL) replaces the file's own.
 
     A relative path in the file's URL starts at the file's folder, one in `database` at the current
-    folder, as usual on a command line. With `to_run`, the programs of these pools (of all, if it is empty)
-    must exist on this machine. Without `sources`, modules with tasks may have faults; their types are then unknown.
+    folder, as usual on a command line. Links to folders are followed now, so that the settings stay those of one
+    release when a link is moved. With `to_run`, the programs of these pools (of all, if it is empty) must exist on this
+    machine. Without `sources`, modules with tasks may have faults; their types are then unknown.
     Raises ConfigError, which lists every problem of the file at once, each with file, line and key.
     """
     from supervisor.config.reader import read
 
     return read(path, database, to_run, sources)
+
+
+def here() -> Path:
+    """The current folder under the name by which it was entered, $PWD: if that is a link, it can be followed again
+    when it has been moved. Without such a name, the folder's own.
+    """
+    entered = Path(os.environ.get("PWD", ""))
+    with contextlib.suppress(OSError):
+        if entered.is_absolute() and entered.samefile("."):
+            return entered
+    return Path("/proc/self/cwd").readlink()  # unlike Path.cwd(), no error if the folder is deleted
 
 
 def locate(explicit: Path | None) -> Path:

@@ -1,7 +1,8 @@
-"""The database's address, made absolute: it means the same file even if the current folder changes."""
+"""The database's address, made absolute: it means the same file even if the current folder or a link changes."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from supervisor.domain.url import SQLITE, why_unknown
@@ -11,10 +12,10 @@ _SCHEME = "sqlite:///"
 
 
 def absolute(url: str, folder: Path) -> str:
-    """`sqlite:////absolute/path` for a URL whose relative path starts at `folder` (itself absolute); a server's URL as
-    it is.
+    """`sqlite:////absolute/path` without links for a URL whose relative path starts at `folder`; a server's URL as it
+    is.
 
-    The path is taken as written: nothing in it is decoded or expanded. Raises ValueError with one sentence.
+    The path is taken as written: nothing else in it is decoded or expanded. Raises ValueError with one sentence.
     """
     if of_server(url):
         return server(url)
@@ -28,7 +29,7 @@ def absolute(url: str, folder: Path) -> str:
         raise ValueError("parameters after the file's name are not supported; leave out ? and #")
     if not path.isprintable() or path.endswith("/") or path.rpartition("/")[2] in (".", ".."):
         raise ValueError(f"{path!r} is not the name of a file")
-    return f"{_SCHEME}{folder / path}"
+    return f"{_SCHEME}{os.path.realpath(folder / path)}"
 
 
 def of_server(url: object) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor.config import admin, cores, types
+from supervisor.config import admin, cores, here, types
 from supervisor.config import database as addresses
 from supervisor.config.alerts import alerts
 from supervisor.config.checking import Checked, checked
@@ -64,7 +64,8 @@ def survey(path: Path, database: str | None) -> Survey:
     text = _text(path)
     raw = _parsed(path, text)
     report = Report(HOMES)
-    folder = path.absolute().parent
+    file = path if path.is_absolute() else here() / path  # the current folder may have been deleted
+    folder = file.parent.resolve()
     override: list[str] = []
     url = _database(raw, folder, report) if database is None else _override(database, override)
     pools, retention, log = _tables(raw, folder, report)
@@ -75,7 +76,7 @@ def survey(path: Path, database: str | None) -> Survey:
     listening = _listen_database(raw, report) if database is None else None  # which is that of the file's database
     vacuum = _vacuum(raw, report)
     settings = Settings(
-        path.absolute(),
+        file,
         folder,
         url,
         pools,
@@ -167,7 +168,7 @@ def _vacuum(raw: dict[str, Any], report: Report) -> bool:
 
 def _override(url: str, problems: list[str]) -> str:
     try:
-        return addresses.absolute(url, Path.cwd())
+        return addresses.absolute(url, Path())
     except ValueError as error:
         problems.append(f"--database: {error}")
         return ""

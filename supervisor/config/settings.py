@@ -166,8 +166,8 @@ class PoolSettings(NamedTuple):
 class Settings(NamedTuple):
     """One configuration file."""
 
-    path: Path  # absolute
-    folder: Path  # the folder of `path`: first on sys.path, and the start of relative paths
+    path: Path  # absolute, as it was given: a link in it leads to another file when it has been moved
+    folder: Path  # its folder without links: first on sys.path, and the start of relative paths
     database: str  # sqlite:////absolute/path
     pools: Mapping[str, PoolSettings]
     retention: RetentionSettings

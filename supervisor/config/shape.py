@@ -21,7 +21,7 @@ from supervisor.domain.duration import human, human_size, seconds, size
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_PRIORITY, MAX_WAITING, checked_type, checked_unique_key, encode
 from supervisor.domain.liveness import CANCEL_GRACE, KILL_GRACE
-from supervisor.domain.schedule import Schedule
+from supervisor.domain.schedule import Schedule, zone
 
 LONGEST = 36_500 * 86_400.0  # seconds; a hundred years: beyond it, sums with clocks become meaningless
 SMALLEST = 1 << 20  # bytes; no Python process is smaller, so such a limit would replace workers forever
@@ -195,12 +195,7 @@ def _when(value: object) -> tuple[str, float]:
 
 
 def _timezone(value: str) -> str:
-    import zoneinfo
-
-    try:
-        zoneinfo.ZoneInfo(value)
-    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
-        raise ValueError(f"{value!r} is not a time zone on this machine; write it like Europe/Berlin") from None
+    zone(value)
     return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
+import contextlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -88,7 +88,9 @@ def _step(part: str, places: Sequence[Path]) -> tuple[Path | None, list[Path]]:
 
 
 def _of_file(file: Path) -> Iterator[Declared]:
-    shown = os.path.relpath(file) if file.is_relative_to(Path.cwd()) else str(file)
+    shown = str(file)
+    with contextlib.suppress(OSError, ValueError):  # the current folder may be deleted
+        shown = str(file.relative_to(Path.cwd()))
     try:
         source = file.read_bytes()
         if b"task" not in source:

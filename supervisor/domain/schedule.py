@@ -5,13 +5,16 @@ from __future__ import annotations
 import datetime
 import json
 import zoneinfo
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 Misfire = Literal["once", "skip", "all"]
 
-GRACE = 60.0  # seconds that a job may be late and still count as on time
+GRACE = 60.0  # seconds that a job may be late and still count as on time, and that clocks may differ
 MOST = 100  # missed times that `misfire = "all"` makes up for, the latest ones
+_DAY = 86_400.0
 _MOST_LOOKED_AT = 20_000  # missed times that are counted: two weeks of minutes
 
 
@@ -53,11 +56,17 @@ class Firing(NamedTuple):
 
 
 def firing(schedule: Schedule, planned: float, now: float) -> Firing:
-    """What a schedule does whose next time was `planned`, at or before `now`.
+    """What a schedule does whose next time was `planned`.
 
     The latest time fires if it is at most GRACE late. For the missed ones, "once" fires one job for
     all, "all" one for each of the latest MOST, "skip" none.
+
+    A time to come stays, unless the schedule could not have named it by now, GRACE included: then the clock was set
+    back, and the next time is the one that comes after `now`.
     """
+    if planned > now:
+        too_late = planned > next(schedule.after(now + GRACE))
+        return Firing([], 0, next(schedule.after(now)) if too_late else planned)
     due = [planned]
     next_at = planned
     for next_at in schedule.after(planned):
@@ -72,16 +81,61 @@ def firing(schedule: Schedule, planned: float, now: float) -> Firing:
     return Firing(times, len(due) - len(times), next_at)
 
 
+def zone(name: str) -> datetime.tzinfo:
+    """The time zone of this name. Raises ValueError if this machine has none; UTC it always has."""
+    if name == "UTC":
+        return datetime.UTC
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        if not zoneinfo.available_timezones():
+            raise ValueError(
+                f"this machine has no time zones, so {name!r} cannot be read; install the package tzdata, "
+                "of the operating system or with pip"
+            ) from None
+        raise ValueError(f"{name!r} is not a time zone on this machine; write it like Europe/Berlin") from None
+
+
 def _cron_times(line: str, timezone: str, moment: float) -> Iterator[float]:
+    """The local times are cronsim's, their instants ours: its own are wrong in zones that change by half an hour."""
     from cronsim import CronSim, CronSimError  # imported here: only maintainers with schedules need it
 
-    zone = zoneinfo.ZoneInfo(timezone)
+    where = zone(timezone)
+    # Clocks that are put back within a day will show again what they showed before now.
+    shown, later = (datetime.datetime.fromtimestamp(at, where).replace(tzinfo=None) for at in (moment, moment + _DAY))
     try:
-        times = CronSim(line, datetime.datetime.fromtimestamp(moment, zone))
+        local_times = CronSim(line, min(shown, later - datetime.timedelta(seconds=_DAY)))
     except CronSimError as error:
         reason = str(error)
         raise ValueError(f"{line!r} is not a cron line: {reason[:1].lower()}{reason[1:]}") from None
-    for time in times:
-        if time.timestamp() > moment:  # in the hour that a clock change repeats
-            yield time.timestamp()
+    for time in _instants(local_times, where, any_hour=line.split()[-4].startswith("*")):
+        if time > moment:
+            yield time
+            moment = time
     raise ValueError(f"{line!r} never comes")
+
+
+def _instants(local_times: Iterator[datetime.datetime], where: datetime.tzinfo, *, any_hour: bool) -> Iterator[float]:
+    """When clocks show these times. With `any_hour` also when they show one again, and never for one that is skipped;
+    otherwise once, for a skipped one at the end of the gap.
+    """
+    again: deque[float] = deque()
+    for local in local_times:
+        first, second = (local.replace(tzinfo=where, fold=fold).timestamp() for fold in (0, 1))
+        while again and again[0] < first:
+            yield again.popleft()
+        if first <= second:
+            yield first
+            if any_hour and first < second:
+                again.append(second)
+        elif not any_hour:
+            yield _end_of_gap(int(second), int(first), where)
+    yield from again
+
+
+def _end_of_gap(before: int, after: int, where: datetime.tzinfo) -> float:
+    """The instant between these two from which the offset to UTC is another."""
+    old = datetime.datetime.fromtimestamp(before, where).utcoffset()
+    instants = range(before, after + 1)
+    changed = bisect_left(instants, True, key=lambda at: datetime.datetime.fromtimestamp(at, where).utcoffset() != old)
+    return float(instants[changed])

@@ -182,10 +182,12 @@ def run_of(settlement: Settlement) -> tuple[str, Usage] | None:
 
 
 def clipped(text: str, limit: int) -> str:
-    """At most `limit` characters: the end is kept, since the last lines of a traceback state the cause.
+    """At most `limit` characters. The beginning of a longer text is kept, since an exception's class stands there, and
+    more of its end, since the last lines of a traceback state the cause.
 
-    What UTF-8 cannot encode, lone surrogates in some exception's message, becomes question marks: the database
-    would reject it, and with it the settlement. NUL characters are replaced, too: SQLite would show no text behind one.
+    What UTF-8 cannot encode, lone surrogates in some exception's message, is escaped: the database would reject it, and
+    with it the settlement. NUL characters are replaced: SQLite would show no text behind one.
     """
-    text = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-    return text if len(text) <= limit else "… " + text[-(limit - 2) :]
+    text = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\ufffd")
+    begin = limit // 4
+    return text if len(text) <= limit else f"{text[:begin]} … {text[len(text) - limit + begin + 3 :]}"

@@ -22,7 +22,6 @@ from __future__ import annotations
 import datetime
 import faulthandler
 import importlib
-import io
 import json
 import os
 import queue
@@ -42,7 +41,7 @@ PROTOCOL = 1
 REPLY_FD = "SUPERVISOR_REPLY_FD"
 MAX_LINE = 1 << 20  # bytes; the worker's limit
 MAX_CHUNK = 16 * 1024  # bytes of JSON
-MAX_TRACEBACK = 64 * 1024  # characters; the end is kept
+MAX_TRACEBACK = 64 * 1024  # characters
 MAX_WORDS = 2000  # characters of a message or a log line
 INTERRUPT = signal.SIGUSR2
 LATE = 1.0  # seconds after bye in which a TERM may still be meant for the process group; the worker waits for five
@@ -50,6 +49,10 @@ LATE = 1.0  # seconds after bye in which a TERM may still be meant for the proce
 _ROOM = 64  # bytes reserved for the id, which is added to a line last
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)(ms|s|m|h|d)\s*")
+
+for _stream in (sys.stdout, sys.stderr):  # printing is never an error, and output is written before the program dies
+    if hasattr(_stream, "reconfigure"):
+        _stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 class Retry(Exception):
@@ -238,9 +241,6 @@ class _Server:
         self._together: Any = None
 
     def run(self) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(line_buffering=True)  # output must be written before the program dies
         self._listen()
         requests = self._link.requests()
         hello = next(requests, {})
@@ -382,7 +382,7 @@ def _result_reply(ctx: Context, value: Any) -> dict[str, Any]:
 
 def _error_reply(error: BaseException) -> dict[str, Any]:
     """An exception as the final message about a job."""
-    reply: dict[str, Any] = {"type": "error", "message": str(error)[-MAX_WORDS:]}
+    reply: dict[str, Any] = {"type": "error", "message": _cut(str(error), MAX_WORDS)}
     if _is(error, Fail):
         return {**reply, "permanent": True}
     stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -392,11 +392,16 @@ def _error_reply(error: BaseException) -> dict[str, Any]:
     elif isinstance(error, SystemExit):
         reply = {**reply, "message": f"the handler called sys.exit({error.code!r})", "kind": "exit"}
     else:
-        text = "".join(traceback.format_exception_only(type(error), error)).strip()
-        reply = {**reply, "message": text[-MAX_WORDS:] or type(error).__name__}
+        text = "".join(traceback.format_exception_only(type(error), error)).strip() or type(error).__name__
+        reply = {**reply, "message": _cut(text, MAX_WORDS)}
     if isinstance(error, MemoryError):
         reply["kind"] = "memory"
-    return {**reply, "traceback": stack[-MAX_TRACEBACK:]}
+    return {**reply, "traceback": _cut(stack, MAX_TRACEBACK)}
+
+
+def _cut(text: str, limit: int) -> str:
+    """The beginning, where an exception's class stands, and the end, where a traceback states the cause."""
+    return text if len(text) <= limit else f"{text[: limit // 4]} … {text[-(limit * 3 // 4) + 3 :]}"
 
 
 def _is(error: BaseException, kind: type) -> bool:

@@ -22,6 +22,7 @@ from supervisor.domain.schedule import Schedule
 from supervisor.maintenance.alerts import RaiseAlert, Sources
 from supervisor.maintenance.burst import BurstWatch
 from supervisor.maintenance.changes import CommitWatch
+from supervisor.maintenance.clock import ClockWatch
 from supervisor.maintenance.controls import cancel_poller, control_poller, unhandled_types
 from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.deaths import DeathReport, Deaths
@@ -133,6 +134,7 @@ class Maintainer:
         yield control_poller(store.controls, wanted, orders.record.host, send)
         yield cancel_poller(store.controls, orders.record.id, send)
         yield unhandled_types(store.backlog, types, send, store.registry)
+        yield ClockWatch(store.backlog)
         if orders.burst:  # it ends when there is nothing left to do
             pools = tuple(wanted.values())
             own, since = orders.record.id, orders.since

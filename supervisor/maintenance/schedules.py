@@ -30,30 +30,37 @@ class FireSchedule(Duty):
         self._schedules = schedules
         self._schedule = schedule
         self._planned: Planned | None = None
+        self._ran_at = 0.0
         self._log = events(process="maintainer")
 
     def next_at(self, now: float) -> float | None:
         if self._planned is None or self._planned.paused_at is not None:
             return None
-        return self._planned.next_at + _LATE
+        return now if now < self._ran_at else self._planned.next_at + _LATE  # at once if the clock was set back
 
     def run(self, now: float) -> Fired:
         """Plan it the first time; then fire it when it is due. While it is paused, look whether it still is."""
+        self._ran_at = now
         schedule = self._schedule
         if self._planned is None:
             self._planned = self._plan(next(schedule.after(now)))
-            return Fired()
-        if self._planned.paused_at is not None:
+        elif self._planned.paused_at is not None:
             self._planned = self._plan(self._planned.next_at)
-        if self._planned.paused_at is not None or self._planned.next_at > now:
+        if self._planned.paused_at is not None:
             return Fired()
-        decision = firing(schedule, self._planned.next_at, now)
+        before = self._planned.next_at
+        decision = firing(schedule, before, now)
+        if decision.next_at == before:
+            return Fired()
         key = schedule.unique_key
         jobs = [NewJob(schedule.type, schedule.payload, scheduled_at=at, unique_key=key) for at in decision.times]
         ids = self._schedules.fire(self._planned, jobs, decision.next_at, now)
         # Advanced by us or by a peer, or paused: in any case the row has the next time.
         self._planned = self._plan(decision.next_at)
         if ids is None:
+            return Fired()
+        if before > now:
+            self._log.warning("schedule_replanned", schedule=schedule.name, planned=before, next_at=decision.next_at)
             return Fired()
         if jobs and not ids:
             self._log.info(

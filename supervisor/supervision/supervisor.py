@@ -342,9 +342,6 @@ class Supervisor:
         self._notifier.reloading()
         try:
             settings = self.reload()
-            for key in ("database", "listen_database"):
-                if getattr(settings, key) != getattr(self.settings, key):
-                    raise ConfigError([f"{settings.path}: {key}: a reload cannot change it; restart the supervisor"])
             self._make_pools(settings)
         except Exception as error:  # not even a fault of the reader's own ends a running supervisor
             problems = error.problems if isinstance(error, ConfigError) else [f"{type(error).__name__}: {error}"]

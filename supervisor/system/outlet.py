@@ -40,7 +40,7 @@ class Outlet:
         return False
 
     def write(self, text: str) -> int:
-        self.put(text.encode("utf-8", "replace"))
+        self.put(text.encode("utf-8", "backslashreplace"))
         return len(text)
 
     def put(self, data: bytes) -> None:
@@ -92,7 +92,7 @@ class Ration:
 
     def write(self, text: str) -> None:
         self.tell_dropped()
-        size = len(text.encode("utf-8", "replace"))
+        size = len(text.encode("utf-8", "backslashreplace"))
         if self._passed + size > self._most:
             self._dropped += size
             return

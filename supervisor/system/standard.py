@@ -11,7 +11,8 @@ STDOUT, STDERR = 1, 2
 
 
 def make_safe(*, keep_open: bool = False) -> None:
-    """Open the missing ones, because otherwise the next files would get those numbers; and ignore errors.
+    """Open the missing ones, because otherwise the next files would get those numbers; and ignore errors. Whatever the
+    locale, they are UTF-8, and what that cannot encode is escaped.
 
     With `keep_open` they cannot be closed: for processes that run handlers.
     """
@@ -21,8 +22,10 @@ def make_safe(*, keep_open: bool = False) -> None:
         except OSError:
             _open_nothing(number)
     for name, number in (("stdout", STDOUT), ("stderr", STDERR)):
+        with contextlib.suppress(Exception):  # closed, or another object that was put there, is left alone
+            getattr(sys, f"__{name}__").reconfigure(encoding="utf-8", errors="backslashreplace")
         if not _usable(getattr(sys, name, None)):
-            stream = open(number, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+            stream = open(number, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
         forgive(getattr(sys, name), keep_open=keep_open)
 

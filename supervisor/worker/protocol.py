@@ -21,12 +21,11 @@ from enum import Enum
 from typing import Any, NamedTuple, NoReturn
 
 from supervisor.domain.duration import seconds
+from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, clipped
 from supervisor.domain.text import refuse_constant
 
 VERSION = 1
 MAX_LINE = 1 << 20  # bytes, without the line break
-MAX_TEXT = 64 * 1024  # characters of a traceback
-MAX_WORDS = 2000  # characters of a message or a log line
 MAX_FIELDS = 16 * 1024  # characters of the fields of a log line, as JSON
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -328,12 +327,12 @@ class Conversation:
         except ValueError as error:
             self._break(f"{_article(message['type'])} with an invalid {key}: {error}")
 
-    def _text(self, message: Message, key: str, limit: int = MAX_WORDS) -> str:
-        """A text that the database and the log can store. Too long a text keeps its end, where the cause is."""
+    def _text(self, message: Message, key: str, limit: int = MAX_MESSAGE) -> str:
+        """A text that the database and the log can store."""
         value = message.get(key)
         if value is not None and not isinstance(value, str):
             self._break(f"{_article(message['type'])} whose {key} is not a string")
-        return (value or "")[-limit:].encode("utf-8", "replace").decode()
+        return clipped(value or "", limit)
 
     def _break(self, what: str) -> NoReturn:
         self.phase = Phase.BROKEN

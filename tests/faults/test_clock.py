@@ -13,7 +13,7 @@ import pytest
 from supervisor import Status
 from tests.faults.shifted_clock import Clock
 from tests.faults.surroundings import GATED, stays
-from tests.site_under_test import Site
+from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
 HOUR = 3600
@@ -61,6 +61,56 @@ def test_no_lock_moves_when_the_clock_leaps_by_two_hours(make_site: MakeSite, cl
     site.verdict(others=[foreign])
     assert not site.event("lock_reclaimed")
     assert not site.event("worker_died")
+
+
+RETRIES = """
+[pools.work]
+handler = "jobs:gated"
+workers = 1
+[pools.flaky]
+handler = "jobs:flaky"
+retry = { base = "3s", jitter = 0 }
+[[schedules]]
+name = "tick"
+type = "ticked"
+every = "1s"
+[[schedules]]
+name = "tock"
+type = "tocked"
+cron = "* * * * *"
+"""
+FLAKY = """
+def flaky(payload, ctx):
+    if ctx.attempt == 1:
+        raise ValueError("again")
+"""
+
+
+@pytest.mark.sqlite
+@pytest.mark.fault(27)
+def test_schedules_retries_and_waiting_jobs_go_on_when_the_clock_is_set_back(
+    make_site: MakeSite, clock: Clock, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    site = make_site(RETRIES, GATED + FLAKY)
+    site.start(env=clock.environment)
+    running, waiting = site.queue.enqueue_many("work", [{"gate": str(gate)}] * 2)
+    site.running_pid(running)
+    retried = site.queue.enqueue("flaky")
+    wait_for(lambda: site.job(retried).attempts == 1 and site.job(retried).status == "pending", "a failed attempt")
+    wait_for(lambda: site.rows("SELECT 1 FROM jobs WHERE type = 'ticked'"), "a tick")
+
+    clock.leap_to(-2 * HOUR)
+
+    assert site.done(retried).attempts == 2
+    gate.touch()
+    site.done(waiting)
+    ticks = "SELECT count(*) FROM jobs WHERE type = 'ticked' AND scheduled_at < ?"
+    wait_for(lambda: site.rows(ticks, time.time() - HOUR) > [(2,)], "ticks")
+    for name in ("tick", "tock"):
+        assert site.told("schedule_replanned", schedule=name)
+    [(next_minute,)] = site.rows("SELECT next_at FROM job_schedules WHERE name = 'tock'")
+    assert next_minute < time.time() - HOUR
 
 
 def locks(site: Site) -> list[tuple[int, int, str]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from supervisor import Status
+from tests import forkserver
 from tests.samples import sampled
 from tests.site_under_test import Site
 from tests.stopwatch import Stopwatch
@@ -107,6 +109,53 @@ def test_what_jobs_print_is_in_the_log_of_the_service(make_site: MakeSite) -> No
     assert site.stop(supervisor) == 0
     log = site.log.read_text()
     assert all(words in log for words in ("at the import", "x" * 1000, "of a program", "an error"))
+
+
+SPEAKS = """
+import logging, sys, warnings
+
+WORDS = "é \\udce9"
+print("import", WORDS)
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+
+def work(payload, ctx):
+    print("out", WORDS)
+    print("err", WORDS, file=sys.stderr)
+    logging.warning("logged %s", WORDS)
+    warnings.warn(f"warned {WORDS}")
+    if "structlog" in sys.modules:  # in a worker
+        structlog = sys.modules["structlog"]
+        structlog.get_logger().info(f"event {WORDS}")
+        own = structlog.wrap_logger(structlog.PrintLogger(), [lambda logger, level, event: event["event"]])
+        own.info(f"own {WORDS}")
+    return "é"
+"""
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+PROGRAM = f"""
+[pools.work]
+command = ["{sys.executable}", "-m", "job_handler", "jobs:work"]
+env = {{ {", ".join(f'{name} = "{value}"' for name, value in ASCII.items())} }}
+"""
+
+
+@pytest.mark.fault(73)
+@pytest.mark.parametrize(
+    ("pool", "sources"),
+    [
+        *((f'{POOL}start = "{start}"\n', "out err logged warned event own") for start in ("fork", "spawn")),
+        (PROGRAM, "out err logged warned"),
+    ],
+    ids=["fork", "spawn", "program"],
+)
+def test_whatever_a_job_prints_is_utf_8_or_escaped(make_site: MakeSite, pool: str, sources: str) -> None:
+    site = make_site(pool, SPEAKS)
+    environment = {**os.environ, **ASCII}
+    site.start(env=environment)
+    assert forkserver.run(["check", "-c", str(site.config)], cwd=site.folder, env=environment).returncode == 0
+    assert site.done(site.queue.enqueue("work")).result == "é"
+    [(log,)] = site.rows("SELECT log FROM job_runs")
+    assert [source for source in sources.split() if f"{source} é \\udce9" not in log] == []
+    assert "import é \\udce9" in site.log.read_text("utf-8")
 
 
 FLOOD = """

@@ -23,10 +23,12 @@ from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 from supervisor.domain.history import DAY, HOUR, MINUTE, Minute
 from supervisor.domain.job import Status
 from supervisor.domain.schedule import Schedule
+from supervisor.domain.settlement import failed
 from supervisor.engine import open_engine
 from supervisor.maintenance import items
 from supervisor.maintenance.alerts import RaiseAlert, Sources
 from supervisor.maintenance.changes import CommitWatch
+from supervisor.maintenance.clock import ClockWatch
 from supervisor.maintenance.controls import cancel_poller, control_poller, unhandled_types
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.depth import DepthGauge
@@ -46,7 +48,7 @@ from supervisor.system import counters
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
 from supervisor.telemetry import configure, events, unconfigure
-from tests.store.kit import NOW, Desk, supervisor_record, worker_record
+from tests.store.kit import BROKEN, NOW, POLICY, Desk, supervisor_record, worker_record
 
 ERRORS: dict[str, Callable[[], Exception]] = {
     "busy": lambda: StoreBusy("somebody else writes"),
@@ -138,6 +140,9 @@ class World:
         alert = Alert("given_up", 0.0, "alarm", "{}", 60.0)
         desk.maintenance.finished.alerts.begin(alert.id, AlertState(0).written())
         desk.put("nobodys")
+        desk.put("retried")
+        [claim] = desk.claim(["retried"], now=FIRST + HOUR)
+        desk.settle(failed(claim, BROKEN, POLICY, chance=0.5), now=FIRST + HOUR)
         desk.put("tag", at=FIRST)
         desk.close()
 
@@ -171,6 +176,7 @@ class World:
         yield control_poller(store.controls, {"tag"}, "here", send)
         yield cancel_poller(store.controls, "own", send)
         yield unhandled_types(store.backlog, ("tag",), send, store.registry)
+        yield ClockWatch(store.backlog)
         yield RaiseAlert(
             Alert("given_up", 0.0, "alarm", "{}", 60.0),
             Sources(store.finished.alerts, store.backlog, store.schedules, {"tag": WANTED}, (), dict, "host"),
@@ -200,6 +206,7 @@ class World:
             "recovery": jobs["old"].crashes == 1 and [one.id for one in self.look.registry.supervisors()] == ["own"],
             "reclaiming": jobs["ghost"].crashes == 1,
             "renewal": (live.lock_expires_at or 0.0) > FIRST + LOCK,
+            "delays": jobs["retried"].scheduled_at < FIRST + HOUR,
             "retries": not self.look.jobs.latest(status=Status.FAILED, type="tag", before=None, limit=1),
             "pruning": "ancient" not in jobs,
             "schedule": "planned" in jobs,

@@ -68,6 +68,7 @@ class Handler:
         if what == "retry": raise Retry("busy", after="30s")
         if what == "fail": raise Fail("never")
         if what == "raise": raise ValueError("half a pair: \\ud800")
+        if what == "raise long": raise ValueError("x" * 5_000_000)
         if what == "exit": sys.exit(3)
         if what == "nan": return float("nan")
         if what == "long": return "x" * (1 << 20)
@@ -81,7 +82,8 @@ serve(Handler(), capabilities=["cpu", "gpu"])
 FAILURES = {
     "retry": ("retry", "busy"),
     "fail": ("permanent", "never"),
-    "raise": ("exception", "ValueError: half a pair: ?"),
+    "raise": ("exception", r"ValueError: half a pair: \ud800"),
+    "raise long": ("exception", "ValueError: xxx"),
     "exit": ("exit", "the handler called sys.exit(3)"),
     "nan": ("result", "result: Out of range float values are not JSON compliant"),
     "long": ("result", "result: its line has 10486"),
@@ -109,7 +111,7 @@ def test_a_handler_is_served_by_every_interpreter(version: str, pair: MakePair, 
         assert failure is not None
         assert failure.kind == kind
         assert failure.message.startswith(message)
-        assert ("in handle" in (failure.traceback or "")) is (what in ("retry", "raise", "exit"))
+        assert ("in handle" in (failure.traceback or "")) is (what in ("retry", "raise", "raise long", "exit"))
     assert made.run('{"do": "stdin"}').result == '""'  # the requests are not the handler's
     assert made.losses == []
 

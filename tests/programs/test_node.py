@@ -85,6 +85,7 @@ def test_every_end_of_a_handler_is_reported(pair: MakePair, tmp_path: Path) -> N
           if (payload === "large") return "x".repeat(1 << 20);
           if (payload === "NaN") return { a: NaN };
           if (payload === "text") throw "a text";
+          if (payload === "long") throw new RangeError("x".repeat(5e6));
           if (payload === "nothing") return;
           throw new TypeError(`no ${payload.a.b}`);
         });""",
@@ -102,10 +103,14 @@ def test_every_end_of_a_handler_is_reported(pair: MakePair, tmp_path: Path) -> N
     assert found["never"][1].startswith('InvalidJob: after: "later" is not a duration')
     assert (ends["retry"].delay, ends["soon"].delay) == (30, 0.25)
     assert made.run('"nothing"').status == Status.DONE
+    long = made.run('"long"').failure
+    assert long is not None
+    assert long.message.startswith("RangeError: x")
+    assert (long.traceback or "").startswith("RangeError: x")
     raised = made.run('{"a": null}').failure
     assert raised is not None
     assert raised.message.startswith("TypeError: Cannot read properties of null")
-    assert "own.js:10" in (raised.traceback or "")
+    assert "own.js:11" in (raised.traceback or "")
     assert made.losses == []
 
 

@@ -236,6 +236,7 @@ def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
         "depth": (lambda r: r.backlog.depth(WANTED, NOW, 100).oldest, True),
         "unhandled": (lambda r: r.backlog.unhandled(["tag"]), True),
         "unfinished": (lambda r: r.backlog.unfinished(JobSelector(("nothing",)), NOW, 600.0), True),
+        "bring forward": (lambda r: r.backlog.bring_forward(T0 - 9000, T0 - 8000), False),
         "has_claims": (lambda r: r.locks.has_claims("s1"), True),
         "progress": (lambda r: r.backlog.progress_of(["tag"], T0), True),
         "controls": (lambda r: r.controls.current(), True),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from supervisor.domain.job import NewJob
+from supervisor.domain.schedule import Misfire, Schedule
+from supervisor.maintenance.schedules import FireSchedule
 from supervisor.store.base import Planned, Schedules
 from tests.store.kit import NOW, Desk, execute
 
@@ -118,3 +120,22 @@ def test_a_schedule_is_run_by_hand_without_moving_on(desk: Desk, schedules: Sche
     assert (desk.job(job_id).payload, desk.job(job_id).scheduled_at) == ({"a": 1}, NOW)
     [planned] = desk.operations.schedules.planned()
     assert (planned.next_at, planned.last_at, planned.last_job) == (NOW + 60, NOW, job_id)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(("misfire", "missed"), [("once", 1), ("skip", 0)])
+def test_a_clock_that_is_set_a_day_ahead_and_back_costs_one_misfire_and_no_silence(
+    desk: Desk, schedules: Schedules, misfire: Misfire, missed: int, restarted: bool
+) -> None:
+    schedule = Schedule("often", "tidy", "{}", None, 600.0, "UTC", misfire)
+    duty = FireSchedule(schedules, schedule)
+    day = 86_400.0
+    fired = []
+    for now in (NOW, NOW + 601, NOW + day + 700, NOW + 702, NOW + 1303, NOW + 1903):
+        duty = FireSchedule(schedules, schedule) if restarted else duty
+        assert (duty.next_at(now) or now) <= now
+        fired.append(duty.run(now).jobs)
+
+    assert fired == [0, 1, missed, 0, 1, 1]
+    [planned] = schedules.planned()
+    assert planned.next_at == NOW + 2502

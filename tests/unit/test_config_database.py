@@ -24,7 +24,7 @@ def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("sqlite:///jobs.db", "sqlite:///{folder}/jobs.db"),
         ("sqlite:///./data/jobs.db", "sqlite:///{folder}/data/jobs.db"),
-        ("sqlite:///../jobs.db", "sqlite:///{folder}/../jobs.db"),
+        ("sqlite:///../jobs.db", "sqlite:///{folder.parent}/jobs.db"),
         ("sqlite:////srv/my jobs.db", "sqlite:////srv/my jobs.db"),
     ],
 )

@@ -126,6 +126,15 @@ def test_any_exception_becomes_a_failure_of_a_bounded_size(raised: Callable[[], 
     assert settlement.delay >= 0
 
 
+@pytest.mark.fault(52)
+def test_a_text_that_is_cut_keeps_the_class_of_the_exception() -> None:
+    failure = outcome(lambda: ValueError("x" * 5_000_000 + "the end")).failure
+    assert failure is not None
+    assert failure.message.startswith("ValueError: x")
+    assert failure.message.endswith("the end")
+    assert "ValueError: x" in (failure.traceback or "")
+
+
 class Odd(dict[str, int]):
     def items(self) -> Any:
         raise SystemExit("no items")

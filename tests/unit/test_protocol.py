@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.domain.settlement import MAX_MESSAGE
 from supervisor.worker.protocol import (
     MAX_LINE,
-    MAX_WORDS,
     Conversation,
     Error,
     Event,
@@ -97,8 +97,8 @@ def test_a_job_goes_out_and_comes_back() -> None:
         ({"message": "no", "after": 30, "retry": True}, Error("no", retry=True, after=30.0)),
         ({"message": "no", "kind": "memory", "traceback": "at"}, Error("no", "memory", traceback="at")),
         ({"message": "no", "kind": "crash"}, Error("no")),
-        ({"message": "half a pair: \ud800"}, Error("half a pair: ?")),
-        ({"message": "x" * 5000}, Error("x" * MAX_WORDS)),
+        ({"message": "half a pair: \ud800"}, Error("half a pair: \\ud800")),
+        ({"message": "Odd: " + "x" * 5000}, Error(f"Odd: {'x' * 495} … {'x' * (MAX_MESSAGE - 503)}")),
     ],
 )
 def test_an_error_says_whether_to_try_again(message: dict[str, Any], word: Error) -> None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import random
 import zoneinfo
+from bisect import bisect_left
+from collections.abc import Iterator
 
 import pytest
 
 from supervisor.domain.schedule import GRACE, MOST, Misfire, Schedule, firing
+from tests.samples import sampled
+
+HOUR, DAY = 3600, 86_400
 
 
 def every(seconds: float, misfire: Misfire = "once") -> Schedule:
@@ -55,6 +61,28 @@ def test_making_up_for_missed_times_is_bounded() -> None:
     assert decision.next_at == pytest.approx(1_000_001.5)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "back", "expected"),
+    [
+        (every(600), 2 * HOUR, 600.0),
+        (cron("0 * * * *"), 2 * HOUR, 3600.0),
+        (every(600), GRACE - 1, None),  # hosts may differ by so much
+        (cron("0 * * * *"), GRACE - 1, None),
+        (cron("0 0 1 * *"), 2 * HOUR, None),  # it is the next time still
+    ],
+)
+def test_a_planned_time_that_no_rule_could_have_named_by_now_is_computed_anew(
+    schedule: Schedule, back: float, expected: float | None
+) -> None:
+    noon = at("2026-07-01 12:00")
+    planned = next(schedule.after(noon))
+
+    decision = firing(schedule, planned, noon - back)
+
+    assert (decision.times, decision.missed) == ([], 0)
+    assert decision.next_at == (planned if expected is None else noon - back + expected)
+
+
 def test_cron_is_read_in_its_time_zone() -> None:
     times = list(itertools.islice(cron("0 3 * * *", "Europe/Berlin").after(at("2026-07-01 12:00")), 2))
 
@@ -76,6 +104,99 @@ def test_changes_of_the_clock_neither_lose_nor_double_a_time(line: str, start: s
     times = list(itertools.islice(cron(line, berlin).after(at(start, berlin)), 2))
 
     assert written(times, berlin) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "start", "expected"),
+    [
+        ("30 * * * *", "2026-10-04 01:00", ["04 01:30 +1030", "04 02:30 +1100", "04 03:30 +1100"]),
+        ("15 2 * * *", "2026-10-04 01:00", ["04 02:30 +1100", "05 02:15 +1100"]),
+        ("30 * * * *", "2027-04-04 00:45", ["04 01:30 +1100", "04 01:30 +1030", "04 02:30 +1030"]),
+        ("30 1 * * *", "2027-04-04 00:45", ["04 01:30 +1100", "05 01:30 +1030"]),
+    ],
+)
+def test_clocks_may_change_by_half_an_hour(line: str, start: str, expected: list[str]) -> None:
+    lord_howe = "Australia/Lord_Howe"
+    times = list(itertools.islice(cron(line, lord_howe).after(at(start, lord_howe)), len(expected)))
+
+    assert written(times, lord_howe) == expected
+
+
+def local(moment: float, zone: zoneinfo.ZoneInfo) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(moment, zone).replace(tzinfo=None)
+
+
+def changes(zone: zoneinfo.ZoneInfo) -> Iterator[tuple[int, int]]:
+    """When the clocks of a zone change from 2000 to 2037, in Unix seconds, and by how many seconds."""
+
+    def offset(moment: int) -> int:
+        return round(local(moment, zone).replace(tzinfo=datetime.UTC).timestamp()) - moment
+
+    for day in range(round(at("2000-01-01")), round(at("2038-01-01")), DAY):
+        if offset(day) != offset(day + DAY):
+            last = offset(day + DAY)
+            moment = day + bisect_left(range(day, day + DAY), True, key=lambda moment: offset(moment) == last)
+            yield moment, offset(moment) - offset(moment - 1)
+
+
+def minute_by_minute(minutes: set[int], hours: set[int] | None, zone: zoneinfo.ZoneInfo, real: range) -> list[float]:
+    """What the documentation promises of a line with these hours, or `*`, found by looking at a clock."""
+
+    def matches(time: datetime.datetime) -> bool:
+        return time.minute in minutes and (hours is None or (time.hour in hours and time not in shown))
+
+    shown: set[datetime.datetime] = set()
+    fires, expected = [], local(real[0], zone)
+    for moment in real:
+        time = local(moment, zone)
+        skipped = []
+        while expected < time:
+            skipped.append(expected)
+            expected += datetime.timedelta(minutes=1)
+        if matches(time) or (hours is not None and any(map(matches, skipped))):
+            fires.append(float(moment))
+        shown.update(skipped, [time])
+        expected = time + datetime.timedelta(minutes=1)
+    return fires
+
+
+def all_zones() -> list[list[str]]:
+    """Those that change in all kinds of ways, then all others in groups."""
+    odd = ["Australia/Lord_Howe", "Antarctica/Troll", "Pacific/Apia", "Africa/Casablanca", "America/Caracas"]
+    others = sorted(zoneinfo.available_timezones().difference(odd))
+    return [odd, *(others[number::40] for number in range(40))]
+
+
+def differences(name: str, moment: int, by: int, chance: random.Random) -> list[object]:
+    """What lines do around a change of this zone's clocks, where that is not what the minutes say."""
+    zone = zoneinfo.ZoneInfo(name)
+    begin, length = moment // 60 * 60 - abs(by) - 2 * HOUR, 2 * abs(by) + 4 * HOUR
+    real = range(begin, begin + length, 60)
+    hour = local(moment - 1, zone).hour
+    minute, near = chance.randrange(60), (hour + chance.choice([1, 23])) % 24
+    wrong: list[object] = []
+    for minutes, hours in (({minute, 30}, None), (set(range(60)), {hour, near}), ({minute}, {(hour + 1) % 24})):
+        line = f"{listed(minutes)} {listed(hours)} * * *"
+        fires = minute_by_minute(minutes, hours, zone, real)
+        for start in (begin - 1, chance.choice(real)):
+            found = list(itertools.takewhile(lambda time: time <= real[-1], cron(line, name).after(start)))
+            if found != [time for time in fires if time > start]:
+                wrong.append((name, line, start, written(fires, name), written(found, name)))
+    return wrong
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("zones", sampled(all_zones(), 1))
+def test_a_cron_line_does_at_every_change_of_a_clock_what_a_look_at_each_minute_says(zones: list[str]) -> None:
+    chance = random.Random(zones[0])
+    found = [differences(zone, *change, chance) for zone in zones for change in changes(zoneinfo.ZoneInfo(zone))]
+
+    assert found
+    assert not any(found), [wrong for wrong in found if wrong]
+
+
+def listed(numbers: set[int] | None) -> str:
+    return "*" if numbers is None else ",".join(map(str, sorted(numbers)))
 
 
 @pytest.mark.parametrize("line", ["", "* * *", "61 * * * *", "0 0 30 2 *", "tomorrow"])

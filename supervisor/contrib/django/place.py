@@ -63,7 +63,7 @@ class Place:
             raise self._wrong(f"{self._unknown[0]!r} is not an option; there are {', '.join(sorted(_KNOWN))}")
         if self._url is not None:
             try:
-                url = absolute(self._url, Path(getattr(settings, "BASE_DIR", Path.cwd())).absolute())
+                url = absolute(self._url, Path(getattr(settings, "BASE_DIR", "")))
             except ValueError as error:
                 raise self._wrong(f"url: {error}") from None
             return url

@@ -18,8 +18,10 @@ import sys
 def main() -> int:
     from supervisor.domain.middleware import MiddlewareError
     from supervisor.domain.middleware import load as load_middleware
+    from supervisor.system import standard
     from supervisor.worker.loader import HandlerError, load
 
+    standard.make_safe()
     answer, folder, handler = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     middleware = sys.argv[5:]
     batches = sys.argv[4] == "batch"

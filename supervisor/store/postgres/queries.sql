@@ -600,6 +600,19 @@ WHERE status = 'pending' AND type = ANY (ARRAY(SELECT value FROM json_array_elem
   AND priority >= :least::bigint AND (attempts > 0 OR crashes > 0)
   AND (requires = '' OR supervisor_covers_v1(:capabilities, requires)) LIMIT 1;
 
+-- name: written_later
+-- Pending rows that will be due and that were written after a time to come: the clock was set back since.
+SELECT id FROM jobs
+WHERE status = 'pending' AND scheduled_at > :now AND updated_at > :written_after AND updated_at < 1e11
+  AND (claim_token > 0 OR scheduled_at <= updated_at)
+LIMIT :limit;
+
+-- name: bring_forward
+UPDATE jobs SET
+  scheduled_at = :now::double precision + greatest(scheduled_at - updated_at, 0), updated_at = :now
+WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+  AND status = 'pending' AND scheduled_at > :now AND updated_at > :written_after AND updated_at < 1e11;
+
 -- name: has_claims
 -- Whether any worker of a supervisor holds a claim.
 SELECT 1 FROM jobs j JOIN job_workers w ON w.incarnation = j.locked_by

@@ -11,7 +11,7 @@ from supervisor.domain.history import QueueSizes
 from supervisor.domain.job import shown
 from supervisor.domain.priority import at_least
 from supervisor.domain.spool import SpooledFile
-from supervisor.store.sql.connection import Concern, Connection, Row
+from supervisor.store.sql.connection import Concern, Connection, Row, Transaction, lock_jobs, one_by_one
 
 
 class JobSelector(NamedTuple):
@@ -44,6 +44,7 @@ def selected(wanted: JobSelector) -> dict[str, str | int]:
     return {"types": types, "capabilities": wanted.capabilities, "least": least}
 
 
+_BOUND = 500  # rows changed by one statement
 _MOST = 10_000  # due jobs of a type counted for the history
 
 
@@ -113,6 +114,26 @@ class Backlog(Concern):
             for type_, requires, priority, first_at in self._connection.rows(self._queries.backlog)
             if isinstance(priority, int) and isinstance(first_at, (int, float)) and first_at <= now
         ]
+
+    def bring_forward(self, now: float, written_after: float) -> int:
+        """Pending jobs whose rows were written after that time (Unix seconds), which is to come: the delay of one that
+        has been run counts from `now`, and one that was due when it was inserted is due. Those inserted for a later
+        time keep it. Returns how many were changed, a bounded number.
+        """
+        which = {"now": now, "written_after": written_after, "limit": _MOST}
+        ids = [job_id for (job_id,) in self._connection.rows(self._queries.written_later, which)]
+
+        def change(raw: Transaction, ids: list[int]) -> int:
+            lock_jobs(self._queries, raw, ids)
+            return raw.execute(self._queries.bring_forward, which | {"ids": json.dumps(ids)}).rowcount
+
+        changed = 0
+        for some in (ids[at : at + _BOUND] for at in range(0, len(ids), _BOUND)):
+            done, refused = one_by_one(self._connection, [some], change)
+            changed += done
+            if refused:  # a constraint of the application's refuses one of them
+                changed += one_by_one(self._connection, [[job_id] for job_id in some], change)[0]
+        return changed
 
     def spooled(self, files: Iterable[SpooledFile]) -> dict[str, float | None]:
         """Those of these files that a job's payload names, by the name of the body, with the Unix time at which the job

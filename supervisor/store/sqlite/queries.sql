@@ -414,6 +414,25 @@ WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types)) AND s
   AND priority >= :least AND (attempts > 0 OR crashes > 0)
   AND (requires = '' OR covers(:capabilities, CAST(requires AS BLOB))) LIMIT 1;
 
+-- name: written_later
+-- Pending rows that will be due and that were written after a time to come, as far as that is known: the clock was set
+-- back since. An application may write anything into updated_at; the start of the last run is ours.
+SELECT id FROM jobs INDEXED BY jobs_unfinished
+WHERE (status = 'pending' OR status = 'running') AND status = 'pending' AND scheduled_at > :now AND scheduled_at < 1e11
+  AND CASE WHEN typeof(updated_at) IN ('real', 'integer') AND updated_at < 1e11 THEN updated_at ELSE started_at END
+      > :written_after
+  AND (claim_token > 0 OR scheduled_at <= updated_at)
+LIMIT :limit;
+
+-- name: bring_forward
+UPDATE jobs SET
+  scheduled_at = :now + max(scheduled_at
+    - CASE WHEN typeof(updated_at) IN ('real', 'integer') AND updated_at < 1e11 THEN updated_at ELSE started_at END, 0),
+  started_at = min(started_at, :now), updated_at = :now
+WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'pending' AND scheduled_at > :now
+  AND CASE WHEN typeof(updated_at) IN ('real', 'integer') AND updated_at < 1e11 THEN updated_at ELSE started_at END
+      > :written_after;
+
 -- name: greatest_sequence
 -- How close the ids of jobs, or of failed attempts, are to the largest possible.
 SELECT max(seq) FROM sqlite_sequence WHERE name IN ('jobs', 'job_errors') AND typeof(seq) = 'integer';

@@ -66,6 +66,8 @@ def connected(path: Path) -> sqlite3.Connection:
         ("cancels", "jobs_unfinished"),
         ("unhandled", "jobs_unfinished"),
         ("awaiting_retry", "jobs_unfinished"),
+        ("written_later", "jobs_unfinished"),
+        ("bring_forward", "PRIMARY KEY"),
         ("count_pending", "jobs_unfinished"),
         ("match_among", "PRIMARY KEY"),
         ("match_stretch", "PRIMARY KEY"),
