@@ -15,9 +15,9 @@ import sqlite3
 from pathlib import Path
 
 from supervisor.domain import intake
-from supervisor.store.migrate import shipped
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES
+from supervisor.store.sqlite.place import Place
 
 FILE = Path(__file__).parent / "node" / "definitions.json"
 _RUN = (
@@ -42,7 +42,7 @@ def _named(sql: str) -> str:
 def definitions() -> str:
     """The text of the file. The tables are described as they are after all migrations."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
-        schema.bring_up_to_date(fresh, shipped("supervisor.store.sqlite"))
+        schema.bring_up_to_date(fresh, Place(Path("jobs.db")))
         parts = fresh.execute(
             "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite%' ORDER BY rowid"
         ).fetchall()
@@ -53,7 +53,7 @@ def definitions() -> str:
         json.dumps(
             {
                 "about": "Written by clients/definitions.py; do not edit.",
-                "schema_version": schema.newest_version(),
+                "schema": schema.newest_version(),
                 "create": [sql for (sql,) in parts] + stamps + [QUERIES.make_epoch],
                 "queries": {name: _named(getattr(QUERIES, name)) for name in _RUN},
                 "limits": {

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import sys
 
-from supervisor.store import owner_files
+from supervisor.store import ownership
 
 if __name__ == "__main__":
     boot = sys.argv.pop(1)
-    owner_files._read = lambda path: boot  # type: ignore[assignment]
+    ownership._read = lambda path: boot  # type: ignore[assignment]
     from supervisor.__main__ import main
 
     sys.exit(main())

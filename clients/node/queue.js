@@ -2,7 +2,7 @@
 const { setTimeout: sleep } = require("node:timers/promises");
 const errors = require("./errors.js");
 const { Handed, Own, atomically, impatiently, inTransaction, isBusy, prepared } = require("./connection.js");
-const { create: creation, queries, schema_version: NEWEST } = require("./definitions.json");
+const { create: creation, queries, schema: NEWEST } = require("./definitions.json");
 const { milliseconds, newJob } = require("./intake.js");
 const { Waiting } = require("./waiting.js");
 
@@ -118,8 +118,11 @@ function areThere(db) {
   const names = new Set(db.prepare(queries.tables).all().map((row) => row.name));
   if (!names.has("job_meta") && !names.has("jobs")) return false;
   const meta = (key) => (names.has("job_meta") ? Number(db.prepare(queries.meta).get({ key })?.value ?? 0) : 0);
-  const version = meta("schema_version");
-  if (version === 0) throw new StoreError("the database has a `jobs` table of another program; see `supervisor adopt`");
+  const version = meta("schema");
+  if (version === 0) {
+    if (!names.has("job_meta")) throw new StoreError("the database has a `jobs` table of another program; see `supervisor adopt`");
+    throw new StoreError("the job tables are from before the first release: `supervisor migrate` says what to do");
+  }
   if (version < NEWEST) {
     throw new StoreError(`the job tables have schema ${version}, older than ${NEWEST}: run \`supervisor migrate\``);
   }

@@ -38,7 +38,7 @@ def check(target: Target, as_json: AsJson = False) -> None:
     from supervisor.config.schedules import untaken
     from supervisor.domain.errors import ConfigError
     from supervisor.ops.doctor.handlers import check_configuration
-    from supervisor.ops.doctor.place import pooler
+    from supervisor.ops.doctor.place import pooler, refuse_outdated
 
     path = target.config_path
     try:
@@ -48,6 +48,7 @@ def check(target: Target, as_json: AsJson = False) -> None:
             raise
         document({"ok": False, "config": str(path), "problems": error.problems})
         raise typer.Exit(USAGE) from None
+    refuse_outdated(settings.database)
     warnings = [*untaken(settings).values(), *alerts.untaken(settings), *task_checks.untaken(settings)]
     warnings += [*priorities.untaken(settings), *pooler(settings), *crowded_cores(settings)]
     for warning in () if as_json else warnings:

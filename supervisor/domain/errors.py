@@ -84,6 +84,10 @@ class StoreError(QueueError):
     """The database cannot be used; the message says why and what to do. Exit code 3 on the command line."""
 
 
+class StoreOutdated(StoreError):
+    """The job tables are from before the first release. They are not migrated."""
+
+
 class NothingToAdopt(StoreError):
     """The table is job-supervisor's already."""
 

@@ -1,4 +1,4 @@
-"""Numbered migrations: `0001_name.sql`, applied in order, each file once.
+"""The schema of an engine: `schema.sql` is version 1, `migrations/0002_name.sql` and so on come after it.
 
 Releases before a migration go on working on the schema after it: it adds, and what they know stays. One that takes
 something away from them has a line that begins with `-- contracts:` and says what: programs that do not know it must
@@ -10,14 +10,20 @@ from __future__ import annotations
 import functools
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from supervisor.domain.errors import StoreError, StoreMoved, StoreUnavailable
+from supervisor.domain.errors import StoreError, StoreMoved, StoreOutdated, StoreUnavailable
 from supervisor.store.moving import ARRIVING, CLOSED_FOR, MOVED_TO, MoveWords
+from supervisor.store.queries import Queries
 
+Rows = Callable[[str], Iterable[Sequence[Any]]]
+"""Runs a statement."""
+
+VERSION = "schema"  # the key of job_meta that has the version
+_OLDEST = "oldest_writer"
 _NAME = re.compile(r"(\d{4})_\w+\.sql")
 _CONTRACTS = re.compile(r"^-- contracts:", re.M)
 
@@ -32,31 +38,28 @@ class Migration(NamedTuple):
         return _CONTRACTS.search(self.sql) is not None
 
 
-def migrations(folder: Traversable) -> list[Migration]:
-    """The migrations of a folder, in order. Raises ValueError if the numbers have gaps."""
-    found = []
-    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        match = _NAME.fullmatch(file.name)
-        if match:
+def plan_of(folder: Traversable) -> tuple[Migration, ...]:
+    """The schema of a folder and its migrations, in order. Raises ValueError if the numbers have gaps."""
+    found = [Migration(1, "schema.sql", folder.joinpath("schema.sql").read_text(encoding="utf-8"))]
+    later = folder.joinpath("migrations")
+    for file in sorted(later.iterdir(), key=lambda entry: entry.name) if later.is_dir() else ():
+        if match := _NAME.fullmatch(file.name):
             found.append(Migration(int(match[1]), file.name, file.read_text(encoding="utf-8")))
-    if [m.version for m in found] != list(range(1, len(found) + 1)):
-        raise ValueError(f"migrations are not numbered one by one: {[m.name for m in found]}")
-    return found
+    if [one.version for one in found] != list(range(1, len(found) + 1)):
+        raise ValueError(f"migrations are not numbered one by one: {[one.name for one in found]}")
+    return tuple(found)
 
 
 @functools.cache
 def shipped(package: str) -> tuple[Migration, ...]:
-    """Those of a package of ours."""
-    return tuple(migrations(resources.files(package).joinpath("migrations")))
+    """That of a package of ours."""
+    return plan_of(resources.files(package))
 
 
-def flags_of(plan: Sequence[Migration], all_until: int) -> dict[str, str]:
-    """The rows of job_meta that say what a schema is after all these migrations, and who may write.
-
-    Those up to `all_until` are older than the rule, and each of them shuts out earlier programs.
-    """
-    contracting = [one.version for one in plan if one.contracts or one.version <= all_until]
-    return {"schema_version": str(plan[-1].version), "oldest_writer": str(max(contracting, default=1))}
+def flags_of(plan: Sequence[Migration]) -> dict[str, str]:
+    """The rows of job_meta that say what a schema is after all these migrations, and who may write."""
+    contracting = [one.version for one in plan if one.contracts]
+    return {VERSION: str(plan[-1].version), _OLDEST: str(max(contracting, default=1))}
 
 
 def statements(sql: str) -> Iterator[str]:
@@ -71,20 +74,64 @@ def statements(sql: str) -> Iterator[str]:
         raise ValueError(f"the script ends in the middle of a statement: {pending.strip()[:80]}")
 
 
-def refuse_if_unusable(flags: Mapping[str, str], current: int, ours: int, where: object) -> None:
-    """Raises StoreError if the schema `current` declares a program that knows only `ours` too old to write, StoreMoved
-    if the jobs were moved elsewhere, and StoreUnavailable while they are.
+class Known(NamedTuple):
+    """What a database says of its job tables. `version` is 0 if it has none; `ours` is what this program knows."""
 
-    `flags` are the rows of job_meta that say so.
+    where: object
+    ours: int
+    version: int
+    flags: Mapping[str, str]
+
+    def require_version(self) -> Known:
+        """Raises StoreError for no tables, or older ones."""
+        if self.version < self.ours:
+            older = f"has schema {self.version}, older than {self.ours}"
+            problem = older if self.version else "has no job tables yet"
+            raise StoreError(f"{self.where}: the database {problem}; `supervisor migrate` fixes that")
+        return self
+
+    def require_usable(self) -> Known:
+        """Raises StoreError if the schema declares this program too old to write, StoreMoved if the jobs were moved
+        elsewhere, and StoreUnavailable while they are.
+        """
+        flags = self.flags
+        if int(flags.get(_OLDEST, 0)) > self.ours:
+            raise StoreError(
+                f"the database has schema {self.version}, which programs before schema {flags[_OLDEST]} must not "
+                f"write; this one knows schema {self.ours}: upgrade it"
+            )
+        if MOVED_TO in flags:
+            raise StoreMoved(str(self.where), flags[MOVED_TO])
+        if CLOSED_FOR in flags:
+            raise StoreUnavailable(f"{self.where}: {MoveWords.CLOSED.format(flags[CLOSED_FOR])}")
+        if ARRIVING in flags:
+            raise StoreUnavailable(f"{self.where}: {MoveWords.OPENING}")
+        return self
+
+    def too_late(self, hint: str) -> StoreError:
+        """For a caller's connection that finds no tables, or older ones, and cannot wait for them."""
+        problem = f"have schema {self.version}, older than {self.ours}" if self.version else "are missing"
+        return StoreError(f"{self.where}: the job tables {problem}{hint}")
+
+
+def known(rows: Rows, queries: Queries, where: object, plan: Sequence[Migration], others: str) -> Known:
+    """Look at the tables. Raises StoreOutdated if they are from before the first release, and are never migrated;
+    StoreError, which ends with `others`, if they are another program's; and the driver's errors.
     """
-    if int(flags.get("oldest_writer", 0)) > ours:
-        raise StoreError(
-            f"the database has schema {current}, which programs before schema {flags['oldest_writer']} must not write; "
-            f"this one knows schema {ours}: upgrade it"
-        )
-    if MOVED_TO in flags:
-        raise StoreMoved(str(where), flags[MOVED_TO])
-    if CLOSED_FOR in flags:
-        raise StoreUnavailable(f"{where}: {MoveWords.CLOSED.format(flags[CLOSED_FOR])}")
-    if ARRIVING in flags:
-        raise StoreUnavailable(f"{where}: {MoveWords.OPENING}")
+    ours, names = plan[-1].version, {_plain(row[0]) for row in rows(queries.tables)}
+    if "job_meta" in names:
+        flags = {_plain(key): _plain(value) for key, value in rows(queries.flags)}
+        if VERSION not in flags:
+            raise StoreOutdated(
+                f"{where}: its job tables are from before the first release, and this program cannot use them: export "
+                "what you need with SQL, move them away, and start with new ones"
+            )
+        return Known(where, ours, int(flags[VERSION]), flags)
+    if "jobs" in names:
+        raise StoreError(f"the database has a `jobs` table of another program; {others}")
+    return Known(where, ours, 0, {})
+
+
+def _plain(name: str | bytes) -> str:
+    """A caller's connection may return texts as bytes."""
+    return name.decode() if isinstance(name, bytes) else name

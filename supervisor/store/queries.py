@@ -22,6 +22,11 @@ class Queries:
         raise AttributeError(f"no statement is named {name!r}")
 
 
+def of_engine(package: str) -> Queries:
+    """The statements of an engine: its own, and those that are the same for every engine."""
+    return Queries({**load("supervisor.store.sql").statements, **load(package).statements})
+
+
 def load(package: str, filename: str = "queries.sql") -> Queries:
     """Read the statements of `filename` inside `package`. Comments are dropped: SQLite caches by text."""
     text = resources.files(package).joinpath(filename).read_text(encoding="utf-8")

@@ -15,7 +15,6 @@ import pytest
 from supervisor.cli import status as status_command
 from supervisor.domain.job import Status
 from supervisor.ops.doctor import place
-from supervisor.store.migrate import shipped
 from tests.samples import sampled
 
 from .conftest import CONFIGURATION, Run, command, execute
@@ -315,8 +314,7 @@ def test_supervisord_in_the_same_environment_is_a_fault_at_start_too(
 
 
 def test_migrate_makes_the_tables_once(cli: Run, project: Path) -> None:
-    newest = len(shipped("supervisor.store.sqlite"))
-    assert cli("migrate", "--json").document["applied"] == list(range(1, newest + 1))
+    assert cli("migrate", "--json").document["applied"] == [1]
     assert "up to date" in cli("migrate").out
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.store.sqlite.duties import ALARM
+from supervisor.store.sqlite.maintenance import ALARM
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]

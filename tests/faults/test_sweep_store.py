@@ -59,6 +59,11 @@ ELSEWHERE = {
     "payloads": "tests/store/sqlite/test_files.py, where a trigger inserts rows in between",
     "unique_rules": "tests/queue/test_groups.py, where a rule of the application suppresses a job",
     "to_renew": "the renewal here, where a row is refused",
+    "renumber_errors": "tests/store/sqlite/test_fences.py, where ids have run out",
+    "continue_errors": "tests/store/sqlite/test_fences.py, where ids have run out",
+    "note_renumbered": "tests/store/sqlite/test_fences.py, where ids have run out",
+    "renumber_jobs": "tests/store/sqlite/test_fences.py, where ids have run out",
+    "continue_jobs": "tests/store/sqlite/test_fences.py, where ids have run out",
     "renew_one": "the renewal here, where a row is refused",
     "open": "test_a_role_whose_opening_fails_leaves_nothing_behind",
 }

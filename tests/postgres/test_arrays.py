@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from supervisor.store.postgres import arrays
-from supervisor.store.postgres.arrays import Floats, Integers
+from supervisor.store.postgres import statements
+from supervisor.store.postgres.statements import Floats, Integers
 from tests.postgres_server import Databases
 
 
@@ -26,6 +26,6 @@ from tests.postgres_server import Databases
 )
 def test_the_server_reads_what_was_meant(postgres: Databases, values: tuple[Any, ...], type_: str) -> None:
     with psycopg.connect(postgres.fresh_database()) as connection:
-        arrays.register(connection)
+        statements.register_arrays(connection)
         row = connection.execute(f"SELECT %s::{type_}[], cardinality(%s), (%s)[1]", [values] * 3).fetchone()
     assert row == (list(values), len(values), values[0] if values else None)

@@ -28,7 +28,7 @@ from supervisor.store.base import (
     Sort,
     SupervisorRecord,
 )
-from supervisor.store.sqlite import duties
+from supervisor.store.sqlite import maintenance as duties
 from tests.ledger import query
 from tests.store.kit import BROKEN, LOCK, NOW, POLICY, T0, Desk, supervisor_record, worker_record
 
@@ -76,8 +76,7 @@ def make_world(engine: Engine) -> None:
         desk.finish(desk.put(f"end{number}", max_attempts=1), status)
     for number, status in enumerate((Status.DONE, Status.FAILED)):
         desk.finish(desk.put(f"old{number}", at=OLD, max_attempts=1), status, at=OLD)
-    unreadable = "'nothing'" if engine.database.file is None else "CAST(x'ff' AS TEXT)"
-    _foreign(engine, f"INSERT INTO jobs(type, requires, scheduled_at) VALUES ('tag', {unreadable}, ?)", T0)
+    _foreign(engine, "INSERT INTO jobs(type, requires, scheduled_at) VALUES ('tag', 'nothing', ?)", T0)
     desk.put("solo")
     _foreign(engine, "CREATE TABLE pictures (job INTEGER REFERENCES jobs (id))")
     _foreign(engine, "INSERT INTO pictures VALUES (15)")

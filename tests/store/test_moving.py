@@ -291,7 +291,7 @@ def test_running_supervisors_are_refused(made: Made, way: str, monkeypatch: pyte
     alive = open_engine(source)
     store = alive.maintenance()
     record = supervisor_record("alive", alive, "/nowhere")
-    lives = "supervisor.store.owner_files.FileOwnership.lives"
+    lives = "supervisor.store.ownership.Ownership.lives"
     monkeypatch.setattr(lives, lambda self, owner: owner.id == "alive")
     store.registry.register(record)
     with pytest.raises(Conflict, match=f"supervisor {record.pid} on .* is running on .*; stop it first"):
@@ -313,7 +313,7 @@ def test_a_supervisor_that_starts_at_the_end_is_refused_or_refuses(made: Made, m
     source, target = made("there")
     fill(source, 5)
     store = open_engine(source).maintenance()
-    monkeypatch.setattr("supervisor.store.owner_files.FileOwnership.lives", lambda self, owner: owner.id == "late")
+    monkeypatch.setattr("supervisor.store.ownership.Ownership.lives", lambda self, owner: owner.id == "late")
     record = supervisor_record("late", open_engine(source), "/nowhere")
 
     def started(place: str) -> None:

@@ -177,7 +177,7 @@ def test_a_host_is_remembered_for_a_day_after_its_last_supervisor(desk: Desk, mo
     record = supervisor_record("s2", desk.engine, "/nowhere", host="alpha", pid=12)
     registry.register(record)
     assert registry.gone(NOW) == []
-    monkeypatch.setattr("supervisor.store.owner_files.FileOwnership.lives", lambda self, owner: False)
+    monkeypatch.setattr("supervisor.store.ownership.Ownership.lives", lambda self, owner: False)
     peer.registry.declare_dead(record)
     peer.registry.forget("s2", NOW)
     assert registry.gone(NOW) == [GoneHost("alpha", 12, NOW, stopped=False)]

@@ -6,43 +6,56 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.store.migrate import Migration, flags_of, migrations, shipped, statements
+from supervisor.domain.errors import StoreOutdated
+from supervisor.store.migrate import Migration, flags_of, known, plan_of, shipped, statements
+from supervisor.store.queries import Queries
 
 
-def files(folder: Path, *names: str) -> Path:
+def package(folder: Path, *names: str) -> Path:
+    (folder / "schema.sql").write_text("-- the schema\n")
+    (folder / "migrations").mkdir()
     for name in names:
-        (folder / name).write_text(f"-- {name}\n", encoding="utf-8")
+        (folder / "migrations" / name).write_text(f"-- {name}\n", encoding="utf-8")
     return folder
 
 
-def test_migrations_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    found = migrations(files(tmp_path, "0002_b.sql", "0001_a.sql", "README", "0003_c.sql", "notes.sql"))
+def test_the_schema_comes_first_and_migrations_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    found = plan_of(package(tmp_path, "0003_b.sql", "0002_a.sql", "README", "notes.sql"))
 
-    assert [(m.version, m.name) for m in found] == [(1, "0001_a.sql"), (2, "0002_b.sql"), (3, "0003_c.sql")]
+    assert [(m.version, m.name) for m in found] == [(1, "schema.sql"), (2, "0002_a.sql"), (3, "0003_b.sql")]
 
 
-@pytest.mark.parametrize("names", [("0002_b.sql",), ("0001_a.sql", "0003_c.sql"), ("0001_a.sql", "0001_b.sql")])
+@pytest.mark.parametrize("names", [("0003_b.sql",), ("0002_a.sql", "0004_c.sql"), ("0002_a.sql", "0002_b.sql")])
 def test_numbers_with_gaps_or_twice_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="numbered one by one"):
-        migrations(files(tmp_path, *names))
+        plan_of(package(tmp_path, *names))
 
 
 @pytest.mark.parametrize(
-    ("scripts", "all_until", "oldest"),
+    ("scripts", "oldest"),
     [
-        (["", "", ""], 2, "2"),
-        (["", "", ""], 9, "3"),
-        (["", "ALTER TABLE a ADD b;", ""], 0, "1"),
-        (["", "-- A column is gone.\n-- contracts: b\nALTER TABLE a DROP b;", ""], 1, "2"),
-        (["", "-- What -- contracts: means stands elsewhere."], 0, "1"),
+        (["", "ALTER TABLE a ADD b;", ""], "1"),
+        (["", "-- A column is gone.\n-- contracts: b\nALTER TABLE a DROP b;", ""], "2"),
+        (["", "-- What -- contracts: means stands elsewhere."], "1"),
     ],
 )
 def test_only_a_migration_that_contracts_shuts_out_programs_that_do_not_know_it(
-    scripts: list[str], all_until: int, oldest: str
+    scripts: list[str], oldest: str
 ) -> None:
     plan = [Migration(number, f"{number:04}_x.sql", sql) for number, sql in enumerate(scripts, 1)]
 
-    assert flags_of(plan, all_until) == {"schema_version": str(len(plan)), "oldest_writer": oldest}
+    assert flags_of(plan) == {"schema": str(len(plan)), "oldest_writer": oldest}
+
+
+def test_tables_without_a_version_are_from_before_the_first_release() -> None:
+    def look(flags: dict[str, str]) -> int:
+        rows = {"t": [("jobs",), ("job_meta",)], "f": list(flags.items())}
+        queries = Queries({"tables": "t", "flags": "f"})
+        return known(rows.__getitem__, queries, "app.db", [Migration(1, "schema.sql", "")], "").version
+
+    assert look({"schema": "3"}) == 3
+    with pytest.raises(StoreOutdated, match=r"app\.db: its job tables are from before the first release.*move them"):
+        look({"schema_version": "11", "oldest_writer": "10"})
 
 
 def test_ours_can_be_read_to_the_end() -> None:

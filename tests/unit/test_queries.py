@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.store.queries import Queries, load
+from supervisor.store.queries import Queries, load, of_engine
 
 
 @pytest.fixture
@@ -50,11 +50,12 @@ ENGINES = ["sqlite", "postgres"]
 
 
 @pytest.mark.parametrize(
-    ("engine", "filename"), [("sqlite", "queries.sql"), ("sqlite", "adopt/adopt.sql"), ("postgres", "queries.sql")]
+    ("engine", "filename"),
+    [("sql", "queries.sql"), ("sqlite", "queries.sql"), ("sqlite", "adopt/adopt.sql"), ("postgres", "queries.sql")],
 )
 def test_every_shipped_statement_is_used(engine: str, filename: str) -> None:
     queries = load(f"supervisor.store.{engine}", filename)
-    folders = ((STORE / engine / filename).parent, STORE / "sql")
+    folders = ((STORE / engine / filename).parent, STORE / "sql", *((STORE / "sqlite",) if engine == "sql" else ()))
     code = "\n".join(path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("*.py"))
 
     unused = [
@@ -69,7 +70,7 @@ def test_every_shipped_statement_is_used(engine: str, filename: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_statement_that_the_code_names_is_shipped(engine: str) -> None:
-    queries = load(f"supervisor.store.{engine}")
+    queries = of_engine(f"supervisor.store.{engine}")
     named = {
         name
         for folder in (STORE / engine, STORE / "sql")

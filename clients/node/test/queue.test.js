@@ -102,7 +102,7 @@ test("tables of another program, of an older and of a newer one are refused", (t
   foreign.exec("CREATE TABLE jobs (id INTEGER PRIMARY KEY)");
   assert.throws(() => new Queue(foreign).enqueue("tag"), /of another program/);
   for (const [key, value, message] of [
-    ["schema_version", "1", /older than \d+: run `supervisor migrate`/],
+    ["schema", "0.5", /older than \d+: run `supervisor migrate`/],
     ["oldest_writer", "1000", /upgrade it/],
   ]) {
     const db = connection(t);

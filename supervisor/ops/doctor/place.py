@@ -13,7 +13,7 @@ from pathlib import Path
 from supervisor.config.database import of_server
 from supervisor.config.settings import Settings
 from supervisor.domain.duration import human_size
-from supervisor.domain.errors import StoreError
+from supervisor.domain.errors import StoreError, StoreOutdated
 from supervisor.domain.url import without_password
 from supervisor.engine import open_engine
 from supervisor.ops.diagnosis import Finding, fault, good, note, warning
@@ -59,6 +59,18 @@ def examine(url: str, settings: Settings | None = None) -> list[Finding]:
     if not any(finding.level == "fault" for finding in found):
         found += leftovers.inside(engine, settings)
     return found
+
+
+def refuse_outdated(url: str) -> None:
+    """Raises StoreOutdated. What else may be wrong with a database is not looked at."""
+    try:
+        engine = open_engine(url)
+        if engine.database.exists():
+            engine.operations().close()
+    except StoreOutdated:
+        raise
+    except StoreError:
+        return
 
 
 def pooler(settings: Settings) -> list[str]:

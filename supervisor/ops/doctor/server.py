@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 
-from supervisor.domain.errors import StoreError
+from supervisor.domain.errors import StoreError, StoreOutdated
 from supervisor.domain.text import counted, text_of
 from supervisor.maintenance.posted import read
 from supervisor.ops.diagnosis import Finding, fault, good, note, warning
@@ -24,6 +24,9 @@ def examine(engine: Engine, *, listening: bool = False) -> Iterator[Finding]:
     """Nothing for a database that has no tables yet. `listening`: there is a `listen_database`."""
     try:
         operations = engine.operations()
+    except StoreOutdated as error:
+        yield fault("database", str(error), "see the error; nothing was changed")
+        return
     except StoreError as error:
         yield note("database", str(error), "`supervisor migrate` or `supervisor run` makes them")
         return

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 from supervisor.domain.job import decoded
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
-from supervisor.store.postgres.callers import PostgresTransactionalInsert
 from supervisor.store.postgres.changes import PostgresChanges
 from supervisor.store.postgres.claims import PostgresClaims
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.database import PostgresDatabase
-from supervisor.store.postgres.maintenance import PostgresMaintenance
-from supervisor.store.postgres.operations import operations
+from supervisor.store.postgres.maintenance import PostgresMaintenance, operations
 from supervisor.store.postgres.ownership import ownership
-from supervisor.store.postgres.producer import PostgresProducer
+from supervisor.store.postgres.producer import PostgresProducer, PostgresTransactionalInsert
+from supervisor.store.postgres.schema import PostgresDatabase
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.operations import SqlOperations
+from supervisor.store.sql.stores import Operations
 
 if TYPE_CHECKING:
     from supervisor.store.postgres.move import PostgresMoveEnd
@@ -67,7 +65,7 @@ class PostgresEngine:
     def maintenance(self) -> PostgresMaintenance:
         return PostgresMaintenance(self._address, self._listening or self._address)
 
-    def operations(self) -> SqlOperations:
+    def operations(self) -> Operations:
         connection = Connection(self._address, announce=True)
         try:
             schema.require_current(connection)

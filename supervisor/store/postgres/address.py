@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.url import without_password
-from supervisor.system.trust import file_problem, folder_problem
+from supervisor.store.ownership import LockFolder
 
 # What libpq does otherwise is to wait for hours for a server that is gone. Seconds, and milliseconds for the last.
 _DEFAULTS: dict[str, Any] = {
@@ -26,8 +26,8 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-class Address:
-    """Implements `store.owner_files.LockFolder`. `shown` is the URL without its password."""
+class Address(LockFolder):
+    """`shown` is the URL without its password."""
 
     def __init__(self, url: str, defaults: Mapping[str, Any] | None = None) -> None:
         self.url = url
@@ -39,33 +39,7 @@ class Address:
         self.options: dict[str, Any] = {**_DEFAULTS, **(defaults or {}), **given}
         self.shown = without_password(url)
         identity = "\0".join(str(given.get(key, "")) for key in ("host", "hostaddr", "port", "dbname", "options"))
-        self.folder = _state() / f"postgresql-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-
-    def owner_lock(self, supervisor: str) -> Path:
-        return self.folder / f"owner-{supervisor}.lock"
-
-    def open_shared(self, path: Path) -> int:
-        """Open (and make) a lock file in the folder. Returns the descriptor."""
-        self.make_folder()
-        try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            descriptor = os.open(path, flags, 0o600)
-        except OSError as error:
-            raise StoreError(f"cannot open {path}: {error.strerror}") from None
-        problem = file_problem(path, descriptor, set())
-        if problem:
-            os.close(descriptor)
-            raise StoreError(problem)
-        return descriptor
-
-    def make_folder(self) -> None:
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot make the folder {self.folder}: {error.strerror}") from None
-        problem = folder_problem(self.folder, set())
-        if problem:
-            raise StoreError(problem)
+        super().__init__(_state() / f"postgresql-{hashlib.sha256(identity.encode()).hexdigest()[:16]}", parents=True)
 
 
 def _state() -> Path:

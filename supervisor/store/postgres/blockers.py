@@ -18,8 +18,8 @@ from psycopg.sql import quote
 from supervisor.store.postgres.connection import Connection, own_sessions
 from supervisor.store.postgres.driver_errors import translated
 from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.sql.claims import Blocker
 from supervisor.store.sql.connection import Row
-from supervisor.store.values import Blocker
 from supervisor.system.sockets import local_ends
 
 _PATIENCE = 1.0  # seconds that the locks are asked for

@@ -11,24 +11,22 @@ import psycopg
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Blocker, Exchange, JobSelector, WorkerRecord
-from supervisor.store.postgres.arrays import Floats, Integers
 from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection, session_of
 from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault, translated
 from supervisor.store.postgres.marks import Marks, SharedMarks
-from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.claims import SqlClaims
-from supervisor.store.sql.connection import Row, RowRefused
-from supervisor.store.sql.refused_rows import lock_jobs
-from supervisor.store.sql.rows import selected
+from supervisor.store.postgres.statements import QUERIES, Floats, Integers
+from supervisor.store.sql.backlog import JobSelector, selected
+from supervisor.store.sql.claims import Blocker, Claims, Exchange
+from supervisor.store.sql.connection import Row, RowRefused, lock_jobs
+from supervisor.store.sql.registry import WorkerRecord
 from supervisor.store.sql.settling import record_run, settle
 
 _AT_ONCE = 1e-6  # seconds
 _MOST_UNANSWERED = 100
 
 
-class PostgresClaims(SqlClaims):
-    """Implements `store.base.Claims`."""
+class PostgresClaims(Claims):
+    """One function of the server settles and claims; it skips rows that other workers have locked."""
 
     _connection: Connection
 

@@ -19,11 +19,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.string import StrDumperUnknown
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
-from supervisor.store.postgres import arrays
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.driver_errors import is_lost, is_read_only, may_be_a_rows_fault, translated
-from supervisor.store.postgres.inserting import Inserted, Inserter
-from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.postgres.inserting import Inserted, Inserter, resolve_doubt
+from supervisor.store.postgres.statements import QUERIES, register_arrays
 from supervisor.store.sql.connection import Row, RowRefused
 from supervisor.system import released
 
@@ -190,7 +189,7 @@ class Connection:
             if encoding != "UTF8":
                 raise StoreError(f"{where}: the database's encoding is {encoding}; only UTF8 is supported")
             raw.adapters.register_dumper(str, _TextDumper)
-            arrays.register(raw)
+            register_arrays(raw)
             self._set_up(raw)
         except BaseException as error:
             raw.close()
@@ -363,9 +362,7 @@ class Transaction:
 
     def _doubt(self, error: psycopg.Error) -> None:
         """The answer to COMMIT was lost. Returns if it has committed. Raises StoreError otherwise."""
-        from supervisor.store.postgres.doubt import resolve  # rarely needed
-
-        resolve(self._connection, self.inserted, error)
+        resolve_doubt(self._connection, self._connection.address.shown, self.inserted, error)
 
     def _undo(self, error: BaseException) -> None:
         try:

@@ -29,7 +29,7 @@ _HINTS = {
     "53300": f"{NO_CONNECTION}; raise max_connections, or run fewer workers",
     "53100": "its disk is full",
 }
-_INDEX_GONE = "an index of the job tables was dropped; create it again, as migrations/0001_jobs.sql of the program does"
+_INDEX_GONE = "an index of the job tables was dropped; create it again, as schema.sql of the program does"
 _OPTIONS = "a pooler? leave out options= of the URL, and set the search path of the role with ALTER ROLE"
 # For a hint alone: where a connection is refused, the driver tells no SQLSTATE.
 _REFUSALS = {

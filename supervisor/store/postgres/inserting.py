@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from supervisor.domain.errors import Conflict
+from supervisor.domain.errors import Conflict, EnqueueUncertain, StoreError
 from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
+from supervisor.store.postgres.driver_errors import translated
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.connection import RowRefused
-
-if TYPE_CHECKING:
-    from supervisor.store.postgres.connection import Connection
-    from supervisor.store.sql.connection import Transaction
+from supervisor.store.sql.connection import Connection, RowRefused, Transaction
 
 Answer = TypeVar("Answer")
 
@@ -183,3 +180,38 @@ def _chunks(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
             chunk = []
     if chunk:
         yield chunk
+
+
+_PATIENCE = 5.0  # seconds until the server can be asked
+
+
+def resolve_doubt(connection: Connection, where: str, inserted: Inserted | None, error: BaseException) -> None:
+    """Returns if the transaction has committed.
+
+    Raises StoreError if it has not, or if it inserted nothing that must not be inserted twice; EnqueueUncertain if
+    nobody can tell.
+    """
+    failed = translated(error, where)
+    if inserted is None:
+        raise failed from None
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            row = connection.row(connection.queries.transaction_status, inserted._asdict())
+        except StoreError:
+            time.sleep(0.1)
+            continue
+        status = row[0] if row else None
+        if row and status == "committed":
+            if row[1]:
+                return
+            break
+        if status == "aborted":
+            raise failed from None
+        if status is None:
+            break
+        time.sleep(0.05)  # in progress: its session has not noticed yet
+    raise EnqueueUncertain(
+        f"{where}: the connection was lost during the commit, so it is unknown whether the jobs "
+        "were stored; look before you enqueue them again, or use a unique_key"
+    ) from None

@@ -22,9 +22,8 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.priority import at_least
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.sql.backlog import LOWEST, JobSelector
 from supervisor.store.sql.connection import Row
-from supervisor.store.sql.rows import LOWEST
-from supervisor.store.values import JobSelector
 
 LONG = 3000  # entries of the index walked, beyond which a look is long: about two milliseconds
 _BESIDE = 32  # more for each job wanted: eight workers that claim as many at a time walk over 20 of each other's

@@ -8,17 +8,15 @@ from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any
 
-from supervisor.store.migrate import shipped
 from supervisor.store.moving import Unfit
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.ownership import Leases
+from supervisor.store.postgres.ownership import PostgresRegistry
 from supervisor.store.postgres.statements import for_driver
 from supervisor.store.queries import Queries, load
 from supervisor.store.sql.connection import Row
 from supervisor.store.sql.move import SqlMoveEnd, Undo, literal
-from supervisor.store.sql.registry import SqlRegistry
 from supervisor.store.values import TABLES
 
 SQL: Queries = load("supervisor.store.postgres", "move.sql")
@@ -60,7 +58,7 @@ class PostgresMoveEnd(SqlMoveEnd):
     def __init__(self, connection: Connection) -> None:
         self._own = connection
         self._other = other = Connection(connection.address)
-        super().__init__(connection, connection.address.shown, SqlRegistry(other, Leases(other)))
+        super().__init__(connection, connection.address.shown, PostgresRegistry(other))
         self._types: Callable[[str], dict[str, str]] = cache(self._described)
 
     def columns(self, table: str) -> list[str]:
@@ -128,7 +126,7 @@ class _Planned(PostgresMoveEnd):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         with suppress(Undo), connection.write() as raw:
-            schema.bring_up_to_date(raw, shipped("supervisor.store.postgres"))
+            schema.bring_up_to_date(raw, connection.address.shown)
             known = {table: dict(self._run(raw, SQL.columns, {"table": table}).fetchall()) for table in TABLES}
             raise Undo
         self._types = known.__getitem__

@@ -1,5 +1,5 @@
--- Every statement of the PostgreSQL engine, by name. Parameters are named; :now is Unix seconds. Lists are JSON texts.
--- Names and results are those of the SQLite engine, since the concerns in store/sql use both.
+-- The statements of the PostgreSQL engine that are not those of sql/queries.sql, by name. Parameters are named; :now is
+-- Unix seconds. Lists are JSON texts. Names and results are those of the SQLite engine, since the concerns use both.
 
 
 -- Enqueueing ---------------------------------------------------------------------------------------
@@ -137,19 +137,13 @@ SELECT id, status, progress, progress_text,
        attempts, claim_token
 FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));
 
--- name: job_meta
-SELECT meta FROM jobs WHERE id = :id;
-
--- name: job_status
-SELECT status FROM jobs WHERE id = :id;
-
 
 -- Claiming and settling ----------------------------------------------------------------------------
 
 -- name: settle_and_claim
 -- Behind a pooler the time-out is that of this statement: the session has none of ours.
 SELECT id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at, lost, requires, priority
-FROM supervisor_settle_and_claim_v3(
+FROM supervisor_settle_and_claim_v1(
   CASE WHEN :lock_timeout::text IS NULL OR set_config('lock_timeout', :lock_timeout::text, true) <> '' THEN :owner END,
   :registered::text, :keep, :now, :expires_at, :ids::bigint[], :tokens::bigint[], :results::text[],
   :progresses::double precision[], :starts::double precision[], :wanted::text[], :capabilities, :want::integer,
@@ -190,7 +184,7 @@ SELECT pg_advisory_xact_lock(hashtextextended(:owner, 7308604897285366887));
 -- with its first row; with positions, the first from there. Then a row without a type: the server's time, and the
 -- entries walked.
 SELECT type, requires, priority, first_at, first_id
-FROM supervisor_groups_v2(:wanted::text[], :capabilities, :in_types::text[], :in_requires::text[],
+FROM supervisor_groups_v1(:wanted::text[], :capabilities, :in_types::text[], :in_requires::text[],
                           :in_priorities::integer[], :from_times::double precision[], :from_ids::bigint[])
 WHERE type IS NULL OR priority >= :least::bigint;
 
@@ -198,7 +192,7 @@ WHERE type IS NULL OR priority >= :least::bigint;
 -- Each (type, requires, priority) that has pending rows for these types and capabilities, from the least priority on,
 -- with the time of its first row.
 SELECT type, requires, priority, first_at
-FROM supervisor_groups_v2(ARRAY(SELECT value FROM json_array_elements_text(:types::json)), :capabilities,
+FROM supervisor_groups_v1(ARRAY(SELECT value FROM json_array_elements_text(:types::json)), :capabilities,
                           NULL, NULL, NULL, NULL, NULL)
 WHERE priority >= :least::bigint;
 
@@ -417,23 +411,6 @@ DELETE FROM job_supervisors
 WHERE id = :id AND (:own OR lease_until <= extract(epoch FROM clock_timestamp()) OR lease_until >= 1e11)
 RETURNING host, pid;
 
--- name: gone
--- The hosts that supervisors have left.
-SELECT key, value FROM job_meta WHERE key LIKE 'gone:%';
-
--- name: register_worker
-INSERT INTO job_workers (incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started)
-VALUES (:incarnation, :supervisor, :pool, :name, :pid, :slot, :policy, :started_at, :pid_started::bigint)
-ON CONFLICT (incarnation) DO NOTHING;
-
--- name: workers_of
-SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
-FROM job_workers WHERE supervisor = :supervisor;
-
--- name: worker
-SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
-FROM job_workers WHERE incarnation = :incarnation;
-
 -- name: end_sessions
 -- Of a process that has died: a claim of it may still be on its way, or wait for a row. Sessions of another user are
 -- ended if this one may do that.
@@ -441,52 +418,8 @@ SELECT pg_terminate_backend(a.pid, 1000) FROM pg_stat_activity a JOIN pg_roles r
 WHERE a.application_name = :session AND a.datname = current_database() AND a.pid <> pg_backend_pid()
   AND (pg_has_role(a.usesysid, 'USAGE') OR (NOT r.rolsuper AND pg_has_role('pg_signal_backend', 'USAGE')));
 
--- name: forget_worker
-DELETE FROM job_workers WHERE incarnation = :incarnation;
-
-
--- Schedules ----------------------------------------------------------------------------------------
-
--- name: plan
--- A schedule with a new timing starts again, and one whose next time is none; otherwise its next time stays.
-INSERT INTO job_schedules (name, timing, next_at, type, payload) VALUES (:name, :timing, :next_at, :type, :payload)
-ON CONFLICT (name) DO UPDATE SET
-  next_at = CASE WHEN job_schedules.timing = excluded.timing AND job_schedules.next_at > 0 AND job_schedules.next_at < 1e11
-                 THEN job_schedules.next_at ELSE excluded.next_at END,
-  timing = excluded.timing, type = excluded.type, payload = excluded.payload;
-
--- name: schedule
-SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules WHERE name = :name;
-
--- name: schedules
-SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules ORDER BY name;
-
--- name: note_fired
-UPDATE job_schedules SET last_at = :last_at, last_job = :last_job WHERE name = :name;
-
--- name: move_on
--- Unless it is paused, or has been advanced already: of several supervisors one fires each time.
-UPDATE job_schedules SET next_at = :next_at
-WHERE name = :name AND timing = :timing AND next_at = :planned AND paused_at IS NULL;
-
--- name: pause_schedule
-UPDATE job_schedules SET paused_at = coalesce(paused_at, :now) WHERE name = :name;
-
--- name: resume_schedule
-UPDATE job_schedules SET paused_at = NULL WHERE name = :name;
-
 
 -- Alerts -------------------------------------------------------------------------------------------
-
--- name: insert_meta
-INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING;
-
--- name: advance_alert
--- Unless another supervisor has been faster; then the jobs must not be inserted either.
-UPDATE job_meta SET value = :after WHERE key = :key AND value = :before;
-
--- name: latest_error
-SELECT max(id) FROM job_errors;
 
 -- name: failed_jobs
 -- The jobs of each type that failed in a range of failed attempts and have this status now, without those that alerts
@@ -709,10 +642,6 @@ LIMIT 20;
 -- name: running_by_type
 SELECT type, count(*) FROM jobs WHERE status = 'running' GROUP BY type;
 
--- name: refuse_unreadable
--- Never run: every text of this engine is valid UTF-8.
-SELECT id FROM jobs WHERE false;
-
 -- name: controls
 SELECT kind, name, value FROM job_controls
 UNION ALL
@@ -723,23 +652,6 @@ FROM job_meta WHERE substr(key, 1, 5) = 'host:';
 
 
 -- History ------------------------------------------------------------------------------------------
-
--- name: counted
--- The part of a supervisor's counters that is in the history.
-SELECT counted FROM job_supervisors WHERE id = :id;
-
--- name: count_on
--- Unless it has been changed; then the minutes must not be written either.
-UPDATE job_supervisors SET counted = :after WHERE id = :id AND counted = :before;
-
--- name: add_minute
--- Counts are those of one supervisor and add up; queue sizes are the same for all of them.
-INSERT INTO job_history AS h (minute, type, done, failed, waiting, running, run_seconds, wait_seconds)
-VALUES (:at, :type, :done, :failed, :waiting, :running, :run_seconds, :wait_seconds)
-ON CONFLICT (minute, type) DO UPDATE SET
-  done = h.done + excluded.done, failed = h.failed + excluded.failed, waiting = excluded.waiting,
-  running = excluded.running, run_seconds = h.run_seconds + excluded.run_seconds,
-  wait_seconds = h.wait_seconds + excluded.wait_seconds;
 
 -- name: history
 SELECT minute, type, done, failed, waiting, running, run_seconds, wait_seconds
@@ -782,12 +694,6 @@ ON CONFLICT (minute, type) DO UPDATE SET
 
 -- name: forget_minutes
 DELETE FROM job_history WHERE minute > :hour::double precision AND minute < :hour::double precision + 3600;
-
--- name: has_history_before
-SELECT 1 FROM job_history WHERE minute < :before LIMIT 1;
-
--- name: forget_history
-DELETE FROM job_history WHERE minute < :before;
 
 
 -- Operating ----------------------------------------------------------------------------------------
@@ -837,11 +743,6 @@ ORDER BY CASE :by::text WHEN 'type' THEN type WHEN 'status' THEN status END,
          CASE :by::text WHEN 'priority' THEN priority WHEN 'attempts' THEN attempts WHEN 'due' THEN scheduled_at
                         WHEN 'changed' THEN coalesce(completed_at, started_at, created_at) END, id;
 
--- name: stretch
--- The lowest of the next :rows ids, going down, and the lowest of all.
-SELECT (SELECT min(id) FROM (SELECT id FROM jobs WHERE id <= :latest ORDER BY id DESC LIMIT :rows) AS next),
-       (SELECT min(id) FROM jobs);
-
 -- name: unsuccessful_types
 -- Types of failed or of quarantined jobs, by one seek per type.
 WITH RECURSIVE types (type) AS (
@@ -888,10 +789,6 @@ WHERE e.created_at >= :since ORDER BY e.created_at DESC LIMIT :rows;
 SELECT job_id, attempt, kind, left(message, 65536), left(traceback, 131072), exit_code, signal, stderr, peak_memory,
        worker, duration, created_at
 FROM job_errors WHERE job_id = :id ORDER BY id;
-
--- name: job_runs
-SELECT job_id, token, attempt, outcome, worker, started_at, duration, cpu_time, peak_memory, log
-FROM job_runs WHERE job_id = :id ORDER BY token;
 
 -- name: latest_runs
 SELECT r.number, r.job_id, r.token, r.attempt, r.outcome, r.worker, r.started_at, r.duration, r.cpu_time,
@@ -956,23 +853,6 @@ WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::j
   AND status NOT IN ('pending', 'running')
 RETURNING id;
 
--- name: prune
--- Finished jobs past their retention, in a bounded range of ids, so that no index is needed.
-DELETE FROM jobs
-WHERE id > :after AND id <= :until
-  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
-    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
-
--- name: prunable
--- The same jobs by id, in case another table refers to one of them.
-SELECT id FROM jobs
-WHERE id > :after AND id <= :until
-  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
-    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
-
--- name: prune_until
-SELECT max(id) FROM (SELECT id FROM jobs WHERE id > :after ORDER BY id LIMIT :limit) AS next;
-
 -- name: prune_errors
 -- Rows of a job that is gone go with it, always: this engine has no way to leave them.
 DELETE FROM job_errors WHERE false AND created_at < :before;
@@ -1004,17 +884,6 @@ ON CONFLICT (job_id) DO UPDATE SET used = job_second_chances.used + 1;
 -- name: forget_second_chances
 -- Jobs that are retried by hand start again.
 DELETE FROM job_second_chances WHERE job_id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));
-
--- name: set_control
-INSERT INTO job_controls (kind, name, value, updated_at) VALUES (:kind, :name, :value, :now)
-ON CONFLICT (kind, name) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at;
-
--- name: clear_control
-DELETE FROM job_controls WHERE kind = :kind AND name = :name;
-
--- name: bump_reload
-INSERT INTO job_controls (kind, name, value, updated_at) VALUES ('reload', '', 1, :now)
-ON CONFLICT (kind, name) DO UPDATE SET value = job_controls.value + 1, updated_at = excluded.updated_at;
 
 -- name: count_open
 -- Jobs that are unfinished or failed, by the indexes that hold no others.
@@ -1050,23 +919,11 @@ SELECT count(*) FROM (
 -- Foreign keys cannot be switched off here.
 SELECT 0;
 
--- name: count_overdue
--- Finished jobs past their retention: reads every row, for the doctor alone.
-SELECT count(*) FROM (
-  SELECT 1 FROM jobs
-  WHERE (status IN ('done', 'cancelled') AND completed_at < :done_before)
-     OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before)
-  LIMIT :limit) AS found;
-
 -- name: count_future
 -- Jobs that ended, or began, after now: the clock has been set back since.
 SELECT count(*) FROM (
   SELECT 1 FROM jobs WHERE greatest(coalesce(completed_at, 0), coalesce(started_at, 0)) > :future
   LIMIT :limit) AS found;
-
--- name: failures_by_type
-SELECT j.type, count(*) FROM job_errors e JOIN jobs j ON j.id = e.job_id
-WHERE e.created_at >= :since GROUP BY j.type ORDER BY 2 DESC;
 
 -- name: slowest_types
 -- Mean seconds per job of each type among the latest done ones: of those before the last one that runs, since above it
@@ -1145,16 +1002,3 @@ FROM unnest(current_schemas(false)) WITH ORDINALITY AS t (name, place);
 -- name: migrating
 -- One program at a time, until its transaction ends.
 SELECT pg_advisory_xact_lock(7308604897285366885);
-
--- name: meta
-SELECT value FROM job_meta WHERE key = :key;
-
--- name: delete_meta
-DELETE FROM job_meta WHERE key = :key;
-
--- name: set_meta
-INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
-
--- name: flags
--- Who may use the tables: see refuse_if_unusable.
-SELECT key, value FROM job_meta WHERE key IN ('oldest_writer', 'closed_for', 'moved_to', 'arriving', 'moved_from');

@@ -1,39 +1,29 @@
-"""The schema's version: creating it, bringing it up to date, refusing tables that are not ours."""
+"""The database as a whole: its schema, created, brought up to date, or refused if it is not ours.
+
+Copies of it are made with PostgreSQL's own tools.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.migrate import Migration, flags_of, refuse_if_unusable, shipped
+from supervisor.store.migrate import Known, Migration, Rows, flags_of, known, shipped
+from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.values import AdoptOptions, AdoptReport, RestoreReport
 
+_PACKAGE = "supervisor.store.postgres"
 _PATH = "put the schema of the job tables of {} first, with SET search_path or ALTER ROLE ... SET search_path"
-_ALL_CONTRACT = 3  # up to this version: the first that was released
 
 
 def newest_version() -> int:
     """The schema that this program creates."""
-    return shipped("supervisor.store.postgres")[-1].version
-
-
-def version(connection: Connection) -> int:
-    """The schema's version, 0 without our tables. Raises StoreError for tables that are not ours."""
-    return _version({row[0] for row in connection.rows(QUERIES.tables)}, lambda: connection.row(*_SCHEMA_VERSION))
-
-
-_SCHEMA_VERSION = (QUERIES.meta, {"key": "schema_version"})
-
-
-def _version(tables: set[str], look: Any) -> int:
-    if "job_meta" in tables:
-        row = look()
-        return int(row[0]) if row else 0
-    if "jobs" in tables:
-        raise StoreError("the database has a `jobs` table of another program; give job-supervisor a schema of its own")
-    return 0
+    return shipped(_PACKAGE)[-1].version
 
 
 def migrate(connection: Connection, available: Sequence[Migration] | None = None) -> list[int]:
@@ -42,53 +32,76 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     Two programs may do so at the same time: one migrates, the other finds it done. Raises StoreError for a `jobs`
     table that is not ours, and for a newer schema that declares this program too old for it.
     """
-    plan = list(shipped("supervisor.store.postgres") if available is None else available)
-    current = version(connection)
-    if current >= plan[-1].version:
-        _refuse_if_unusable(connection, current)
+    plan = shipped(_PACKAGE) if available is None else available
+    if _current(connection, plan) is None:
         return []
-    if not current:
-        _require_schema(connection)
     with connection.write() as raw:
         raw.execute(QUERIES.migrating)
         raw.execute(QUERIES.take_time)
-        return bring_up_to_date(raw, plan)
+        return bring_up_to_date(raw, connection.address.shown, plan)
 
 
 def script(connection: Connection, available: Sequence[Migration] | None = None) -> str:
     """What `migrate` would do, as SQL for whoever may do it; empty if there is nothing to do. Raises what that does."""
-    plan = list(shipped("supervisor.store.postgres") if available is None else available)
-    current = version(connection)
-    if current >= plan[-1].version:
-        _refuse_if_unusable(connection, current)
+    plan = shipped(_PACKAGE) if available is None else available
+    current = _current(connection, plan)
+    if current is None:
         return ""
-    if not current:
-        _require_schema(connection)
     [(begin,)] = connection.rows(QUERIES.migrating_here)
-    flags = [QUERIES.set_meta % {"key": f"'{key}'", "value": f"'{value}'"} for key, value in _flags(plan).items()]
+    flags = [QUERIES.set_meta % {"key": f"'{key}'", "value": f"'{value}'"} for key, value in flags_of(plan).items()]
     files = [f"-- {one.name}\n{one.sql.strip()}" for one in plan if one.version > current]
     title = f"-- job-supervisor: the schema {current} becomes {plan[-1].version}"
     head = f"{title}\n{begin}\n{QUERIES.migrating};\n{QUERIES.take_time};"
     return "\n\n".join((head, *files, ";\n".join([*flags, "COMMIT"]))) + ";\n"
 
 
-def _flags(plan: Sequence[Migration]) -> dict[str, str]:
-    return flags_of(plan, _ALL_CONTRACT)
+def _current(connection: Connection, plan: Sequence[Migration]) -> int | None:
+    """The version to migrate from; None if there is nothing to do."""
+    found = _look(connection.rows, connection.address.shown, plan)
+    if found.version >= found.ours:
+        found.require_usable()
+        return None
+    if not found.version:
+        _require_schema(connection)
+    return found.version
 
 
-def bring_up_to_date(raw: Any, plan: Sequence[Migration]) -> list[int]:
+def bring_up_to_date(raw: Any, where: str, plan: Sequence[Migration] | None = None) -> list[int]:
     """Inside the caller's transaction. Returns the versions applied."""
-    tables = _tables(raw)  # again, now that nobody else can migrate
-    current = _version(tables, lambda: raw.execute(*_SCHEMA_VERSION).fetchone())
-    applied = []
-    for migration in plan:
-        if migration.version > current:
-            raw.execute(migration.sql.encode())  # several statements, without parameters
-            applied.append(migration.version)
-    if applied:
-        for key, value in _flags(plan).items():
-            raw.execute(QUERIES.set_meta, {"key": key, "value": value})
-    return applied
+    plan = shipped(_PACKAGE) if plan is None else plan
+    current = _look(_fetching(raw), where, plan).version  # again, now that nobody else can migrate
+    applied = [one for one in plan if one.version > current]
+    for one in applied:
+        raw.execute(one.sql.encode())  # several statements, without parameters
+    for key, value in flags_of(plan).items() if applied else ():
+        raw.execute(QUERIES.set_meta, {"key": key, "value": value})
+    return [one.version for one in applied]
+
+
+# Looking at the version
+
+
+def _look(rows: Rows, where: str, plan: Sequence[Migration] | None = None) -> Known:
+    """Raises StoreError for tables that are not ours."""
+    plan = shipped(_PACKAGE) if plan is None else plan
+    return known(rows, QUERIES, where, plan, "give job-supervisor a schema of its own")
+
+
+def _fetching(raw: Any) -> Rows:
+    return lambda sql: list(raw.execute(sql).fetchall())
+
+
+def version(connection: Connection) -> int:
+    """The schema's version, 0 without our tables. Raises StoreError for tables that are not ours."""
+    return _look(connection.rows, connection.address.shown).version
+
+
+def require_version(connection: Connection) -> Known:
+    """Raises StoreError for a database that is not ours, or older."""
+    found = _look(connection.rows, connection.address.shown)
+    if not found.version:
+        _require_schema(connection)
+    return found.require_version()
 
 
 def require_current(connection: Connection) -> None:
@@ -96,18 +109,7 @@ def require_current(connection: Connection) -> None:
 
     It is left untouched.
     """
-    _refuse_if_unusable(connection, require_version(connection))
-
-
-def require_version(connection: Connection) -> int:
-    """The schema's version. Raises StoreError for a database that is not ours, or older."""
-    current, newest = version(connection), newest_version()
-    if current < newest:
-        if not current:
-            _require_schema(connection)
-        problem = f"has schema {current}, older than {newest}" if current else "has no job tables yet"
-        raise StoreError(f"{connection.address.shown}: the database {problem}; `supervisor migrate` fixes that")
-    return current
+    require_version(connection).require_usable()
 
 
 def _require_schema(connection: Connection) -> None:
@@ -120,35 +122,74 @@ def _require_schema(connection: Connection) -> None:
         )
 
 
-def _refuse_if_unusable(connection: Connection, current: int) -> None:
-    flags: dict[str, str] = dict(connection.rows(QUERIES.flags))
-    refuse_if_unusable(flags, current, newest_version(), connection.address.shown)
-
-
 def prepare(raw: Any, where: str, *, create: bool, migrate: Any) -> bool:
     """For a caller's connection, which may be in a transaction. Returns whether the tables exist even if that
     transaction is rolled back.
     """
-    tables = _tables(raw)
-    if tables == {"jobs"}:
+    rows = _fetching(raw)
+    if {row[0] for row in rows(QUERIES.tables)} == {"jobs"}:
         raise StoreError(
             f"this connection's search_path leads to a `jobs` table of another program; {_PATH.format(where)}"
         )
-    current = _version(tables, lambda: raw.execute(*_SCHEMA_VERSION).fetchone())
-    if current >= newest_version():
-        refuse_if_unusable(dict(raw.execute(QUERIES.flags).fetchall()), current, newest_version(), where)
+    found = _look(rows, where)
+    if found.version >= found.ours:
+        found.require_usable()
         return True
-    if current or not create:
-        problem = f"have schema {current}, older than {newest_version()}" if current else "are missing"
-        hint = "" if current else ", or put their schema into this connection's search_path"
-        raise StoreError(
-            f"{where}: the job tables {problem}; call Queue.create_tables(), or run `supervisor migrate`{hint}"
-        )
+    if found.version or not create:
+        hint = "" if found.version else ", or put their schema into this connection's search_path"
+        raise found.too_late(f"; call Queue.create_tables(), or run `supervisor migrate`{hint}")
     migrate()
-    if not _tables(raw):
+    if not rows(QUERIES.tables):
         raise StoreError(f"this connection's search_path does not lead to the job tables; {_PATH.format(where)}")
     return True
 
 
-def _tables(raw: Any) -> set[str]:
-    return {row[0] for row in raw.execute(QUERIES.tables).fetchall()}
+class PostgresDatabase:
+    """Implements `store.base.Database`."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    @property
+    def file(self) -> Path | None:
+        return None
+
+    @property
+    def folder(self) -> Path:
+        self._address.make_folder()
+        return self._address.folder
+
+    def exists(self) -> bool:
+        """With or without our tables. Raises StoreError if the server cannot be reached, or has no such database."""
+        with closing(Connection(self._address)) as connection:
+            connection.check()
+            return True
+
+    def check_integrity(self, seconds: float) -> bool:
+        return True  # the server's business: data checksums, amcheck
+
+    def epoch(self) -> str:
+        with closing(Connection(self._address)) as connection:
+            row = connection.row(QUERIES.meta, {"key": "epoch"})
+            return str(row[0]) if row else ""
+
+    def migrate(self) -> list[int]:
+        with closing(Connection(self._address)) as connection:
+            connection.check_writable()  # even if there is nothing to do
+            return migrate(connection)
+
+    def script(self) -> str:
+        with closing(Connection(self._address)) as connection:
+            return script(connection)
+
+    def pin(self) -> None:
+        """Nobody can exchange a server's database unnoticed."""
+
+    def adopt(self, options: AdoptOptions, *, rehearse: bool = False) -> AdoptReport:
+        raise StoreError("tables on PostgreSQL cannot be adopted yet; give job-supervisor a schema of its own")
+
+    def back_up(self, target: Path) -> None:
+        raise StoreError("a database on PostgreSQL is copied with pg_dump, or with your server's backups")
+
+    def restore(self, copy: Path) -> RestoreReport:
+        raise StoreError("a database on PostgreSQL is restored with pg_restore, or with your server's backups")

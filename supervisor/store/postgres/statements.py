@@ -1,10 +1,17 @@
-"""The statements of this engine, with the driver's placeholders in place of ours."""
+"""The statements of this engine, and arrays, as the driver takes them."""
 
 from __future__ import annotations
 
 import re
+import struct
+from itertools import chain, repeat
+from typing import Any
 
-from supervisor.store.queries import Queries, load
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+from supervisor.store.queries import Queries, of_engine
 
 _NAMED = re.compile(r"(?<!:):([a-z_]+)")
 _NUMBERED = re.compile(r"\?(\d)")
@@ -19,4 +26,39 @@ def for_driver(sql: str) -> str:
     return sql if named == sql.replace("%", "%%") else named
 
 
-QUERIES = Queries({name: for_driver(sql) for name, sql in load("supervisor.store.postgres").statements.items()})
+QUERIES = Queries({name: for_driver(sql) for name, sql in of_engine("supervisor.store.postgres").statements.items()})
+
+
+class Integers(tuple[int, ...]):
+    """A bigint[] of one dimension, without NULLs."""
+
+
+class Floats(tuple[float, ...]):
+    """A double precision[] of one dimension, without NULLs."""
+
+
+class _Dumper(Dumper):
+    format = Format.BINARY
+    element: int  # the type's oid
+    code: str  # as in `struct`
+
+    def dump(self, obj: tuple[Any, ...]) -> Buffer | None:
+        count = len(obj)
+        # Dimensions, whether there are NULLs, the type, the length, the first index; then each value after its length.
+        layout = f"!iiIii{f'i{self.code}' * count}"
+        return struct.pack(layout, 1, 0, self.element, count, 1, *chain.from_iterable(zip(repeat(8), obj)))
+
+
+class _IntegersDumper(_Dumper):
+    oid, element, code = 1016, 20, "q"
+
+
+class _FloatsDumper(_Dumper):
+    oid, element, code = 1022, 701, "d"
+
+
+def register_arrays(context: AdaptContext) -> None:
+    """Teach a connection both."""
+    assert context.adapters is not None
+    context.adapters.register_dumper(Integers, _IntegersDumper)
+    context.adapters.register_dumper(Floats, _FloatsDumper)

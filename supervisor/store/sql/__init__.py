@@ -1,1 +1,1 @@
-"""The concerns of an opened store, for every engine that speaks SQL: a connection, and statements by name."""
+"""The concerns of an opened store, a class each, for every engine: on its connection, with its statements by name."""

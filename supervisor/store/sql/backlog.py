@@ -4,69 +4,71 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
 
-from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.domain.history import QueueSizes
-from supervisor.domain.job import Status, shown
+from supervisor.domain.job import shown
 from supervisor.domain.priority import at_least
-from supervisor.domain.settlement import Failure, Settlement
 from supervisor.domain.spool import SpooledFile
-from supervisor.store.base import Depth, JobSelector
-from supervisor.store.sql.connection import Connection, Row, Transaction
-from supervisor.store.sql.refused_rows import lock_jobs, one_by_one
-from supervisor.store.sql.rows import selected
-from supervisor.store.sql.settling import record
+from supervisor.store.sql.connection import Concern, Connection, Row, Transaction, lock_jobs, one_by_one
 
-_UNREADABLE = "what it requires is not valid UTF-8"
+
+class JobSelector(NamedTuple):
+    """Which jobs a pool takes: its types, capabilities as one space-separated text, lowest priority (None: all)."""
+
+    types: tuple[str, ...]
+    capabilities: str = ""
+    min_priority: int | None = None
+
+    def narrowed(self, types: tuple[str, ...]) -> JobSelector:
+        """With these types in place of its own. Cheap if they are the same."""
+        return self if types is self.types else self._replace(types=types)
+
+
+class Depth(NamedTuple):
+    """A backlog: due jobs (counted up to a limit), when the first of them became due, when the next will be due."""
+
+    due: int = 0
+    oldest: float | None = None
+    next_due: float | None = None
+
+
+LOWEST = -(2**63)  # not -100: a row written past the table's CHECK is a job, too
+
+
+@lru_cache(maxsize=64)
+def selected(wanted: JobSelector) -> dict[str, str | int]:
+    """The parameters of a query about these jobs; not to be changed."""
+    types, least = json.dumps(wanted.types), at_least(LOWEST, wanted.min_priority)
+    return {"types": types, "capabilities": wanted.capabilities, "least": least}
+
+
 _BOUND = 500  # rows changed by one statement
 _MOST = 10_000  # due jobs of a type counted for the history
 
 
-class SqlBacklog:
-    """Implements `store.base.Backlog`.
-
-    `unreadable` are requirements that a query has met and that are not text: `depth` fails their jobs, which would
-    wait forever.
-    """
-
-    def __init__(self, connection: Connection, unreadable: set[bytes] | None = None) -> None:
-        self._connection = connection
-        self._queries = connection.queries
-        self._unreadable = unreadable
+class Backlog(Concern):
+    """What waits to be run, for which pools, and which files are kept for it."""
 
     def any_due(self, wanted: JobSelector, now: float) -> bool:
-        """Looks for jobs of the default priority, or the lowest that is wanted, without requirements. A fifth of what
+        """A cheap check that finds most due jobs: False does not mean that there are none.
+
+        Looks for jobs of the default priority, or the lowest that is wanted, without requirements. A fifth of what
         `depth` costs.
         """
         priority, first = at_least(0, wanted.min_priority), self._queries.claim_first
         return any(self._connection.row(first, (type_, priority, now)) is not None for type_ in wanted.types[:2])
 
     def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth:
-        """Costs a seek for each group."""
+        """Due jobs that are wanted, counted up to `limit`. Costs a seek for each group."""
         total = Depth()
         for group in self._connection.rows(self._queries.groups, selected(wanted)):
             total = _with_group(self._connection, total, group, now, limit)
-        if self._unreadable:
-            self._refuse(self._unreadable, wanted, now)
         return total
 
-    def _refuse(self, unreadable: set[bytes], wanted: JobSelector, now: float) -> None:
-        types = json.dumps(wanted.types)
-        try:
-            with self._connection.write() as raw:
-                for requires in unreadable:
-                    about = {"types": types, "requires": requires, "error": _UNREADABLE, "now": now, "limit": _BOUND}
-                    for (job_id,) in raw.execute(self._queries.refuse_unreadable, about).fetchall():
-                        failure = Failure("requires", _UNREADABLE)
-                        record(self._queries, raw, Settlement(job_id, 0, Status.FAILED), failure, None, now)
-        except StoreUnavailable:
-            raise
-        except StoreError:
-            return  # a constraint of the application's refuses it: these jobs keep waiting, and nothing else does
-        finally:
-            unreadable.clear()
-
     def by_type(self, now: float, limit: int) -> dict[str, Depth]:
+        """The same for every type that has unfinished jobs, whatever they require."""
         found: dict[str, Depth] = {}
         if _crowded(self._connection):
             for name, due, oldest, next_due in self._connection.rows(self._queries.whole_backlog, {"now": now}):
@@ -78,28 +80,33 @@ class SqlBacklog:
         return found
 
     def queue_sizes(self, now: float) -> list[QueueSizes]:
+        """The due and the running jobs of each type that has any."""
         waiting = {type_: depth.due for type_, depth in self.by_type(now, _MOST).items() if depth.due}
         running = {shown(type_): count for type_, count in self._connection.rows(self._queries.running_by_type)}
         types = sorted({*waiting, *running})
         return [QueueSizes(type_, waiting.get(type_, 0), running.get(type_, 0)) for type_ in types]
 
     def unfinished(self, wanted: JobSelector, now: float, within: float) -> bool:
+        """Whether any job is due, or delayed for another attempt within so many seconds."""
         if self.depth(wanted, now, 1).due:
             return True
         which = {**selected(wanted), "latest": now + within}
         return self._connection.row(self._queries.awaiting_retry, which) is not None
 
     def progress_of(self, types: Iterable[str], since: float) -> tuple[int, int]:
+        """(jobs pending, jobs failed or quarantined since then) of these types."""
         listed = {"types": json.dumps(list(types)), "since": since}
         pending = self._connection.row(self._queries.count_pending, listed)
         failed = self._connection.row(self._queries.unsuccessful_since, listed)
         return (pending[0] if pending else 0, failed[0] if failed else 0)
 
     def unhandled(self, types: Iterable[str]) -> list[str]:
+        """Types of pending jobs other than these; a bounded number of them."""
         rows = self._connection.rows(self._queries.unhandled, {"types": json.dumps(list(types))})
         return [shown(row[0]) for row in rows]
 
     def due_groups(self, now: float) -> list[tuple[str, str, int]]:
+        """(type, requires, priority) of due jobs, without duplicates; empty if there are too many to check."""
         if _crowded(self._connection):
             return []
         return [
@@ -109,6 +116,10 @@ class SqlBacklog:
         ]
 
     def bring_forward(self, now: float, written_after: float) -> int:
+        """Pending jobs whose rows were written after that time (Unix seconds), which is to come: the delay of one that
+        has been run counts from `now`, and one that was due when it was inserted is due. Those inserted for a later
+        time keep it. Returns how many were changed, a bounded number.
+        """
         which = {"now": now, "written_after": written_after, "limit": _MOST}
         ids = [job_id for (job_id,) in self._connection.rows(self._queries.written_later, which)]
 
@@ -125,6 +136,9 @@ class SqlBacklog:
         return changed
 
     def spooled(self, files: Iterable[SpooledFile]) -> dict[str, float | None]:
+        """Those of these files that a job's payload names, by the name of the body, with the Unix time at which the job
+        succeeded; None if it has not.
+        """
         rows = self._connection.rows(self._queries.spooled, {"files": json.dumps(list(files))})
         return {body: at if isinstance(at, float) else None for body, at in rows}
 

@@ -1,31 +1,83 @@
-"""What every engine's claims share: registering, and one row per transaction after one of them was refused."""
+"""Claims: made and settled by workers, renewed and taken back by maintainers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
-from supervisor.domain.errors import StoreError
+from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Blocker, Exchange, JobSelector, WorkerRecord
-from supervisor.store.sql.connection import Opened, Row, RowRefused
-from supervisor.store.sql.refused_rows import IGNORED, quarantine
-from supervisor.store.sql.rows import held_by
-from supervisor.store.sql.settling import Refused, Singly
+from supervisor.store.sql.backlog import JobSelector
+from supervisor.store.sql.connection import (
+    IGNORED,
+    Concern,
+    Connection,
+    Row,
+    RowRefused,
+    Transaction,
+    one_by_one,
+    quarantine,
+)
+from supervisor.store.sql.registry import WorkerRecord
+from supervisor.store.sql.settling import Refused, Singly, settle
+
+
+class Exchange(NamedTuple):
+    """What one exchange did: the new claims, and the settlements refused because their claim was lost.
+
+    `refused` are (job, why) of rows that the database would not have changed: they are quarantined. A worker that is
+    not `registered` any more is given no claims. `doubtful`: the session is not that of the exchange
+    before, or a claim was lost: the server may have undone what it had committed last.
+    """
+
+    claims: list[Claim]
+    lost: list[int]
+    refused: Sequence[tuple[int, str]] = ()
+    registered: bool = True
+    doubtful: bool = False
+
+
+class Expired(NamedTuple):
+    """A claim whose lock has expired, exactly as it was read. Times are Unix seconds, 0 if missing."""
+
+    job_id: int
+    token: int
+    owner: str
+    expires_at: float
+    claimed_at: float = 0.0
+
+
+class Blocker(NamedTuple):
+    """A session of a server that holds a lock for which a worker waits: `who` is for people; `here`: it is one of the
+    process that asks, or of one that this has started.
+    """
+
+    who: str
+    here: bool
+
+
+SettleExpired = Callable[[Claim, str], Settlement]
+"""Decides what becomes of an expired claim of an owner, inside the transaction that reclaims it."""
+
+
+def held_by(connection: Connection, owner: str) -> list[Claim]:
+    """A worker's claims, in the order in which it runs them."""
+    return [Claim._make(row) for row in connection.rows(connection.queries.held_by, {"owner": owner})]
+
 
 _ROUNDS = 20  # attempts to claim, while only refused rows are found
 _MOST_STUCK = 1000
 _STUCK_FOR = 60.0  # seconds: the constraint may have been dropped in the meantime
 
 
-class SqlClaims:
-    """Implements `store.base.Claims`, but for `settle_and_claim` and `show_progress`."""
+class Claims:
+    """A worker claims jobs and settles them."""
 
-    def __init__(self, connection: Opened) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._queries = connection.queries
         self._worker: str | None = None
@@ -33,18 +85,49 @@ class SqlClaims:
         self._stuck: dict[int, float] = {}  # rows that cannot even be quarantined, and when (monotonic) to try again
 
     def register(self, worker: WorkerRecord) -> None:
+        """Write the worker's row. It must exist before its first claim, so that recovery can judge it."""
         self._worker = worker.name
         self._connection.apply(self._queries.register_worker, worker._asdict())
 
     def held_by(self, owner: str) -> list[Claim]:
+        """A worker's claims, in the order in which it runs them."""
         return held_by(self._connection, owner)
 
+    def settle_and_claim(
+        self,
+        owner: str,
+        settlements: Sequence[Settlement],
+        wanted: JobSelector,
+        want: int,
+        lock_time: float,
+        now: float,
+        *,
+        posted: bool = False,
+    ) -> Exchange:
+        """Settle, then claim up to `want` due jobs, best first. With nothing to do, nothing is locked.
+
+        `posted`: somebody has just seen a due job, so it is not looked for before locking.
+        """
+        raise NotImplementedError
+
+    def show_progress(
+        self, owner: str, runs: Sequence[tuple[int, int]], fraction: float, text: str, now: float
+    ) -> None:
+        """Store how far these runs, (job, token) each, are; those whose claims are lost stay as they are."""
+        raise NotImplementedError
+
     def blockers(self, owner: str, jobs: Sequence[int]) -> list[Blocker]:
+        """Who keeps a settlement of these jobs, or a claim, waiting; empty if that cannot be told."""
         return []
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
+        """The largest batch that each job may run in, for those whose batch has failed before."""
         rows = self._connection.rows(self._queries.batch_limits, {"jobs": json.dumps(list(jobs))})
         return {row[0]: row[1] for row in rows}
+
+    def be_patient(self, seconds: float | None) -> None:
+        """How long other writers are waited for from now on; None for as long as usual. Raises StoreError."""
+        raise NotImplementedError
 
     def close(self) -> None:
         self._connection.close()
@@ -124,3 +207,110 @@ def refuse_impossible(rows: list[Row], marked: int) -> None:
     for row in rows:
         if row[0] < 1:
             raise RowRefused(f"{row[0]} is not an id")
+
+
+class ClaimLocks(Concern):
+    """The locks of claimed jobs: renewed for live workers, reclaimed when they expire, released for dead workers."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._insert = connection.inserter.insert
+        self._singly = Singly(connection)
+
+    def held_by(self, owner: str) -> list[Claim]:
+        """A worker's claims, in the order in which it runs them."""
+        return held_by(self._connection, owner)
+
+    def has_claims(self, supervisor: str) -> bool:
+        """Whether any worker of this supervisor still holds a claim."""
+        return self._connection.row(self._queries.has_claims, {"supervisor": supervisor}) is not None
+
+    def settle_dead(
+        self,
+        owner: str,
+        settlements: Sequence[Settlement],
+        now: float,
+        *,
+        worker: str | None = None,
+        supervisor: str = "",
+    ) -> int:
+        """Settle what a dead worker held and remove it from the registry, in one transaction: or nothing of that, with
+        LeaseHeld, if `supervisor` is given and has a lease again.
+
+        Returns how many claims were settled; one that is no longer current does not count. Raises StoreError if a row
+        can neither be settled nor quarantined; the others are settled even then.
+        """
+        try:
+            with self._connection.write() as raw:
+                if supervisor:
+                    self._require_dead(raw, supervisor)
+                lost = [
+                    s.job_id
+                    for s in sorted(settlements, key=lambda s: s.job_id)  # the order in which rows are locked
+                    if not settle(self._queries, self._insert, raw, owner, s, now, worker)
+                ]
+                raw.execute(self._queries.forget_worker, {"incarnation": owner})
+        except StoreError as error:
+            if not (isinstance(error, RowRefused) or self._connection.inserter.has_run_out()):
+                raise
+            lost, _, stuck = self._singly.settle(owner, settlements, now, worker=worker)
+            for job_id, why in stuck:
+                raise StoreError(f"the database refuses what becomes of job {job_id}: {why}") from None
+            self._connection.apply(self._queries.forget_worker, {"incarnation": owner})
+        return len(settlements) - len(lost)
+
+    def _require_dead(self, raw: Transaction, supervisor: str) -> None:
+        """Raises StoreError if it has a lease again. Without leases, who has ended has ended."""
+
+    def renew(self, owners: Iterable[str], renew_before: float, expires_at: float) -> int:
+        """Extend locks that expire before `renew_before`. Without such a lock nothing is written."""
+        which: dict[str, Any] = {"owners": json.dumps(list(owners)), "renew_before": renew_before}
+        if self._connection.row(self._queries.needs_renewal, which) is None:
+            return 0
+        which["expires_at"] = expires_at
+        try:
+            return self._connection.apply(self._queries.renew, which)
+        except RowRefused:
+            jobs = [job for (job,) in self._connection.rows(self._queries.to_renew, which)]
+            renew = self._queries.renew_one
+            return one_by_one(
+                self._connection, jobs, lambda raw, job: raw.execute(renew, which | {"id": job}).rowcount
+            )[0]
+
+    def expired(self, now: float, limit: int) -> list[Expired]:
+        return [Expired(*row) for row in self._connection.rows(self._queries.expired, {"now": now, "limit": limit})]
+
+    def writable(self) -> bool:
+        """Whether the database can be written now; waits for as long as any writer would."""
+        try:
+            with self._connection.write():
+                return True
+        except StoreBusy:
+            return False
+
+    def reclaim(self, claim: Expired, decide: SettleExpired, now: float) -> bool:
+        """Take back one expired claim if it is still exactly as it was seen."""
+        seen = {"id": claim.job_id, "token": claim.token, "expires_at": claim.expires_at}
+        try:
+            with self._connection.write() as raw:
+                row = raw.execute(self._queries.claim_of, seen).fetchone()
+                if row is None or (row[8] or "") != claim.owner:
+                    return False
+                current, holder = Claim._make(row[:8]), row[8]
+                if not isinstance(holder, str):
+                    raw.execute(self._queries.adopt_unowned, {"id": claim.job_id, "token": claim.token, "now": now})
+                    current, holder = current._replace(token=current.token + 1), "foreign"
+                return settle(self._queries, self._insert, raw, holder, decide(current, holder), now, None)
+        except RowRefused as error:
+            quarantined = quarantine(
+                self._connection,
+                claim.job_id,
+                str(error),
+                now,
+                token=claim.token,
+                owner=claim.owner,
+                expires_at=claim.expires_at,
+            )
+            if not quarantined:
+                raise
+            return True

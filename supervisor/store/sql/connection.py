@@ -1,13 +1,21 @@
-"""What the concerns need of an engine's connection. Statements are chosen by name, so the dialect is the engine's."""
+"""What the concerns need of an engine's connection, and what they do with rows that the database refuses to change.
+
+Statements are chosen by name, so the dialect is the engine's. A row whose change is refused affects no other rows: it
+is quarantined, and the others are processed. The table's CHECKs keep such rows out, but not all of them: a CHECK of the
+application's, a trigger, a counter at the end of what an integer holds. Whatever is done to many rows is done in one
+transaction; if that is refused, with a transaction for each row, since a trigger may undo or ignore all of one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import json
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol, TypeVar
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import NewJob
+from supervisor.domain.settlement import MAX_MESSAGE, clipped
 from supervisor.store.queries import Queries
 
 Row = tuple[Any, ...]
@@ -76,11 +84,69 @@ class Connection(Protocol):
     def write(self) -> AbstractContextManager[Transaction]:
         """One short write transaction: commits at the end, rolls back on any exception."""
 
-
-class Opened(Connection, Protocol):
-    """A connection with an end."""
-
     def check(self) -> None:
         """Raises StoreGone if this is no longer the database that the URL names."""
 
     def close(self) -> None: ...
+
+
+class Concern:
+    """A part of what an opened store offers, on its connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._queries = connection.queries
+
+
+Item = TypeVar("Item")
+
+IGNORED = "a trigger ignores the change"
+
+
+def lock_jobs(queries: Queries, raw: Transaction, ids: Sequence[int]) -> None:
+    """Lock these rows, where there may be several writers at a time: a first statement that leaves a job alone
+    and a second one that does not know its new state would both miss it.
+    """
+    query = queries.statements.get("lock_jobs")
+    if query is not None:
+        raw.execute(query, {"ids": json.dumps(ids)})
+
+
+def one_by_one(
+    connection: Connection, items: Iterable[Item], change: Callable[[Transaction, Item], int]
+) -> tuple[int, list[tuple[Item, str]]]:
+    """Change each in a transaction of its own. Returns (sum of `change`'s results, refused items with reasons)."""
+    changed, refused = 0, []
+    for item in items:
+        try:
+            with connection.write() as raw:
+                changed += change(raw, item)
+        except RowRefused as error:
+            refused.append((item, str(error)))
+    return changed, refused
+
+
+def quarantine(
+    connection: Connection,
+    job_id: int,
+    why: str,
+    now: float,
+    *,
+    token: object,
+    owner: str = "",
+    expires_at: float | None = None,
+) -> bool:
+    """Quarantine a job, with a row in job_errors unless that is refused too, if it has not changed since it was read:
+    pending, or held by `owner`.
+
+    False if it has changed, or if the row cannot be changed at all.
+    """
+    message = clipped(f"the database refuses this row: {why}", MAX_MESSAGE)
+    about = {"id": job_id, "error": message, "now": now, "owner": owner, "token": token, "expires_at": expires_at}
+    for note in (True, False):
+        with suppress(RowRefused), connection.write() as raw:
+            changed = raw.execute(connection.queries.set_aside, about).rowcount > 0
+            if changed and note:
+                raw.execute(connection.queries.note_set_aside, about)
+            return changed
+    return False

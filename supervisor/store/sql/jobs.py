@@ -7,6 +7,7 @@ statement reads more than that, however rare the jobs are, so that no reader hol
 
 from __future__ import annotations
 
+import enum
 import heapq
 import itertools
 import json
@@ -15,10 +16,61 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from supervisor.domain.job import Attempt, Job, Run, Status, shown
-from supervisor.store.base import Filter, Page, RecordedRun, Sort
-from supervisor.store.sql.connection import Connection
-from supervisor.store.sql.rows import job_of
+from supervisor.domain.job import Attempt, Job, JobEvent, Run, Status, decoded, shown
+from supervisor.store.sql.connection import Concern, Connection, Row
+
+
+class Filter(NamedTuple):
+    """Selects the jobs that match every condition; one that is empty or None matches all jobs.
+
+    `error` is a part of the last message, in any case; `text` a part of that, of the payload or of the result, of which
+    only the first 64 Ki characters are read; times are Unix seconds; `tags` all stand in the list "tags" of the job's
+    meta.
+    """
+
+    statuses: tuple[Status, ...] = ()
+    types: tuple[str, ...] = ()
+    error: str = ""
+    unique_key: str | None = None
+    requires: str | None = None
+    priority: int | None = None
+    finished_after: float | None = None
+    finished_before: float | None = None
+    tags: tuple[str, ...] = ()
+    ids: tuple[int, ...] = ()
+    text: str = ""
+
+
+class Sort(enum.StrEnum):
+    """By what a list of jobs is sorted, and then by id. `changed`: when it ended, else began, else was created."""
+
+    ID = "id"
+    TYPE = "type"
+    STATUS = "status"
+    PRIORITY = "priority"
+    ATTEMPTS = "attempts"
+    DUE = "due"
+    CHANGED = "changed"
+
+
+class Page(NamedTuple):
+    """Some jobs, the latest first. `next` is the id before which to continue; None: there are no more.
+
+    A page may be short, even empty, and still have a next one: a query reads a bounded number of rows.
+    """
+
+    jobs: list[Job]
+    next: int | None
+
+
+class RecordedRun(NamedTuple):
+    """A run of any job. `number` grows with each recorded run; `error` is the latest error of the job."""
+
+    number: int
+    type: str
+    error: str | None
+    run: Run
+
 
 PATIENCE = 0.1  # seconds that a page may take; then it is returned as it is
 
@@ -40,24 +92,25 @@ class Look(NamedTuple):
     floor: int | None
 
 
-class SqlJobs:
-    """Implements `store.base.Jobs`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._queries = connection.queries
+class Jobs(Concern):
+    """Looking at jobs. Lists begin with the latest job unless they say otherwise."""
 
     def get(self, job_id: int) -> Job | None:
         row = self._connection.row(self._queries.job, {"id": job_id})
         return None if row is None else job_of(row)
 
     def attempts(self, job_id: int) -> list[Attempt]:
+        """Its failed attempts."""
         return [Attempt(*row) for row in self._connection.rows(self._queries.job_errors, {"id": job_id})]
 
     def runs(self, job_id: int) -> list[Run]:
+        """Its recorded runs, in order."""
         return [Run(*row) for row in self._connection.rows(self._queries.job_runs, {"id": job_id})]
 
     def latest_runs(self, after: int | None, limit: int) -> list[RecordedRun]:
+        """The latest recorded runs of all jobs, in the order in which they were recorded: those after the one with
+        this number, or any.
+        """
         last = self._connection.row(self._queries.latest_run)
         known = 0 if last is None or last[0] is None else last[0]
         # Numbers are given again after a deletion of the latest run, and by VACUUM.
@@ -68,15 +121,20 @@ class SqlJobs:
     def latest(
         self, *, status: Status | None, type: str | None, before: int | None, limit: int, tags: tuple[str, ...] = ()
     ) -> list[Job]:
+        """The latest matching jobs, however long that takes."""
         which = Filter(() if status is None else (status,), () if type is None else (type,), tags=tags)
         found, _ = self.some_ids(which, before=before, limit=limit)
         return _jobs(self._connection, found)
 
     def page(self, which: Filter, *, before: int | None, limit: int) -> Page:
+        """Matching jobs, found in a bounded time; see `Page`."""
         found, floor = self.some_ids(which, before=before, limit=limit, patience=PATIENCE)
         return Page(_jobs(self._connection, found), floor)
 
     def arranged(self, which: Filter, *, by: Sort, descending: bool, before: int | None, limit: int) -> Page:
+        """The first matching jobs of another order. Only the latest 10,000 are put in order, and only as many as are
+        found in a bounded time; if there may be more, `next` is the id below which they are.
+        """
         found, floor = self.some_ids(which, before=before, limit=_ARRANGED, patience=PATIENCE)
         ids = [
             row[0] for row in self._connection.rows(self._queries.arrange, {"ids": json.dumps(found), "by": by.value})
@@ -86,6 +144,7 @@ class SqlJobs:
         return Page(sorted(_jobs(self._connection, wanted), key=lambda job: place[job.id]), floor)
 
     def count(self, which: Filter, *, limit: int) -> int:
+        """The number of matching jobs, counted up to `limit`."""
         total = 0
         for look in looks(self._connection, which, None):
             total += len(look.ids)
@@ -94,6 +153,7 @@ class SqlJobs:
         return total
 
     def ids(self, which: Filter) -> list[int]:
+        """All matching jobs, the earliest first."""
         found = [job_id for look in looks(self._connection, which, None) for job_id in look.ids]
         found.reverse()
         return found
@@ -101,7 +161,10 @@ class SqlJobs:
     def some_ids(
         self, which: Filter, *, before: int | None, limit: int, patience: float | None = None
     ) -> tuple[list[int], int | None]:
-        """Stops when there are enough, or after `patience` seconds."""
+        """At most `limit` matching jobs, and the id before which to continue; None: there are no more.
+
+        Stops when there are enough, or after `patience` seconds.
+        """
         deadline = None if patience is None else time.monotonic() + patience
         found: list[int] = []
         floor = None
@@ -220,3 +283,40 @@ def _jobs(connection: Connection, wanted: list[int]) -> list[Job]:
         batch = json.dumps(wanted[start : start + _BATCH])
         jobs += [job_of(row) for row in connection.rows(connection.queries.jobs_among, {"ids": batch})]
     return jobs
+
+
+_TEXTS = (5, 10, 15, 18, 24)  # requires, locked_by, unique_key, last_error, progress_text in a Job
+
+
+def status_of(value: object) -> Status:
+    """The state that a column names. An unknown one, written past the table's CHECK, counts as quarantined: such a row
+    is never run.
+    """
+    try:
+        return Status(shown(value))
+    except ValueError:
+        return Status.QUARANTINED
+
+
+def job_of(row: Row) -> Job:
+    """The columns must be in the order of Job's fields."""
+    fields = list(row)
+    fields[1] = shown(fields[1])
+    for index in _TEXTS:
+        if not isinstance(fields[index], str) and fields[index] is not None:
+            fields[index] = shown(fields[index])
+    fields[2] = decoded(fields[2])
+    fields[3] = status_of(row[3])
+    if fields[3] != row[3] and not fields[18]:
+        fields[18] = f"its status is {shown(row[3])!r}, which is unknown"
+    fields[17] = decoded(fields[17])
+    fields[23] = decoded(fields[23])
+    return Job(*fields)
+
+
+def event_of(row: Row) -> JobEvent:
+    """The columns must be in the order of JobEvent's fields."""
+    job_id, status, progress, text, result, error, *counts = row
+    shown_text, shown_error = (None if value is None else shown(value) for value in (text, error))
+    attempt, token = (value if isinstance(value, int) else 0 for value in counts)
+    return JobEvent(job_id, status_of(status), progress, shown_text, decoded(result), shown_error, attempt, token)

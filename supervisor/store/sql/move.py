@@ -12,12 +12,12 @@ from typing import Any
 
 from supervisor.store.moving import MOVE_KEYS, MOVE_WRITER
 from supervisor.store.queries import Queries
-from supervisor.store.sql.connection import Opened, Row, RowRefused, Transaction
-from supervisor.store.sql.registry import SqlRegistry
+from supervisor.store.sql.connection import Connection, Row, RowRefused, Transaction
+from supervisor.store.sql.registry import Registry
 
 # Rules of uniqueness beside the keys: who breaks them in a row that was copied earlier has changed meanwhile.
 _FREED = {"jobs": ("type", "unique_key"), "job_runs": ("job_id", "token")}
-_NOT_MOVED = ("schema_version", "oldest_writer", "epoch", "vacuum", *MOVE_KEYS)
+_NOT_MOVED = ("schema", "oldest_writer", "epoch", "vacuum", *MOVE_KEYS)
 
 
 class Undo(Exception):
@@ -29,7 +29,7 @@ class SqlMoveEnd:
 
     _sql: Queries
 
-    def __init__(self, connection: Opened, shown: str, registry: SqlRegistry) -> None:
+    def __init__(self, connection: Connection, shown: str, registry: Registry) -> None:
         self._connection = connection
         self.shown = shown
         self._registry = registry

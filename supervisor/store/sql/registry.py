@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
 from supervisor.domain.intake import known_time
 from supervisor.domain.text import text_of
-from supervisor.store.base import GoneHost, Lease, SupervisorRecord, WorkerRecord
-from supervisor.store.sql.connection import Connection
+from supervisor.store.ownership import Ownership, SupervisorRecord
+from supervisor.store.sql.connection import Concern, Connection
+
+
+class Lease(NamedTuple):
+    """A supervisor's lease: the seconds that are left of it, below 0 if it has ended, and what it has posted with it,
+    as JSON, for other hosts.
+    """
+
+    left: float
+    posted: str
+
+
+class WorkerRecord(NamedTuple):
+    """One incarnation of a worker. `policy` is JSON: how its jobs are settled if it is found dead.
+
+    `pid_started` is when the kernel started its process, in clock ticks since the boot; None where nobody knows.
+    """
+
+    incarnation: str
+    supervisor: str
+    pool: str
+    name: str
+    pid: int
+    slot: int
+    policy: str
+    started_at: float
+    pid_started: int | None = None
+
+
+class GoneHost(NamedTuple):
+    """A host whose last supervisor has gone: its pid, when that was noticed (Unix seconds), and whether it had stopped
+    by itself; otherwise it died, or was cut off.
+    """
+
+    host: str
+    pid: int
+    at: float
+    stopped: bool
+
 
 _GONE = "gone:"  # and a host: a key of job_meta
 _DAY = 86400.0  # seconds
@@ -16,29 +54,18 @@ _DAY = 86400.0  # seconds
 Record = TypeVar("Record", SupervisorRecord, WorkerRecord)
 
 
-class Owners(Protocol):
-    """Knows which supervisors are alive."""
+class Registry(Concern):
+    """The supervisors and workers of this database. `registered` is the id of the supervisor that was registered here,
+    or empty.
+    """
 
-    def lives(self, owner: SupervisorRecord) -> bool | None:
-        """Whether a supervisor is alive: True, False, or None if this machine cannot tell."""
-
-    def declare_dead(self, owner: SupervisorRecord) -> None:
-        """Its lease ends now if its process has certainly ended."""
-
-    def remove_files(self, gone: str, registered: Iterable[str]) -> None:
-        """Delete what a supervisor has left that was removed from the registry, and what unregistered ones have."""
-
-
-class SqlRegistry:
-    """Implements `store.base.Registry`. `registered` is the id of the supervisor that was registered here; or empty."""
-
-    def __init__(self, connection: Connection, owners: Owners) -> None:
-        self._connection = connection
-        self._queries = connection.queries
-        self._owners = owners
+    def __init__(self, connection: Connection, ownership: Ownership) -> None:
+        super().__init__(connection)
+        self._ownership = ownership
         self.registered = ""
 
     def supervisors(self) -> list[SupervisorRecord]:
+        """The running ones, and dead ones that have not been recovered yet."""
         return [_started(SupervisorRecord(*row)) for row in self._connection.rows(self._queries.supervisors)]
 
     def register(self, supervisor: SupervisorRecord) -> None:
@@ -48,6 +75,9 @@ class SqlRegistry:
         self.registered = supervisor.id
 
     def forget(self, supervisor: str, now: float) -> None:
+        """Remove a supervisor that has ended; the claims of its workers must have been settled. Its host counts as gone
+        from then on, unless another supervisor is there.
+        """
         own = supervisor == self.registered
         with self._connection.write() as raw:
             for host, pid in raw.execute(self._queries.forget_supervisor, {"id": supervisor, "own": own}).fetchall():
@@ -56,18 +86,24 @@ class SqlRegistry:
             for key, value in raw.execute(self._queries.gone).fetchall():
                 if (one := _gone(key, value)) is not None and one.at < now - _DAY:
                     raw.execute(self._queries.delete_meta, {"key": key})
-        self._owners.remove_files(supervisor, (other.id for other in self.supervisors()))
+        self._ownership.remove_files(supervisor, (other.id for other in self.supervisors()))
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
-        return self._owners.lives(supervisor)
+        """Whether its process is running or, on another host, has a lease; None if this machine cannot tell."""
+        return self._ownership.lives(supervisor)
 
     def declare_dead(self, supervisor: SupervisorRecord) -> None:
-        self._owners.declare_dead(supervisor)
+        """Its lease ends now if its process has certainly ended; otherwise when it ends by itself."""
 
     def renew(self, supervisor: str, posted: str | None) -> float | None:
+        """Renew a lease and post something for other hosts; None: what was posted still holds.
+
+        Returns the time by the clock that all hosts share; None if the supervisor is not registered any more.
+        """
         return None
 
     def leases(self) -> Mapping[str, Lease]:
+        """The leases of all supervisors, by id; empty if none is needed."""
         return {}
 
     def workers_of(self, supervisor: str) -> list[WorkerRecord]:
@@ -79,6 +115,7 @@ class SqlRegistry:
         return None if row is None else _started(WorkerRecord(*row))
 
     def gone(self, now: float) -> list[GoneHost]:
+        """The hosts that had supervisors within the last day and have none now, the latest first."""
         here = {text_of(one.host) for one in self.supervisors()}
         found = [_gone(*row) for row in self._connection.rows(self._queries.gone)]
         left = [one for one in found if one is not None and one.host not in here and one.at > now - _DAY]

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import decoded
-from supervisor.store.sql.operations import SqlOperations
+from supervisor.store.sql.stores import Operations
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.changes import SqliteChanges, SqliteSettled
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.database import SqliteDatabase
-from supervisor.store.sqlite.maintenance import SqliteMaintenance
-from supervisor.store.sqlite.operations import operations, ownership, registry
+from supervisor.store.sqlite.maintenance import SqliteMaintenance, operations, ownership, registry
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.producer import SqliteProducer, SqliteTransactionalInsert
 from supervisor.system import settled_notice
@@ -63,7 +62,7 @@ class SqliteEngine:
     def maintenance(self) -> SqliteMaintenance:
         return SqliteMaintenance(self._place)
 
-    def operations(self) -> SqlOperations:
+    def operations(self) -> Operations:
         schema.require_current(self._place)
         return operations(Connection(self._place, synchronous="FULL", checkpoints=True))
 

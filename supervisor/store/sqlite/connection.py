@@ -13,7 +13,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 from supervisor.domain.capability import covers, next_candidate
@@ -27,10 +26,10 @@ from supervisor.store.sqlite.driver_errors import (
     may_be_a_rows_fault,
     translated,
 )
+from supervisor.store.sqlite.inserting import QUERIES as QUERIES
 from supervisor.store.sqlite.inserting import Inserter
 from supervisor.store.sqlite.locks import nobody_writes, reader
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.statements import QUERIES as QUERIES
 from supervisor.store.sqlite.writelock import WriteLock
 from supervisor.system import kernel
 
@@ -83,14 +82,13 @@ class Connection:
         any_thread: bool = False,
     ) -> None:
         self.place = place
-        self.unreadable: set[bytes] = set()  # requirements found by `groups` that are not UTF-8
         self.polls = False  # a statement is retried while another program writes
         self.inserter = Inserter(self)
         self._generation = _generation
         self._raw = self._open(create, any_thread)
         _living.add(self)
         try:
-            self._raw.create_function("covers", 2, partial(_covers, self.unreadable), deterministic=True)
+            self._raw.create_function("covers", 2, _covers, deterministic=True)
             self._raw.create_function("next_kind", 2, _next_kind, deterministic=True)
             for pragma in (
                 f"synchronous = {synchronous}",
@@ -372,15 +370,13 @@ def _text(raw: bytes) -> str | bytes:
         return raw
 
 
-def _covers(unreadable: set[bytes], capabilities: str, requires: bytes) -> bool:
-    """For SQL, which passes bytes: a text that is not UTF-8 would be an error of the whole statement.
-
-    No worker meets unreadable requirements; they are collected, so that their jobs can be failed.
+def _covers(capabilities: str, requires: bytes) -> bool:
+    """For SQL, which passes bytes: a text that is not UTF-8, written past the table's CHECK, would be an error of the
+    whole statement. No worker meets it.
     """
     try:
         return covers(capabilities, requires.decode())
     except UnicodeDecodeError:
-        unreadable.add(requires)
         return False
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import AlikeJobs, NewJob
-from supervisor.store.sql.connection import RowRefused
-from supervisor.store.sqlite import repair
-from supervisor.store.sqlite.statements import QUERIES
+from supervisor.store.queries import Queries, of_engine
+from supervisor.store.sql.connection import Connection, RowRefused, Transaction
 
-if TYPE_CHECKING:
-    from supervisor.store.sqlite.connection import Connection
+QUERIES: Queries = of_engine("supervisor.store.sqlite")
 
 Answer = TypeVar("Answer")
+
+_LAST = (1 << 62) - (
+    1 << 40
+)  # the table's CHECK allows ids up to the first of these; so many are to be left behind one
 
 
 class Inserter:
@@ -24,7 +26,7 @@ class Inserter:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def with_room(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    def with_room(self, work: Callable[[Any], Answer]) -> Answer:
         """Once more if a row with the largest id had used up all ids."""
         try:
             with self._connection.write() as raw:
@@ -33,14 +35,31 @@ class Inserter:
             if not self.has_run_out():
                 raise
         with self._connection.write() as raw:
-            repair.renumber(raw)
+            renumber(raw)
             return work(raw)
 
     def has_run_out(self) -> bool:
-        return repair.exhausted(self._connection.row(QUERIES.greatest_sequence))
+        row = self._connection.row(QUERIES.greatest_sequence)
+        return row is not None and row[0] is not None and int(row[0]) > _LAST
 
     def insert(self, raw: sqlite3.Connection, job: NewJob, now: float) -> int | None:
         return insert_new(raw, job, now)
+
+
+def renumber(raw: Transaction) -> None:
+    """Give jobs with impossible ids the next free ones, and continue behind those. Inside the caller's transaction.
+
+    Behind the greatest id there is room for no other, so that nobody could enqueue any more; and somebody may well
+    insert a job with that. So this is called after a failed insertion, and by the maintainer.
+    """
+    for statement in (
+        QUERIES.renumber_errors,  # first: the next one writes there, too
+        QUERIES.continue_errors,
+        QUERIES.note_renumbered,
+        QUERIES.renumber_jobs,
+        QUERIES.continue_jobs,
+    ):
+        raw.execute(statement, {"last": _LAST})
 
 
 def insert_new(raw: sqlite3.Connection, job: NewJob, now: float) -> int | None:

@@ -11,7 +11,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from supervisor.store.base import DatabaseHolder
+from supervisor.store.ownership import DatabaseHolder
 from supervisor.store.sqlite.place import Place
 from supervisor.system import kernel
 from supervisor.system.record_locks import any_holder_of, holder_of

@@ -1,35 +1,53 @@
-"""What the maintainer works with, on one connection."""
+"""What the maintainer and operators work with, and SQLite's own duties: its file, its log, its one writer at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from supervisor.domain.duty import Duty
-from supervisor.store.base import EventLog
-from supervisor.store.sql.backlog import SqlBacklog
-from supervisor.store.sql.claim_locks import SqlClaimLocks
-from supervisor.store.sql.controls import SqlControls
-from supervisor.store.sql.finished_jobs import SqlFinishedJobs
-from supervisor.store.sql.history import SqlHistory
-from supervisor.store.sql.schedules import SqlSchedules
-from supervisor.store.sqlite.connection import Connection
-from supervisor.store.sqlite.duties import Checkpointer, FileCheck, ForeignWriterMonitor, checkpoint
-from supervisor.store.sqlite.operations import registry
+from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.store.ownership import Ownership
+from supervisor.store.sql.backlog import Backlog
+from supervisor.store.sql.claims import ClaimLocks
+from supervisor.store.sql.controls import Controls
+from supervisor.store.sql.registry import Registry
+from supervisor.store.sql.schedules import Schedules
+from supervisor.store.sql.statistics import Statistics
+from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
+from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
+from supervisor.store.sqlite.inserting import renumber
 from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.writelock import WriterWatch
 
 
-class SqliteMaintenance:
-    """Implements `store.base.MaintenanceStore`."""
+def ownership(place: Place) -> Ownership:
+    return Ownership(place, partial(WriterWatch, place))  # it is pickled with the engine
 
+
+def registry(connection: Connection) -> Registry:
+    return Registry(connection, ownership(connection.place))
+
+
+def supervised(connection: Connection) -> bool:
+    """Whether any supervisor of this database is alive: then checkpoints are its maintainer's."""
+    known = registry(connection)
+    return any(known.owner_lives(record) for record in known.supervisors())
+
+
+def operations(connection: Connection) -> Operations:
+    """The connection should commit with synchronous=FULL."""
+    connection.checkpoint_itself(not supervised(connection))
+    return Operations(connection, registry(connection), Statistics(connection, connection.place.log_size))
+
+
+class SqliteMaintenance(MaintenanceStore):
     def __init__(self, place: Place) -> None:
         self._connection = connection = Connection(place, synchronous="NORMAL")
-        self.registry = registry(connection)
-        self.locks = SqlClaimLocks(connection)
-        self.backlog = SqlBacklog(connection, connection.unreadable)
-        self.controls = SqlControls(connection)
-        self.history = SqlHistory(connection)
-        self.finished = SqlFinishedJobs(connection)
-        self.schedules = SqlSchedules(lambda: Connection(place, synchronous="FULL"))
+        locks, backlog, controls = ClaimLocks(connection), Backlog(connection), Controls(connection)
+        super().__init__(connection, registry(connection), locks, backlog, controls)
+        self.schedules = Schedules(lambda: Connection(place, synchronous="FULL"))
 
     def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:
         connection = self._connection
@@ -43,3 +61,133 @@ class SqliteMaintenance:
             self.schedules.close()
         finally:
             self._connection.close()
+
+
+ALARM = 256 << 20  # bytes of log: a reader must have been holding a snapshot for minutes
+_WORTHWHILE = 4 << 20  # bytes
+_LARGE = 64 << 20  # bytes: a log file that has grown beyond this is truncated
+
+
+class FileCheck(Duty):
+    """Checks that the database's name still leads to the file that is open.
+
+    Every write checks that too; this is for a supervisor that has nothing to write.
+    """
+
+    name = "database file"
+    every = 1.0  # seconds
+    needs = Needs.NOTHING
+    quiet = True
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def run(self, now: float) -> Result:
+        """Raises StoreGone if it does not."""
+        self._connection.check()
+        return Result()
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed(Result):
+    writing: bool = False
+
+
+class ForeignWriterMonitor(Duty):
+    """Checks whether jobs are being inserted, and if so makes our writers leave more of the time to other programs."""
+
+    name = "foreign writers"
+    every = 60.0  # seconds, when nothing changes
+    rest = 0.1
+    quiet = True
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._inserted: int | None = None
+
+    def run(self, now: float) -> Noticed:
+        inserted = inserted_so_far(self._connection)
+        writing = self._inserted is not None and inserted > self._inserted
+        if writing:
+            self._connection.yield_to_others()
+        self._inserted = inserted
+        return Noticed(writing)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed(Result):
+    ran: bool = False
+
+
+class Checkpointer(Duty):
+    """The only one that checkpoints while a supervisor runs: under the writers' lock, never blocking readers.
+
+    SQLite before 3.51.3 has a rare corruption bug when connections write and checkpoint at the same time; keeping our
+    writers out meanwhile reduces the risk.
+    """
+
+    name = "checkpoints"
+    every = 1.0
+    needs = Needs.WRITING
+    quiet = True
+
+    def __init__(self, connection: Connection, log: EventLog) -> None:
+        self._connection = connection
+        self._log = log
+        self._version = -1
+        self._size = 0
+        self._alarmed = False
+
+    def run(self, now: float) -> Checkpointed:
+        """Checkpoint what was committed since the last time, if there is enough of it or nobody is writing."""
+        version, size = self._connection.version(), self._connection.place.log_size()
+        if version == self._version and self._size == 0:
+            return Checkpointed()
+        quiet = version == self._version
+        worth_it = quiet or size >= _WORTHWHILE
+        if worth_it:
+            left = checkpoint(self._connection)
+            self._warn(size, left)
+            if left == 0 and (size <= _LARGE or self._truncate(size)) and quiet:
+                size = 0
+        self._version, self._size = version, size
+        return Checkpointed(worth_it)
+
+    def _truncate(self, size: int) -> bool:
+        done = truncate_log(self._connection)
+        if done:
+            self._log.info("log_truncated", bytes=size)
+        return done
+
+    def _warn(self, size: int, left: int) -> None:
+        if size > ALARM and left and not self._alarmed:
+            self._log.warning("log_grows", bytes=size, hint="a program keeps a read transaction open for long")
+        self._alarmed = size > ALARM and left > 0
+
+
+def checkpoint(connection: Connection) -> int:
+    """Copy the log into the database as far as readers allow. Returns the frames still in the log."""
+    with connection.exclusive_writers() as raw:
+        _, frames, copied = raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return max(0, int(frames) - int(copied))
+
+
+def truncate_log(connection: Connection) -> bool:
+    """Truncate a log that has been copied completely; False if it is being read or written at this moment."""
+    with connection.exclusive_writers() as raw:
+        raw.execute("PRAGMA busy_timeout = 0")  # do not wait
+        try:
+            busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            raw.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT * 1000:.0f}")
+    return not busy
+
+
+def inserted_so_far(connection: Connection) -> int:
+    """How many jobs were ever inserted, by any program. If ids are about to run out, they are renumbered."""
+    row = connection.row(QUERIES.inserted)
+    if connection.inserter.has_run_out():
+        with connection.write() as raw:
+            renumber(raw)
+        return 0
+    return int(row[0]) if row else 0

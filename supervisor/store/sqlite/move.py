@@ -15,7 +15,7 @@ from supervisor.store.sql.connection import Row
 from supervisor.store.sql.move import SqlMoveEnd, literal
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import Connection
-from supervisor.store.sqlite.operations import registry
+from supervisor.store.sqlite.maintenance import registry
 from supervisor.store.sqlite.place import Place
 
 SQL: Queries = load("supervisor.store.sqlite", "move.sql")

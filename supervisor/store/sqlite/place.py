@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import time
@@ -10,16 +9,17 @@ from itertools import chain, count
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError, StoreGone
-from supervisor.system.trust import file_problem, folder_problem, owner_of
+from supervisor.store.ownership import LockFolder
+from supervisor.system.trust import owner_of
 
 
-class Place:
+class Place(LockFolder):
     """Paths around one database file. Symbolic links are resolved: a lock must have one name."""
 
     def __init__(self, path: Path) -> None:
         self.database = Path(os.path.realpath(path))
         self._name = str(self.database)
-        self.folder = self.database.with_name(self.database.name + "-supervisor")
+        super().__init__(self.database.with_name(self.database.name + "-supervisor"))
         self.pinned: tuple[int, int] | None = None  # the only file to accept, if it must be a certain one
 
     def identity(self) -> tuple[int, int] | None:
@@ -81,45 +81,10 @@ class Place:
         """The file whose lock our writers wait for."""
         return self.folder / "write.lock"
 
-    def owner_lock(self, supervisor: str) -> Path:
-        """The file whose record lock shows that a supervisor is alive."""
-        return self.folder / f"owner-{supervisor}.lock"
+    def owners(self) -> set[int]:
+        return owner_of(self.database)
 
-    def refuse_strange_folder(self) -> None:
-        """Raises StoreError if another user has put something in the shared folder's place."""
-        problem = folder_problem(self.folder, owner_of(self.database))
-        if problem:
-            raise StoreError(problem)
-
-    def make_folder(self) -> None:
-        """Make the shared folder, with the owner and the permissions of the database."""
-        try:
-            self.folder.mkdir(mode=0o700)
-        except FileExistsError:
-            self.refuse_strange_folder()
-            return
-        except OSError as error:
-            raise StoreError(f"cannot make the folder {self.folder}: {error.strerror}") from None
-        self.share_like_database(self.folder, folder=True)
-
-    def open_shared(self, path: Path) -> int:
-        """Open (and make) a lock file in the folder. Returns the descriptor."""
-        self.make_folder()
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        try:
-            descriptor = os.open(path, flags, 0o600)
-        except OSError as error:
-            why = "it is a symbolic link; remove it" if error.errno == errno.ELOOP else error.strerror
-            raise StoreError(f"cannot open {path}: {why}") from None
-        problem = file_problem(path, descriptor, owner_of(self.database))
-        if problem:
-            os.close(descriptor)
-            raise StoreError(problem)
-        if os.fstat(descriptor).st_size == 0:
-            self.share_like_database(path)
-        return descriptor
-
-    def share_like_database(self, path: Path, *, folder: bool = False) -> None:
+    def share(self, path: Path, *, folder: bool = False) -> None:
         """Give `path` the owner and mode of the database, so that the same users can use both."""
         try:
             model = self.database.stat()

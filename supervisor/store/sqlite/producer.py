@@ -1,35 +1,53 @@
-"""Enqueueing jobs, durably, and looking at them."""
+"""Enqueueing jobs and looking at them: durably, on a connection of ours, or in a transaction of the caller's.
+
+Frameworks are recognised by the names of the object's classes, so that none is imported here.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
 from supervisor.domain.errors import Conflict, WriteFailed
+from supervisor.domain.futures import holdable
 from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs
-from supervisor.store.base import Operations
 from supervisor.store.sql.connection import RowRefused
-from supervisor.store.sql.producer import SqlProducer
-from supervisor.store.sql.requests import Requests
-from supervisor.store.sql.rows import job_of
-from supervisor.store.sqlite import callers, schema
+from supervisor.store.sql.jobs import job_of
+from supervisor.store.sql.producer import (
+    ASYNC_SESSIONS,
+    Producer,
+    Requests,
+    in_greenlet,
+    kinds_of,
+    of_framework,
+    refused,
+)
+from supervisor.store.sql.stores import Operations
+from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.inserting import insert_alike, insert_job
-from supervisor.store.sqlite.operations import operations, supervised
+from supervisor.store.sqlite.maintenance import operations, supervised
 from supervisor.store.sqlite.place import Place
 
 Answer = TypeVar("Answer")
+
+_SYNCHRONOUS = (
+    "SQLite's: a sqlite3.Connection, SQLAlchemy's Session or Connection, Django's connection, peewee's database"
+)
+_ASYNCHRONOUS = "an aiosqlite.Connection, or SQLAlchemy's AsyncSession or AsyncConnection with aiosqlite"
+_AWAITED = {"aiosqlite.Connection"}
 
 _LEGACY = -1  # sqlite3.LEGACY_TRANSACTION_CONTROL
 _CHECK_EVERY = 10.0  # seconds between two checks whether a supervisor is running
 
 
 class SqliteTransactionalInsert:
-    """Implements `store.base.TransactionalInsert` for every object that `callers` knows."""
+    """Implements `store.base.TransactionalInsert` for every object that `on_driver` knows."""
 
     def __init__(self, place: Place, migrate: Callable[[], object]) -> None:
         self._place = place
@@ -45,25 +63,25 @@ class SqliteTransactionalInsert:
             self._made = not there
             return there
 
-        return callers.on_driver(connection, prepare)
+        return on_driver(connection, prepare)
 
     def insert(self, connection: Any, jobs: NewJobs) -> list[int]:
         self.used = True
-        return callers.on_driver(connection, lambda raw: _insert_whole(raw, jobs))
+        return on_driver(connection, lambda raw: _insert_whole(raw, jobs))
 
     def put(self, connection: Any, job: NewJob) -> tuple[int, bool]:
         self.used = True
-        return callers.on_driver(connection, lambda raw: insert_or_find(_cursor(raw), job, time.time()))
+        return on_driver(connection, lambda raw: insert_or_find(_cursor(raw), job, time.time()))
 
     def job(self, connection: Any, job_id: int) -> Job | None:
-        row = callers.on_driver(connection, lambda raw: _cursor(raw).execute(QUERIES.job, {"id": job_id}).fetchone())
+        row = on_driver(connection, lambda raw: _cursor(raw).execute(QUERIES.job, {"id": job_id}).fetchone())
         return None if row is None else job_of(row)
 
     def is_asynchronous(self, connection: Any) -> bool:
-        return callers.is_asynchronous(connection)
+        return is_asynchronous(connection)
 
     async def awaited(self, connection: Any, call: Callable[[object], Answer]) -> Answer:
-        return await callers.awaited(connection, call)
+        return await awaited(connection, call)
 
 
 def _insert_whole(connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:
@@ -82,8 +100,8 @@ def _insert_whole(connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:
     return ids
 
 
-class SqliteProducer(SqlProducer):
-    """Implements `store.base.Producer`. Its connection commits with synchronous=FULL, unless a job need not be durable.
+class SqliteProducer(Producer):
+    """Its connection commits with synchronous=FULL, unless a job need not be durable.
 
     Checkpoints are the maintainer's; this connection makes them only while no supervisor is running.
     """
@@ -190,3 +208,72 @@ def insert_or_find(cursor: sqlite3.Cursor, job: NewJob, now: float) -> tuple[int
     if cursor.execute(QUERIES.unique_rules).fetchone():
         raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table, or a trigger refuses it")
     raise Conflict(f"a job of type {job.type!r} is refused by a trigger of the jobs table")
+
+
+def on_driver(connection: Any, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    """Run `work` on the driver's connection behind the caller's object, where that connection may be used.
+
+    Raises InvalidJob if there is no SQLite connection behind it.
+    """
+    if isinstance(connection, sqlite3.Connection):
+        return work(connection)
+    kinds = kinds_of(connection)
+    if "peewee.Proxy" in kinds and connection.obj is not None:
+        return on_driver(connection.obj, work)
+    found = connection.connection() if "peewee.Database" in kinds else of_framework(connection, kinds, "sqlite")
+    if found is not connection and "aiosqlite.Connection" in kinds_of(found):  # inside run_sync
+        await_only = sys.modules["sqlalchemy.util"].await_only
+        answer: Answer = await_only(_in_thread(found, work))
+        return answer
+    if not isinstance(found, sqlite3.Connection):
+        raise refused(connection, _SYNCHRONOUS, asynchronous=False, awaiting=_AWAITED)
+    return work(found)
+
+
+def is_asynchronous(connection: Any) -> bool:
+    """Whether `awaited` takes it, and not `on_driver`."""
+    return bool(kinds_of(connection) & {*_AWAITED, *ASYNC_SESSIONS})
+
+
+async def awaited(connection: Any, call: Callable[[object], Answer]) -> Answer:
+    """Run `call` with the synchronous form of the caller's asynchronous connection, without blocking the event loop.
+
+    Raises InvalidJob for any other object.
+    """
+    kinds = kinds_of(connection)
+    if kinds & ASYNC_SESSIONS:
+        answer: Answer = await in_greenlet(connection, kinds, call)
+        return answer
+    if "aiosqlite.Connection" in kinds and connection._connection is not None:
+        return await _in_thread(connection, call)
+    raise refused(connection, _ASYNCHRONOUS, asynchronous=True, blocking={"sqlite3.Connection"})
+
+
+async def _in_thread(connection: Any, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    """In the thread that alone may use the driver's connection of an aiosqlite.Connection.
+
+    Once the caller is cancelled, a call that has not begun is not made, and one that has begun is waited for: nothing
+    of it happens on the connection later.
+    """
+    import asyncio  # only programs with an event loop pay for it
+
+    cancelled = False
+
+    def call() -> Answer | None:
+        if cancelled:
+            return None
+        try:
+            return work(connection._conn)
+        except StopIteration as error:
+            raise holdable(error) from error
+
+    making = asyncio.ensure_future(connection._execute(call))
+    try:
+        answer: Answer = await asyncio.shield(making)
+    except asyncio.CancelledError:
+        cancelled = True
+        while not making.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([making])
+        raise
+    return answer

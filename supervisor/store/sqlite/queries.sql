@@ -1,4 +1,4 @@
--- Every statement of the SQLite engine, by name. Parameters are named; :now is Unix seconds.
+-- The statements of the SQLite engine that are not those of sql/queries.sql, by name. Parameters are named; :now is Unix seconds.
 
 
 -- Enqueueing ---------------------------------------------------------------------------------------
@@ -102,12 +102,6 @@ SELECT id, status, progress, progress_text,
        CASE WHEN status NOT IN ('pending', 'running') THEN substr(last_error, 1, 65536) END,
        attempts, claim_token
 FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
-
--- name: job_meta
-SELECT meta FROM jobs WHERE id = :id;
-
--- name: job_status
-SELECT status FROM jobs WHERE id = :id;
 
 
 -- Claiming and settling ----------------------------------------------------------------------------
@@ -367,67 +361,8 @@ FROM job_supervisors ORDER BY started_at;
 -- name: forget_supervisor
 DELETE FROM job_supervisors WHERE id = :id RETURNING host, pid;
 
--- name: gone
--- The hosts that supervisors have left.
-SELECT key, value FROM job_meta WHERE key LIKE 'gone:%';
-
--- name: register_worker
-INSERT INTO job_workers (incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started)
-VALUES (:incarnation, :supervisor, :pool, :name, :pid, :slot, :policy, :started_at, :pid_started)
-ON CONFLICT (incarnation) DO NOTHING;
-
--- name: workers_of
-SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
-FROM job_workers WHERE supervisor = :supervisor;
-
--- name: worker
-SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
-FROM job_workers WHERE incarnation = :incarnation;
-
--- name: forget_worker
-DELETE FROM job_workers WHERE incarnation = :incarnation;
-
-
--- Schedules ----------------------------------------------------------------------------------------
-
--- name: plan
--- A schedule with a new timing starts again, and one whose next time is none; otherwise its next time stays.
-INSERT INTO job_schedules (name, timing, next_at, type, payload) VALUES (:name, :timing, :next_at, :type, :payload)
-ON CONFLICT (name) DO UPDATE SET
-  next_at = iif(timing = :timing AND next_at > 0 AND next_at < 1e11, next_at, :next_at), timing = :timing, type = :type, payload = :payload;
-
--- name: schedule
-SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules WHERE name = :name;
-
--- name: schedules
-SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules ORDER BY name;
-
--- name: note_fired
-UPDATE job_schedules SET last_at = :last_at, last_job = :last_job WHERE name = :name;
-
--- name: move_on
--- Unless it is paused, or has been advanced already: of several supervisors one fires each time.
-UPDATE job_schedules SET next_at = :next_at
-WHERE name = :name AND timing = :timing AND next_at = :planned AND paused_at IS NULL;
-
--- name: pause_schedule
-UPDATE job_schedules SET paused_at = coalesce(paused_at, :now) WHERE name = :name;
-
--- name: resume_schedule
-UPDATE job_schedules SET paused_at = NULL WHERE name = :name;
-
 
 -- Alerts -------------------------------------------------------------------------------------------
-
--- name: insert_meta
-INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING;
-
--- name: advance_alert
--- Unless another supervisor has been faster; then the jobs must not be inserted either.
-UPDATE job_meta SET value = :after WHERE key = :key AND value = :before;
-
--- name: latest_error
-SELECT max(id) FROM job_errors;
 
 -- name: failed_jobs
 -- The jobs of each type that failed in a range of failed attempts and have this status now, without those that alerts
@@ -502,6 +437,38 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'pending' AND sched
 -- How close the ids of jobs, or of failed attempts, are to the largest possible.
 SELECT max(seq) FROM sqlite_sequence WHERE name IN ('jobs', 'job_errors') AND typeof(seq) = 'integer';
 
+-- name: renumber_errors
+-- Those behind the last id that leaves room for others get the next ones, in their order; nothing points at them.
+UPDATE job_errors SET id = n.id FROM (
+  SELECT id AS old, row_number() OVER (ORDER BY id)
+                    + (SELECT coalesce(max(id), 0) FROM job_errors WHERE id BETWEEN 1 AND :last) AS id
+  FROM job_errors WHERE id > :last) n
+WHERE job_errors.id = n.old;
+
+-- name: continue_errors
+UPDATE sqlite_sequence SET seq = (SELECT coalesce(max(id), 0) FROM job_errors)
+WHERE name = 'job_errors' AND (typeof(seq) <> 'integer' OR seq > :last);
+
+-- name: note_renumbered
+INSERT INTO job_errors (job_id, attempt, kind, message, created_at)
+SELECT id, 0, 'row', 'its id was ' || id || ', which no job can have; it has got a new one',
+       (julianday('now') - 2440587.5) * 86400.0
+FROM jobs WHERE id < 1 OR id > :last;
+
+-- name: renumber_jobs
+-- The rows that belong to them follow. No id is given again that is known to have been given.
+UPDATE jobs SET id = n.id FROM (
+  SELECT id AS old, row_number() OVER (ORDER BY id)
+                    + max(coalesce((SELECT max(id) FROM jobs WHERE id <= :last), 0),
+                          coalesce((SELECT max(job_id) FROM job_errors WHERE job_id <= :last), 0)) AS id
+  FROM jobs WHERE id < 1 OR id > :last) n
+WHERE jobs.id = n.old;
+
+-- name: continue_jobs
+UPDATE sqlite_sequence SET seq = max(coalesce((SELECT max(id) FROM jobs), 0),
+                                     coalesce((SELECT max(job_id) FROM job_errors), 0))
+WHERE name = 'jobs' AND (typeof(seq) <> 'integer' OR seq > :last);
+
 -- name: inserted
 -- How many jobs were ever inserted.
 SELECT seq FROM sqlite_sequence WHERE name = 'jobs';
@@ -530,15 +497,6 @@ LIMIT 20;
 -- name: running_by_type
 SELECT type, count(*) FROM jobs_held GROUP BY type;
 
--- name: refuse_unreadable
--- Pending jobs whose requirements, given as bytes, are not UTF-8.
-UPDATE jobs SET status = 'failed', last_error = :error, completed_at = :now, updated_at = :now,
-  claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
-WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
-             WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types))
-               AND requires = CAST(:requires AS TEXT) LIMIT :limit)
-RETURNING id;
-
 -- name: controls
 SELECT kind, name, value FROM job_controls
 UNION ALL
@@ -548,22 +506,6 @@ SELECT 'host', substr(key, 6), CAST(value AS INTEGER) FROM job_meta WHERE substr
 
 
 -- History ------------------------------------------------------------------------------------------
-
--- name: counted
--- The part of a supervisor's counters that is in the history.
-SELECT counted FROM job_supervisors WHERE id = :id;
-
--- name: count_on
--- Unless it has been changed; then the minutes must not be written either.
-UPDATE job_supervisors SET counted = :after WHERE id = :id AND counted = :before;
-
--- name: add_minute
--- Counts are those of one supervisor and add up; queue sizes are the same for all of them.
-INSERT INTO job_history (minute, type, done, failed, waiting, running, run_seconds, wait_seconds)
-VALUES (:at, :type, :done, :failed, :waiting, :running, :run_seconds, :wait_seconds)
-ON CONFLICT (minute, type) DO UPDATE SET
-  done = done + :done, failed = failed + :failed, waiting = :waiting, running = :running,
-  run_seconds = run_seconds + :run_seconds, wait_seconds = wait_seconds + :wait_seconds;
 
 -- name: history
 SELECT minute, type, done, failed, waiting, running, run_seconds, wait_seconds
@@ -598,12 +540,6 @@ ON CONFLICT (minute, type) DO UPDATE SET
 
 -- name: forget_minutes
 DELETE FROM job_history WHERE minute > :hour AND minute < :hour + 3600.0;
-
--- name: has_history_before
-SELECT 1 FROM job_history WHERE minute < :before LIMIT 1;
-
--- name: forget_history
-DELETE FROM job_history WHERE minute < :before;
 
 
 -- Operating ----------------------------------------------------------------------------------------
@@ -655,11 +591,6 @@ ORDER BY CASE :by WHEN 'type' THEN type WHEN 'status' THEN status WHEN 'priority
                   WHEN 'attempts' THEN attempts WHEN 'due' THEN scheduled_at
                   WHEN 'changed' THEN coalesce(completed_at, started_at, created_at) END, id;
 
--- name: stretch
--- The lowest of the next :rows ids, going down, and the lowest of all.
-SELECT (SELECT min(id) FROM (SELECT id FROM jobs WHERE id <= :latest ORDER BY id DESC LIMIT :rows)),
-       (SELECT min(id) FROM jobs);
-
 -- name: unsuccessful_types
 -- Types of failed or of quarantined jobs, by one seek per type.
 WITH RECURSIVE types (type) AS (
@@ -705,10 +636,6 @@ WHERE e.created_at >= :since ORDER BY e.created_at DESC LIMIT :rows;
 SELECT job_id, attempt, kind, substr(message, 1, 65536), substr(traceback, 1, 131072), exit_code, signal, stderr, peak_memory, worker,
        duration, created_at
 FROM job_errors WHERE job_id = :id ORDER BY id;
-
--- name: job_runs
-SELECT job_id, token, attempt, outcome, worker, started_at, duration, cpu_time, peak_memory, log
-FROM job_runs WHERE job_id = :id ORDER BY token;
 
 -- name: latest_runs
 -- Rows are numbered as they are written.
@@ -758,23 +685,6 @@ RETURNING id;
 DELETE FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND status NOT IN ('pending', 'running')
 RETURNING id;
 
--- name: prune
--- Finished jobs past their retention, in a bounded range of ids, so that no index is needed.
-DELETE FROM jobs
-WHERE id > :after AND id <= :until
-  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
-    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
-
--- name: prunable
--- The same jobs by id, in case another table refers to one of them.
-SELECT id FROM jobs
-WHERE id > :after AND id <= :until
-  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
-    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
-
--- name: prune_until
-SELECT max(id) FROM (SELECT id FROM jobs WHERE id > :after ORDER BY id LIMIT :limit);
-
 -- name: prune_errors
 -- Errors of jobs that another program deleted with foreign keys off.
 DELETE FROM job_errors WHERE id IN (
@@ -814,17 +724,6 @@ ON CONFLICT (job_id) DO UPDATE SET used = used + 1;
 -- Jobs that are retried by hand start again.
 DELETE FROM job_second_chances WHERE job_id IN (SELECT value FROM json_each(:ids));
 
--- name: set_control
-INSERT INTO job_controls (kind, name, value, updated_at) VALUES (:kind, :name, :value, :now)
-ON CONFLICT (kind, name) DO UPDATE SET value = :value, updated_at = :now;
-
--- name: clear_control
-DELETE FROM job_controls WHERE kind = :kind AND name = :name;
-
--- name: bump_reload
-INSERT INTO job_controls (kind, name, value, updated_at) VALUES ('reload', '', 1, :now)
-ON CONFLICT (kind, name) DO UPDATE SET value = value + 1, updated_at = :now;
-
 -- name: count_open
 -- Jobs that are unfinished or failed, by the two indexes that hold no others; each in the index's own
 -- order, so that nothing is sorted.
@@ -856,22 +755,10 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM job_errors e WHERE NOT EXISTS (SELEC
      + (SELECT count(*) FROM (SELECT 1 FROM job_runs r WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = r.job_id)
                               LIMIT :limit));
 
--- name: count_overdue
--- Finished jobs past their retention: reads every row, for the doctor alone.
-SELECT count(*) FROM (
-  SELECT 1 FROM jobs
-  WHERE (status IN ('done', 'cancelled') AND completed_at < :done_before)
-     OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before)
-  LIMIT :limit);
-
 -- name: count_future
 -- Jobs that ended, or began, after now: the clock has been set back since.
 SELECT count(*) FROM (
   SELECT 1 FROM jobs WHERE max(coalesce(completed_at, 0), coalesce(started_at, 0)) > :future LIMIT :limit);
-
--- name: failures_by_type
-SELECT j.type, count(*) FROM job_errors e JOIN jobs j ON j.id = e.job_id
-WHERE e.created_at >= :since GROUP BY j.type ORDER BY 2 DESC;
 
 -- name: slowest_types
 -- Mean seconds per job of each type among the latest done ones.
@@ -906,16 +793,3 @@ SELECT count(*) FROM jobs;
 -- A new one, different from all before.
 INSERT INTO job_meta (key, value) VALUES ('epoch', lower(hex(randomblob(8))))
 ON CONFLICT (key) DO UPDATE SET value = lower(hex(randomblob(8)));
-
--- name: meta
-SELECT value FROM job_meta WHERE key = :key;
-
--- name: delete_meta
-DELETE FROM job_meta WHERE key = :key;
-
--- name: set_meta
-INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = :value;
-
--- name: flags
--- Who may use the tables: see refuse_if_unusable.
-SELECT key, value FROM job_meta WHERE key IN ('oldest_writer', 'closed_for', 'moved_to', 'arriving', 'moved_from');

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from supervisor.domain.errors import Conflict, StoreError
-from supervisor.store.base import RestoreReport
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES
 from supervisor.store.sqlite.driver_errors import is_busy, translated
-from supervisor.store.sqlite.operations import ownership
+from supervisor.store.sqlite.maintenance import ownership
 from supervisor.store.sqlite.place import Place
+from supervisor.store.values import RestoreReport
 from supervisor.system import failpoints
 
 _BESIDE = ("-wal", "-shm", "-journal")
@@ -98,7 +98,7 @@ def _made_anew(place: Place, copy: Path) -> Iterator[Path]:
     try:
         _copy(copy, partial)
         if place.database.exists():
-            place.share_like_database(partial)
+            place.share(partial)
         else:
             partial.chmod(0o600)
         with partial.open("rb") as file:

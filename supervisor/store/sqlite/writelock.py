@@ -23,7 +23,7 @@ import os
 import time
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.base import DatabaseHolder, Holder
+from supervisor.store.ownership import DatabaseHolder, Holder
 from supervisor.store.sqlite.locks import database_holder
 from supervisor.store.sqlite.place import Place
 from supervisor.system import released

@@ -137,7 +137,7 @@ def test_a_death_is_settled_only_when_no_claim_of_the_worker_is_on_its_way(
     desk.put()
     with direct.transaction():  # a claim in the middle, as the function begins it
         direct.execute(
-            "SELECT FROM supervisor_settle_and_claim_v3('w1', 'w1', true, %s, %s, '{}', '{}', '{}', '{}', '{}',"
+            "SELECT FROM supervisor_settle_and_claim_v1('w1', 'w1', true, %s, %s, '{}', '{}', '{}', '{}', '{}',"
             " '{tag}', '', 1, NULL, NULL, NULL, NULL, NULL, 1000)",
             [NOW, NOW + LOCK],
         )

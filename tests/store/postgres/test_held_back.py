@@ -15,7 +15,7 @@ import pytest
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import done, released
 from supervisor.store.base import Claims, Engine, JobSelector
-from supervisor.store.postgres import marks, slow_queries
+from supervisor.store.postgres import backlog, marks
 from tests.store.kit import LOCK, Desk, until
 from tests.store.postgres.statistics import FLUSH, sessions
 
@@ -274,8 +274,8 @@ def test_a_slow_query_of_the_maintainer_is_not_repeated_at_once() -> None:
         clock.at += seconds
         return asked[0]
 
-    query: slow_queries.Repeated[int] = slow_queries.Repeated(clock.monotonic)
-    seconds = slow_queries.SLOW
+    query: backlog.Repeated[int] = backlog.Repeated(clock.monotonic)
+    seconds = backlog.SLOW
     assert [query.answer(ask) for _ in range(3)] == [1, 2, 3]
     seconds = 0.1
     assert [query.answer(ask) for _ in range(3)] == [4, 4, 4]

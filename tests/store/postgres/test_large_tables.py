@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from supervisor.domain.job import Status
-from supervisor.store.postgres import statistics
+from supervisor.store.postgres import maintenance as statistics
 from supervisor.store.postgres.statements import QUERIES
 from tests.store.kit import NOW, Desk
 

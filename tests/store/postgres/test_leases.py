@@ -13,7 +13,7 @@ from supervisor.domain.settlement import done, released
 from supervisor.maintenance.lease import HostWatch, LeaseRenewal
 from supervisor.maintenance.recovery import Recovered, Recovery
 from supervisor.store.base import Engine, JobSelector, SupervisorRecord
-from supervisor.store.postgres.ownership import Leases
+from supervisor.store.postgres.ownership import PostgresRegistry
 from supervisor.system.claim_gate import GATE_BYTES, ClaimGate, boot_time
 from tests.store.kit import NOW, Desk, supervisor_record, worker_record
 
@@ -41,7 +41,7 @@ def record(desk: Desk, engine: Engine) -> SupervisorRecord:
 def recovery(desk: Desk, record: SupervisorRecord, monkeypatch: pytest.MonkeyPatch) -> Recovery:
     """That of a new maintainer, which looks every four seconds. After six looks, it cannot for a while."""
     times = chain(range(100, 124, 4), count(140, 4))
-    monkeypatch.setitem(Leases.lives.__globals__, "boot_time", times.__next__)
+    monkeypatch.setitem(PostgresRegistry.owner_lives.__globals__, "boot_time", times.__next__)
     return Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
 
 

@@ -15,7 +15,7 @@ from supervisor.domain.settlement import released
 from supervisor.store.base import Engine
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.ownership import Leases
+from supervisor.store.postgres.ownership import PostgresRegistry
 from tests.site_under_test import Site, wait_for
 from tests.store.kit import NOW, Desk, supervisor_record, worker_record
 
@@ -50,7 +50,7 @@ def test_a_lease_that_is_no_time_keeps_nobody_alive(
     registry.register(elsewhere)
     foreign.execute(f"UPDATE job_supervisors SET lease_until = '{value}', started_at = '{value}'".encode())
     with closing(Connection(Address(engine.url))) as connection:
-        assert Leases(connection).lives(elsewhere) is False
+        assert PostgresRegistry(connection).owner_lives(elsewhere) is False
     assert registry.leases()["s9"].left < 0
     assert [record.started_at for record in registry.supervisors()] == [0]
     desk.claims.register(worker_record("w1", "s9"))

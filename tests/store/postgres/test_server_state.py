@@ -20,7 +20,7 @@ from supervisor.ops.status import gather
 from supervisor.store.base import Engine, Exchange, JobSelector
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.vacuum import tables_of
+from supervisor.store.postgres.maintenance import tables_of
 from tests.postgres_server import Databases
 from tests.store.kit import LOCK, NOW, Desk, supervisor_record, until, worker_record
 

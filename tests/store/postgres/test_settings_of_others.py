@@ -14,13 +14,12 @@ from supervisor.domain.job import NewJob, Status
 from supervisor.domain.policy import JobPolicy, settle_expired
 from supervisor.domain.settlement import done
 from supervisor.store.base import Engine, Filter, JobSelector
-from supervisor.store.migrate import Migration, shipped
 from supervisor.store.postgres import connection as connections
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.doubt import resolve
-from supervisor.store.postgres.inserting import Inserted
+from supervisor.store.postgres.inserting import Inserted, resolve_doubt
+from tests import next_release
 from tests.store.kit import LOCK, NOW, Desk, until
 from tests.store.postgres.meanwhile import Meanwhile
 
@@ -144,10 +143,9 @@ def test_a_migration_takes_its_time_and_makes_tables_that_can_be_updated(
     foreign.execute("CREATE ACCESS METHOD columns_only TYPE TABLE HANDLER heap_tableam_handler")
     foreign.execute(f"ALTER DATABASE {foreign.info.dbname} SET default_table_access_method = 'columns_only'".encode())
     monkeypatch.setattr(connections, "STATEMENT_TIMEOUT", 0.05)
-    known = list(shipped("supervisor.store.postgres"))
-    slow = Migration(known[-1].version + 1, "slow.sql", "SELECT pg_sleep(0.5); CREATE TABLE job_new (id int)")
+    plan = next_release.plan("postgres", "SELECT pg_sleep(0.5); CREATE TABLE job_new (id int)")
     with closing(Connection(Address(engine.url))) as connection:
-        assert schema.migrate(connection, [*known, slow]) == [slow.version]
+        assert schema.migrate(connection, plan) == [plan[-1].version]
         with pytest.raises(StoreUnavailable):
             connection.rows("SELECT pg_sleep(20)")  # afterwards all is as before
     kind = "SELECT a.amname FROM pg_class c JOIN pg_am a ON a.oid = c.relam WHERE c.relname = 'job_new'"
@@ -161,10 +159,10 @@ def test_the_number_of_a_transaction_that_another_one_has_now_proves_nothing(des
     lost = psycopg.OperationalError("lost")
     with closing(Connection(Address(engine.url))) as connection:
         [(number,)] = connection.rows("SELECT xmin::text FROM jobs")
-        resolve(connection, Inserted(number, job.id, job.created_at), lost)
+        resolve_doubt(connection, engine.url, Inserted(number, job.id, job.created_at), lost)
         for other in (Inserted(number, job.id + 1, job.created_at), Inserted(number, job.id, job.created_at - 1)):
             with pytest.raises(EnqueueUncertain):
-                resolve(connection, other, lost)
+                resolve_doubt(connection, engine.url, other, lost)
     assert desk.status(job.id) is Status.PENDING
 
 

@@ -79,7 +79,7 @@ class TestCancelling:
         assert all(desk.job(job).cancel_requested_at == NOW for job in jobs)
 
 
-CLAIM = """SELECT id FROM supervisor_settle_and_claim_v3(
+CLAIM = """SELECT id FROM supervisor_settle_and_claim_v1(
   'other', NULL, true, 4e9, 5e9, '{}', '{}', '{}', '{}', '{}', %s, '', %s, NULL, NULL, NULL, NULL, NULL, 1000)
   WHERE lost IS FALSE"""
 

@@ -12,10 +12,10 @@ import pytest
 from supervisor.domain import dead_rows
 from supervisor.domain.duty import Duty
 from supervisor.store.base import Engine
-from supervisor.store.postgres import vacuum
+from supervisor.store.postgres import maintenance as vacuum
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.vacuum import Vacuum, tables_of
+from supervisor.store.postgres.maintenance import Vacuum, tables_of
 from supervisor.store.queries import Queries
 from tests.postgres_server import Databases
 from tests.site_under_test import wait_for

@@ -210,7 +210,8 @@ class TestWhatIsKept:
                 == model.execute("SELECT * FROM job_meta WHERE key <> 'epoch' ORDER BY key").fetchall()
             )
             names = "SELECT name FROM pragma_table_info('jobs')"
-            assert sorted(app.run(names)) == sorted(model.execute(names).fetchall())
+            later = {("concurrency_key",), ("fair_key",), ("expires_at",), ("hold",), ("followed",), ("batch",)}
+            assert {*app.run(names)} == {*model.execute(names).fetchall()} - later
         assert open_engine(f"sqlite:///{app.path}").database.migrate() == []
 
 

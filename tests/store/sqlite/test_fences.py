@@ -1,11 +1,10 @@
-"""Rows that no job can have: refused by the table, repaired by the migration, and set aside where one gets in."""
+"""Rows that no job can have: refused by the table, and set aside where one gets in."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
 import time
-from pathlib import Path
 from typing import Any, cast
 from unittest import mock
 
@@ -16,14 +15,13 @@ from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import Claim, NewJob
 from supervisor.domain.settlement import Usage, done, failed, released
 from supervisor.store.base import Filter, JobSelector
-from supervisor.store.migrate import shipped
-from supervisor.store.sql.refused_rows import quarantine
+from supervisor.store.sql.connection import quarantine
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import Connection
-from supervisor.store.sqlite.duties import inserted_so_far
-from supervisor.store.sqlite.maintenance import SqliteMaintenance
+from supervisor.store.sqlite.maintenance import SqliteMaintenance, inserted_so_far
 from supervisor.store.sqlite.place import Place
+from tests import next_release
 from tests.store.kit import BROKEN, NOW, POLICY, Desk
 
 MOST = 2**63 - 1
@@ -245,53 +243,12 @@ class TestIds:
         assert foreign.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
-def older(path: Path) -> sqlite3.Connection:
-    connection = Connection(Place(path), synchronous="NORMAL", create=True)
-    schema.migrate(connection, shipped("supervisor.store.sqlite")[:7])
-    connection.close()
-    return sqlite3.connect(path, isolation_level=None)
-
-
-class TestMigration:
-    @pytest.mark.fault(58, 59)
-    def test_what_stands_there_is_repaired_and_nothing_is_lost(self, tmp_path: Path) -> None:
-        path = tmp_path / "jobs.db"
-        bad: list[dict[str, object]] = [
-            {"id": 0},
-            {"id": -3},
-            {"claim_token": MOST},
-            {"attempts": -MOST},
-            {"crashes": MOST},
-            {"type": "b\0/../x"},
-            {"requires": "gpu\0"},
-            {"unique_key": "k\0k"},
-            {"payload": HUGE},
-            {"payload": HUGE, "status": "done"},
-            {"id": MOST},
-        ]
-        with contextlib.closing(older(path)) as foreign:
-            foreign.execute("INSERT INTO jobs (id, type) VALUES (7, 'tag')")
-            for columns in bad:
-                insert(foreign, **columns)
-        desk = Desk.at(Queue(f"sqlite:///{path}")._engine)
-        with contextlib.closing(sqlite3.connect(path)) as foreign:
-            assert foreign.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-            assert foreign.execute("PRAGMA foreign_key_check").fetchall() == []
-            told = foreign.execute("SELECT count(*) FROM job_errors WHERE kind = 'row'").fetchone()[0]
-            assert told == len(bad)
-            [(kept,)] = foreign.execute("SELECT max(length(traceback)) FROM job_errors").fetchall()
-            assert kept > len(HUGE)
-            assert foreign.execute("SELECT count(*) FROM jobs WHERE status = 'done'").fetchone() == (1,)
-            assert foreign.execute("SELECT min(id) > 0, max(id) < 100 FROM jobs").fetchall() == [(1, 1)]
-        assert desk.put() < 100
-        assert len(desk.claim(want=100)) >= 4
-        desk.close()
-
-    def test_an_applications_own_column_meta_stays(self, tmp_path: Path) -> None:
-        with contextlib.closing(older(tmp_path / "jobs.db")) as foreign:
-            foreign.execute("ALTER TABLE jobs ADD COLUMN meta INTEGER NOT NULL DEFAULT 5")
-        with Queue(f"sqlite:///{tmp_path}/jobs.db") as queue:
-            assert queue.job(queue.enqueue("tag")).meta == 5
+def test_an_applications_own_column_is_not_added_again(desk: Desk, foreign: sqlite3.Connection) -> None:
+    foreign.execute("ALTER TABLE jobs ADD COLUMN colour INTEGER NOT NULL DEFAULT 5")
+    job = desk.put()
+    with contextlib.closing(Connection(Place(desk.engine.database.file), synchronous="FULL")) as connection:  # type: ignore[arg-type]
+        assert schema.migrate(connection, next_release.plan("sqlite")) == [2]
+    assert foreign.execute("SELECT colour FROM jobs WHERE id = ?", [job]).fetchone() == (5,)
 
 
 def test_meta_is_kept_and_shown(desk: Desk) -> None:

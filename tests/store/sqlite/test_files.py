@@ -24,12 +24,11 @@ from supervisor.domain.intake import new_jobs, payload_of
 from supervisor.domain.job import AlikeJobs, NewJob, Status
 from supervisor.domain.settlement import done
 from supervisor.store.base import Engine, JobSelector
-from supervisor.store.migrate import Migration, shipped
 from supervisor.store.sqlite import SqliteEngine, schema
 from supervisor.store.sqlite.connection import Connection
-from supervisor.store.sqlite.duties import checkpoint
-from supervisor.store.sqlite.maintenance import SqliteMaintenance
+from supervisor.store.sqlite.maintenance import SqliteMaintenance, checkpoint
 from supervisor.store.sqlite.place import Place
+from tests import next_release
 from tests.stopwatch import Stopwatch
 from tests.store.kit import NOW, Desk, python, supervisor_record
 
@@ -245,21 +244,6 @@ class TestTheWritersLock:
 
 
 class TestSchema:
-    def test_migrating_step_by_step_makes_the_same_schema_as_at_once(self, tmp_path: Path) -> None:
-        plan = shipped("supervisor.store.sqlite")
-
-        def schema_after(name: str, steps: list[list[Migration]]) -> list[tuple[str, ...]]:
-            connection = Connection(Place(tmp_path / name), synchronous="NORMAL", create=True)
-            for step in steps:
-                schema.migrate(connection, step)
-            rows = connection.rows("SELECT type, name, sql FROM sqlite_schema ORDER BY name")
-            rows += connection.rows("SELECT * FROM job_meta WHERE key <> 'epoch' ORDER BY key")
-            connection.close()
-            return rows
-
-        one_by_one = [plan[: count + 1] for count in range(len(plan))]
-        assert schema_after("steps.db", one_by_one) == schema_after("once.db", [plan])
-
     def test_migrating_again_changes_nothing(self, desk: Desk) -> None:
         assert desk.engine.database.migrate() == []
 
@@ -277,12 +261,11 @@ class TestSchema:
             thread.start()
         for thread in threads:
             thread.join(30)
-        assert sorted(applied) == [m.version for m in shipped("supervisor.store.sqlite")]
+        assert applied == [schema.newest_version()]
 
     def test_an_older_schema_is_backed_up_first_and_its_jobs_stay(self, desk: Desk, path: Path) -> None:
         job_id = desk.put()
-        plan = [*shipped("supervisor.store.sqlite")]
-        plan.append(Migration(len(plan) + 1, "next.sql", "ALTER TABLE jobs ADD COLUMN colour TEXT;"))
+        plan = next_release.plan("sqlite")
         connection = Connection(Place(path), synchronous="FULL")
 
         assert schema.migrate(connection, plan) == [plan[-1].version]
@@ -297,8 +280,7 @@ class TestSchema:
             )
 
     def test_a_migration_that_fails_leaves_everything_as_it_was(self, desk: Desk, path: Path) -> None:
-        plan = [*shipped("supervisor.store.sqlite")]
-        plan.append(Migration(len(plan) + 1, "bad.sql", "CREATE TABLE fine (x);\nCREATE TABLE jobs (x);"))
+        plan = next_release.plan("sqlite", "CREATE TABLE fine (x);\nCREATE TABLE jobs (x);")
         connection = Connection(Place(path), synchronous="FULL")
 
         with pytest.raises(StoreError):
@@ -312,7 +294,7 @@ class TestSchema:
     def test_a_newer_schema_is_refused_only_if_it_says_that_we_are_too_old(
         self, desk: Desk, foreign: sqlite3.Connection, oldest: int, refused: bool
     ) -> None:
-        foreign.execute("UPDATE job_meta SET value = '99' WHERE key = 'schema_version'")
+        foreign.execute("UPDATE job_meta SET value = '99' WHERE key = 'schema'")
         foreign.execute("UPDATE job_meta SET value = ? WHERE key = 'oldest_writer'", [str(oldest)])
 
         if refused:

@@ -65,7 +65,6 @@ def connected(path: Path) -> sqlite3.Connection:
         ("renew", "jobs_unfinished"),
         ("cancels", "jobs_unfinished"),
         ("unhandled", "jobs_unfinished"),
-        ("refuse_unreadable", "jobs_unfinished"),
         ("awaiting_retry", "jobs_unfinished"),
         ("written_later", "jobs_unfinished"),
         ("bring_forward", "PRIMARY KEY"),

@@ -15,7 +15,6 @@ from supervisor.domain.errors import InvalidOption, StoreError
 from supervisor.domain.job import Claim, NewJob
 from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import Failure, done, failed
-from supervisor.store.base import AdoptOptions, AdoptReport
 from supervisor.store.migrate import shipped, statements
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.adopt.copying import values
@@ -27,12 +26,13 @@ from supervisor.store.sqlite.adopt.told import notes
 from supervisor.store.sqlite.adopt.trial import Samples, Trial
 from supervisor.store.sqlite.adopt.triggers import triggers, with_words
 from supervisor.store.sqlite.adopt.view import view
+from supervisor.store.sqlite.claims import Outcomes
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.definition import quoted, table_created
 from supervisor.store.sqlite.driver_errors import translated
 from supervisor.store.sqlite.inserting import insert_job
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.settling import Outcomes
+from supervisor.store.values import AdoptOptions, AdoptReport
 
 
 def adopt(place: Place, options: AdoptOptions, *, keep_copy: bool = True) -> AdoptReport:
@@ -174,12 +174,12 @@ class _Adoption:
         steps, plan = self._steps, self._plan
         for statement in old.indexes:
             steps.run(statement)
-        migrations = shipped("supervisor.store.sqlite")
-        for migration in migrations:
+        ours = shipped("supervisor.store.sqlite")
+        for migration in ours:
             for statement in statements(migration.sql):
                 if table_created(statement) != TABLE:
                     steps.reach(partial(schema.apply, steps.raw, with_words(plan, statement)))
-        steps.reach(partial(schema.stamp, steps.raw, migrations))
+        steps.reach(partial(schema.stamp, steps.raw, ours))
         for statement in (*triggers(plan), *view(plan)):
             steps.run(statement)
         for _, statement in old.triggers:

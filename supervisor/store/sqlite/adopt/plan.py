@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from supervisor.domain.errors import InvalidOption
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted
-from supervisor.store.base import AdoptedColumn, AdoptOptions
 from supervisor.store.sqlite.adopt import shape
 from supervisor.store.sqlite.adopt.parts import THEIRS, Facts, Part, assign
 from supervisor.store.sqlite.adopt.shape import SQL, TABLE, Old, is_time
 from supervisor.store.sqlite.adopt.words import Words, understand
 from supervisor.store.sqlite.definition import Clause, Column, Definition, names, quoted
+from supervisor.store.values import AdoptedColumn, AdoptOptions
 
 COUNTERS = ("attempts", "crashes", "claim_token")  # clamped when they are copied
 # Bytes of any kind may stand here: a job whose payload is no JSON fails with a clear error, and nothing
@@ -242,7 +242,7 @@ def _beyond(raw: sqlite3.Connection, plan: Plan) -> Iterator[str]:
     for check in fences(plan.ours):
         model = next((model for model in plan.ours.columns if model.name in names(check.value)), None)
         part = None if model is None else plan.part(model.name)
-        if model is None or model.name in COUNTERS or part is None or (model.name == "id" and not plan.integer_ids):
+        if model is None or part is None or (model.name == "id" and not plan.integer_ids):
             continue
         query = SQL.beyond.format(
             table=plan.old.table, check=check.value, value=plan.into(model, quoted(part.old)), ours=model.name
@@ -253,10 +253,9 @@ def _beyond(raw: sqlite3.Connection, plan: Plan) -> Iterator[str]:
 
 
 def fences(ours: Definition) -> Sequence[Clause]:
-    """The CHECKs of the column `type` that restrict other columns."""
-    type_ = ours.column("type")
-    assert type_ is not None
-    return [clause for clause in type_.clauses if clause.kind == "CHECK"][1:]
+    """The CHECKs of columns whose values are taken as they are."""
+    columns = (ours.column(name) for name in ("id", "payload", "requires", "unique_key"))
+    return [check for column in columns if column is not None and (check := column.clause("CHECK")) is not None]
 
 
 def short(value: Any) -> str:

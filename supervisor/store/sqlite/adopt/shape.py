@@ -17,6 +17,8 @@ from supervisor.store.sqlite.definition import Column, Definition, parse, quoted
 SQL: Queries = load("supervisor.store.sqlite.adopt", "adopt.sql")
 
 TABLE = "jobs"
+# Our columns for limits and order among jobs, which an adopted table has none of: it may have its own of these names.
+_WITHOUT = ("concurrency_key", "fair_key", "expires_at", "hold", "followed", "batch")
 ASIDE = "jobs_before_adopt"
 # What is created beside our own schema, if it is needed.
 MADE_HERE = (
@@ -46,15 +48,16 @@ class Old(NamedTuple):
 
 @functools.cache
 def our_definition() -> Definition:
-    """Our own table, as our migrations create it."""
+    """Our own table, as an adopted one is to be."""
     with closing(_model()) as model:
         [(sql,)] = model.execute(QUERIES.definition, {"table": TABLE}).fetchall()
-    return parse(sql)
+    whole = parse(sql)
+    return whole._replace(columns=tuple(column for column in whole.columns if column.name not in _WITHOUT))
 
 
 @functools.cache
 def _our_names() -> frozenset[str]:
-    """What our migrations make."""
+    """What our schema makes."""
     with closing(_model()) as model:
         return frozenset(row[1] for row in model.execute(SQL.objects) if not row[1].startswith("sqlite_"))
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Status
-from supervisor.store.base import NeedsChange
 from supervisor.store.sqlite.adopt.plan import Plan, literal, short
 from supervisor.store.sqlite.adopt.shape import SQL, TABLE
 from supervisor.store.sqlite.adopt.steps import Steps
 from supervisor.store.sqlite.definition import Token, names, quoted, tokens
+from supervisor.store.values import NeedsChange
 
 _DENIED = (
     sqlite3.SQLITE_TRANSACTION,

@@ -1,0 +1,173 @@
+-- Statements that are the same for every engine; those of the engine's own file come in their place. Parameters are named;
+-- :now is Unix seconds. Lists are JSON texts.
+
+
+-- Enqueueing ---------------------------------------------------------------------------------------
+
+-- name: job_meta
+SELECT meta FROM jobs WHERE id = :id;
+
+-- name: job_status
+SELECT status FROM jobs WHERE id = :id;
+
+
+-- The registry -------------------------------------------------------------------------------------
+
+-- name: gone
+-- The hosts that supervisors have left.
+SELECT key, value FROM job_meta WHERE key LIKE 'gone:%';
+
+-- name: register_worker
+INSERT INTO job_workers (incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started)
+VALUES (:incarnation, :supervisor, :pool, :name, :pid, :slot, :policy, :started_at, CAST(:pid_started AS bigint))
+ON CONFLICT (incarnation) DO NOTHING;
+
+-- name: workers_of
+SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
+FROM job_workers WHERE supervisor = :supervisor;
+
+-- name: worker
+SELECT incarnation, supervisor, pool, name, pid, slot, policy, started_at, pid_started
+FROM job_workers WHERE incarnation = :incarnation;
+
+-- name: forget_worker
+DELETE FROM job_workers WHERE incarnation = :incarnation;
+
+
+-- Schedules ----------------------------------------------------------------------------------------
+
+-- name: plan
+-- A schedule with a new timing starts again, and one whose next time is none; otherwise its next time stays.
+INSERT INTO job_schedules (name, timing, next_at, type, payload) VALUES (:name, :timing, :next_at, :type, :payload)
+ON CONFLICT (name) DO UPDATE SET
+  next_at = CASE WHEN job_schedules.timing = excluded.timing AND job_schedules.next_at > 0 AND job_schedules.next_at < 1e11
+                 THEN job_schedules.next_at ELSE excluded.next_at END,
+  timing = excluded.timing, type = excluded.type, payload = excluded.payload;
+
+-- name: schedule
+SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules WHERE name = :name;
+
+-- name: schedules
+SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules ORDER BY name;
+
+-- name: note_fired
+UPDATE job_schedules SET last_at = :last_at, last_job = :last_job WHERE name = :name;
+
+-- name: move_on
+-- Unless it is paused, or has been advanced already: of several supervisors one fires each time.
+UPDATE job_schedules SET next_at = :next_at
+WHERE name = :name AND timing = :timing AND next_at = :planned AND paused_at IS NULL;
+
+-- name: pause_schedule
+UPDATE job_schedules SET paused_at = coalesce(paused_at, :now) WHERE name = :name;
+
+-- name: resume_schedule
+UPDATE job_schedules SET paused_at = NULL WHERE name = :name;
+
+
+-- Alerts -------------------------------------------------------------------------------------------
+
+-- name: insert_meta
+INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING;
+
+-- name: advance_alert
+-- Unless another supervisor has been faster; then the jobs must not be inserted either.
+UPDATE job_meta SET value = :after WHERE key = :key AND value = :before;
+
+-- name: latest_error
+SELECT max(id) FROM job_errors;
+
+
+-- History ------------------------------------------------------------------------------------------
+
+-- name: counted
+-- The part of a supervisor's counters that is in the history.
+SELECT counted FROM job_supervisors WHERE id = :id;
+
+-- name: count_on
+-- Unless it has been changed; then the minutes must not be written either.
+UPDATE job_supervisors SET counted = :after WHERE id = :id AND counted = :before;
+
+-- name: add_minute
+-- Counts are those of one supervisor and add up; queue sizes are the same for all of them.
+INSERT INTO job_history AS h (minute, type, done, failed, waiting, running, run_seconds, wait_seconds)
+VALUES (:at, :type, :done, :failed, :waiting, :running, :run_seconds, :wait_seconds)
+ON CONFLICT (minute, type) DO UPDATE SET
+  done = h.done + excluded.done, failed = h.failed + excluded.failed, waiting = excluded.waiting,
+  running = excluded.running, run_seconds = h.run_seconds + excluded.run_seconds,
+  wait_seconds = h.wait_seconds + excluded.wait_seconds;
+
+-- name: has_history_before
+SELECT 1 FROM job_history WHERE minute < :before LIMIT 1;
+
+-- name: forget_history
+DELETE FROM job_history WHERE minute < :before;
+
+
+-- Operating ----------------------------------------------------------------------------------------
+
+-- name: stretch
+-- The lowest of the next :rows ids, going down, and the lowest of all.
+SELECT (SELECT min(id) FROM (SELECT id FROM jobs WHERE id <= :latest ORDER BY id DESC LIMIT :rows) AS next),
+       (SELECT min(id) FROM jobs);
+
+-- name: job_runs
+SELECT job_id, token, attempt, outcome, worker, started_at, duration, cpu_time, peak_memory, log
+FROM job_runs WHERE job_id = :id ORDER BY token;
+
+-- name: prune
+-- Finished jobs past their retention, in a bounded range of ids, so that no index is needed.
+DELETE FROM jobs
+WHERE id > :after AND id <= :until
+  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
+    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
+
+-- name: prunable
+-- The same jobs by id, in case another table refers to one of them.
+SELECT id FROM jobs
+WHERE id > :after AND id <= :until
+  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
+    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
+
+-- name: prune_until
+SELECT max(id) FROM (SELECT id FROM jobs WHERE id > :after ORDER BY id LIMIT :limit) AS next;
+
+-- name: set_control
+INSERT INTO job_controls (kind, name, value, updated_at) VALUES (:kind, :name, :value, :now)
+ON CONFLICT (kind, name) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at;
+
+-- name: clear_control
+DELETE FROM job_controls WHERE kind = :kind AND name = :name;
+
+-- name: bump_reload
+INSERT INTO job_controls (kind, name, value, updated_at) VALUES ('reload', '', 1, :now)
+ON CONFLICT (kind, name) DO UPDATE SET value = job_controls.value + 1, updated_at = excluded.updated_at;
+
+-- name: count_overdue
+-- Finished jobs past their retention: reads every row, for the doctor alone.
+SELECT count(*) FROM (
+  SELECT 1 FROM jobs
+  WHERE (status IN ('done', 'cancelled') AND completed_at < :done_before)
+     OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before)
+  LIMIT :limit) AS found;
+
+-- name: failures_by_type
+SELECT j.type, count(*) FROM job_errors e JOIN jobs j ON j.id = e.job_id
+WHERE e.created_at >= :since GROUP BY j.type ORDER BY 2 DESC;
+
+
+-- The database itself ------------------------------------------------------------------------------
+
+-- name: meta
+SELECT value FROM job_meta WHERE key = :key;
+
+-- name: delete_meta
+DELETE FROM job_meta WHERE key = :key;
+
+-- name: set_meta
+INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+
+-- name: flags
+-- The schema's version, and who may use the tables: see store/migrate.py.
+SELECT key, value FROM job_meta
+WHERE key IN ('schema', 'oldest_writer', 'closed_for', 'moved_to', 'arriving', 'moved_from');

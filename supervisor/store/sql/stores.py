@@ -1,0 +1,80 @@
+"""Opened stores: the concerns on one connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from supervisor.domain.duty import Duty
+from supervisor.store.sql.backlog import Backlog
+from supervisor.store.sql.claims import ClaimLocks
+from supervisor.store.sql.connection import Connection
+from supervisor.store.sql.controls import Controls
+from supervisor.store.sql.job_actions import FinishedJobs, JobActions
+from supervisor.store.sql.jobs import Jobs
+from supervisor.store.sql.registry import Registry
+from supervisor.store.sql.schedules import Schedules
+from supervisor.store.sql.statistics import History, Statistics
+
+
+class EventLog(Protocol):
+    """Takes structured log events."""
+
+    def info(self, event: str, **fields: Any) -> Any: ...
+
+    def warning(self, event: str, **fields: Any) -> Any: ...
+
+
+class MaintenanceStore:
+    """What the maintainer works with."""
+
+    def __init__(
+        self, connection: Connection, registry: Registry, locks: ClaimLocks, backlog: Backlog, controls: Controls
+    ) -> None:
+        self.registry = registry
+        self.locks = locks
+        self.backlog = backlog
+        self.controls = controls
+        self.history = History(connection)
+        self.finished = FinishedJobs(connection)
+        self.schedules = Schedules(lambda: connection)
+
+    def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:
+        """The engine's own maintenance. A duty that needs nothing checks that the database is there. `vacuum`: whether
+        an engine on a server may make one.
+        """
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Called before `close` when the supervisor ends: complete writes that are still deferred."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class Operations:
+    """What operators work with: the command line and the admin process. Its connection commits durably."""
+
+    def __init__(self, connection: Connection, registry: Registry, statistics: Statistics) -> None:
+        self._connection = connection
+        self.registry = registry
+        self.jobs = Jobs(connection)
+        self.actions = JobActions(connection)
+        self.backlog = Backlog(connection)
+        self.controls = Controls(connection)
+        self.history = History(connection)
+        self.schedules = Schedules(lambda: connection)
+        self.statistics = statistics
+
+    def check(self, *, writable: bool = False) -> None:
+        """Raises StoreGone if this is no longer the database that the URL names; with `writable` also StoreError if it
+        cannot be written now, after waiting for as long as any writer would.
+        """
+        if not writable:
+            self._connection.check()
+            return
+        with self._connection.write():
+            return
+
+    def close(self) -> None:
+        self._connection.close()

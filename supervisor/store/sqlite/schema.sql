@@ -1,0 +1,308 @@
+-- The schema, version 1. Every statement stands once: tables, indexes, views, triggers, the first values.
+-- Times are REAL Unix seconds; the defaults use julianday because unixepoch('subsec') is silently NULL on SQLite 3.40.
+
+
+-- Jobs ---------------------------------------------------------------------------------------------
+
+-- The table refuses what no job can have, whoever writes it. length() and GLOB end at a NUL: a text as long in characters
+-- as in bytes has neither one nor anything beyond ASCII.
+CREATE TABLE jobs (
+  id                  INTEGER PRIMARY KEY AUTOINCREMENT
+                      CHECK (id BETWEEN 1 AND 4611686018427387904),
+  type                TEXT NOT NULL
+                      CHECK (length(type) BETWEEN 1 AND 100 AND length(type) = length(CAST(type AS BLOB))
+                             AND type NOT GLOB '*[^a-zA-Z0-9_.:/-]*'),
+  payload             TEXT NOT NULL DEFAULT '{}'
+                      CHECK (length(CAST(payload AS BLOB)) <= 1048576),
+  status              TEXT NOT NULL DEFAULT 'pending'
+                      -- Not IN (…): SQLite would build the list anew at every update, 2 µs each time.
+                      CHECK (status = 'pending' OR status = 'running' OR status = 'done' OR status = 'failed' OR
+                             status = 'cancelled' OR status = 'quarantined' OR status = 'held'),
+  priority            INTEGER NOT NULL DEFAULT 0
+                      CHECK (priority BETWEEN -100 AND 100),
+  requires            TEXT NOT NULL DEFAULT ''
+                      CHECK (requires = '' OR -- ASCII: what another program wrote can always be read
+                             (length(CAST(requires AS BLOB)) <= 1000 AND instr(CAST(requires AS BLOB), x'00') = 0
+                              AND requires NOT GLOB '*[^' || char(1) || '-~]*')),
+  scheduled_at        REAL NOT NULL DEFAULT ((julianday('now') - 2440587.5) * 86400.0)
+                      CHECK (scheduled_at >= 0 AND scheduled_at < 1e11), -- 1e11: milliseconds are refused
+  attempts            INTEGER NOT NULL DEFAULT 0
+                      CHECK (attempts BETWEEN 0 AND 9007199254740991),
+  max_attempts        INTEGER CHECK (max_attempts >= 1),
+  crashes             INTEGER NOT NULL DEFAULT 0
+                      CHECK (crashes BETWEEN 0 AND 9007199254740991),
+  locked_by           TEXT,
+  locked_at           REAL,
+  lock_expires_at     REAL,
+  claim_token         INTEGER NOT NULL DEFAULT 0
+                      CHECK (claim_token BETWEEN 0 AND 9007199254740991),
+  cancel_requested_at REAL,
+  unique_key          TEXT
+                      CHECK (unique_key IS NULL OR
+                             (length(CAST(unique_key AS BLOB)) <= 4000 AND instr(CAST(unique_key AS BLOB), x'00') = 0)),
+  progress            REAL,
+  result              TEXT,
+  last_error          TEXT,
+  created_at          ANY DEFAULT ((julianday('now') - 2440587.5) * 86400.0),
+  updated_at          ANY DEFAULT ((julianday('now') - 2440587.5) * 86400.0),
+  started_at          REAL,
+  completed_at        REAL,
+  meta                TEXT              -- free to the user
+                      CHECK (meta IS NULL OR (length(CAST(meta AS BLOB)) <= 16384 AND json_valid(meta)
+                                              AND json_type(meta) = 'object')),
+  progress_text       TEXT,             -- what a running job says it is doing; NULL once it has ended
+  -- For limits and order among jobs; nothing reads them yet. A table that was taken over has none of these.
+  concurrency_key     TEXT,
+  fair_key            TEXT,
+  expires_at          REAL,
+  hold                TEXT,
+  followed            INTEGER,
+  batch               INTEGER
+) STRICT;
+
+-- Every index is partial: a finished job costs nothing, however many there are.
+
+-- Claiming: one seek finds the first due row of a (type, requires, priority) group. What runs stands right
+-- before what waits, so a claim and its settlement change one page of one index.
+CREATE INDEX jobs_unfinished ON jobs (type, requires, priority DESC, status DESC, scheduled_at)
+  WHERE status = 'pending' OR status = 'running';
+
+-- At most one unfinished job per type and key.
+CREATE UNIQUE INDEX jobs_unique_key ON jobs (type, unique_key)
+  WHERE unique_key IS NOT NULL AND status IN ('pending', 'running');
+
+-- Requests that are repeated find the job of the first one, also after its end. Only keys of requests are in here.
+CREATE INDEX jobs_once ON jobs (type, unique_key) WHERE unique_key >= 'run:' AND unique_key < 'run;';
+
+-- What people look for: what went wrong, in the order of the failures; and by type, the latest first without
+-- sorting, since the id ends each entry.
+CREATE INDEX jobs_unsuccessful ON jobs (status, completed_at) WHERE status IN ('failed', 'quarantined');
+CREATE INDEX jobs_unsuccessful_type ON jobs (status, type) WHERE status IN ('failed', 'quarantined');
+
+
+-- What unfinished jobs there are -------------------------------------------------------------------
+
+-- Each type, each (type, requires) and each (type, requires, priority), by one seek in the index each, whatever the
+-- number of rows.
+CREATE VIEW job_types AS
+WITH RECURSIVE types (type) AS (
+  SELECT (SELECT type FROM jobs INDEXED BY jobs_unfinished
+          WHERE status = 'pending' OR status = 'running' ORDER BY type LIMIT 1)
+  UNION ALL
+  SELECT (SELECT j.type FROM jobs j INDEXED BY jobs_unfinished
+          WHERE j.type > t.type AND (j.status = 'pending' OR j.status = 'running') ORDER BY j.type LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+)
+SELECT type FROM types WHERE type IS NOT NULL;
+
+CREATE VIEW job_kinds AS
+WITH RECURSIVE kinds (type, requires) AS (
+  SELECT t.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+                  WHERE j.type = t.type AND (j.status = 'pending' OR j.status = 'running')
+                  ORDER BY j.requires LIMIT 1)
+  FROM job_types t
+  UNION ALL
+  SELECT k.type, (SELECT j.requires FROM jobs j INDEXED BY jobs_unfinished
+                  WHERE j.type = k.type AND j.requires > k.requires
+                    AND (j.status = 'pending' OR j.status = 'running')
+                  ORDER BY j.requires LIMIT 1)
+  FROM kinds k WHERE k.requires IS NOT NULL
+)
+SELECT type, requires FROM kinds WHERE requires IS NOT NULL;
+
+CREATE VIEW job_groups AS
+WITH RECURSIVE groups (type, requires, priority) AS (
+  SELECT k.type, k.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
+                              WHERE j.type = k.type AND j.requires = k.requires
+                                AND (j.status = 'pending' OR j.status = 'running')
+                              ORDER BY j.priority DESC LIMIT 1)
+  FROM job_kinds k
+  UNION ALL
+  SELECT g.type, g.requires, (SELECT j.priority FROM jobs j INDEXED BY jobs_unfinished
+                              WHERE j.type = g.type AND j.requires = g.requires AND j.priority < g.priority
+                                AND (j.status = 'pending' OR j.status = 'running')
+                              ORDER BY j.priority DESC LIMIT 1)
+  FROM groups g WHERE g.priority IS NOT NULL
+)
+SELECT type, requires, priority FROM groups WHERE priority IS NOT NULL;
+
+-- Whether there are so many kinds, among few enough rows, that one look at the whole index costs less than a few seeks
+-- a kind.
+CREATE VIEW jobs_crowded AS
+SELECT CASE WHEN (SELECT count(*) FROM (SELECT 1 FROM job_types LIMIT 1000)) = 1000  -- first: this ends the walk
+              OR (SELECT count(*) FROM (SELECT 1 FROM job_kinds LIMIT 1000)) = 1000
+       THEN (SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
+                                   WHERE status = 'pending' OR status = 'running' LIMIT 200000)) < 200000
+       ELSE 0 END AS yes;
+
+-- Recovery, renewal and reclaim: every running job, by one seek a group unless that is crowded.
+CREATE VIEW jobs_held AS
+WITH crowded (yes) AS MATERIALIZED (SELECT yes FROM jobs_crowded)
+SELECT j.* FROM crowded c CROSS JOIN job_groups g CROSS JOIN jobs j INDEXED BY jobs_unfinished
+WHERE NOT c.yes AND j.type = g.type AND j.requires = g.requires AND j.priority = g.priority AND j.status = 'running'
+UNION ALL
+SELECT j.* FROM crowded c CROSS JOIN jobs j INDEXED BY jobs_unfinished
+WHERE c.yes AND (j.status = 'pending' OR j.status = 'running') AND j.status = 'running';
+
+
+-- What is known of single jobs ---------------------------------------------------------------------
+
+-- ON UPDATE CASCADE: a job whose id leaves no room for others gets a new one.
+CREATE TABLE job_errors (
+  id          INTEGER PRIMARY KEY AUTOINCREMENT,
+  job_id      INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE ON UPDATE CASCADE,
+  attempt     INTEGER NOT NULL,
+  kind        TEXT NOT NULL,      -- exception, timeout, crash, out_of_memory, stuck, …
+  message     TEXT NOT NULL,
+  traceback   TEXT,
+  exit_code   INTEGER,
+  signal      TEXT,
+  stderr      TEXT,               -- the tail of what the worker wrote
+  peak_memory INTEGER,            -- bytes
+  worker      TEXT,               -- its name, for people
+  duration    REAL,               -- seconds
+  created_at  REAL NOT NULL
+) STRICT;
+CREATE INDEX job_errors_job ON job_errors (job_id);
+CREATE INDEX job_errors_time ON job_errors (created_at);
+
+CREATE TABLE job_runs (
+  job_id      INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE ON UPDATE CASCADE,
+  token       INTEGER NOT NULL,   -- of the claim: one run each
+  attempt     INTEGER NOT NULL,
+  outcome     TEXT NOT NULL,      -- done, released, or the kind of job_errors
+  worker      TEXT,               -- its name, for people
+  started_at  REAL NOT NULL,
+  duration    REAL,               -- seconds
+  cpu_time    REAL,               -- seconds
+  peak_memory INTEGER,            -- bytes
+  log         TEXT,
+  PRIMARY KEY (job_id, token)
+) STRICT;
+
+CREATE TABLE job_batch_limits (
+  job_id INTEGER PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE ON UPDATE CASCADE,
+  most   INTEGER NOT NULL         -- jobs that it may run together with, itself included: a batch of more has failed
+) STRICT;
+
+-- Failed jobs that went back to pending by themselves, and how often: retry_failed_times is the limit.
+CREATE TABLE job_second_chances (
+  job_id INTEGER PRIMARY KEY REFERENCES jobs (id) ON DELETE CASCADE ON UPDATE CASCADE,
+  used   INTEGER NOT NULL
+) STRICT;
+
+
+-- Who works here -----------------------------------------------------------------------------------
+
+CREATE TABLE job_supervisors (
+  id         TEXT PRIMARY KEY,
+  pid        INTEGER NOT NULL,
+  host       TEXT NOT NULL,
+  machine_id TEXT NOT NULL,
+  boot_id    TEXT NOT NULL,
+  owner_lock TEXT NOT NULL,       -- the file whose record lock says that it lives
+  scoreboard TEXT NOT NULL,       -- the mapped file that tells what its workers are doing
+  config     TEXT NOT NULL,
+  version    TEXT NOT NULL,
+  started_at REAL NOT NULL,
+  counted    TEXT NOT NULL DEFAULT '{}' -- what of its counters is in job_history, as JSON: changed together with it
+) STRICT;
+
+CREATE TABLE job_workers (
+  incarnation TEXT PRIMARY KEY,   -- what jobs.locked_by holds
+  supervisor  TEXT NOT NULL,
+  pool        TEXT NOT NULL,
+  name        TEXT NOT NULL,
+  pid         INTEGER NOT NULL,
+  slot        INTEGER NOT NULL,
+  policy      TEXT NOT NULL,      -- JSON: the pool's retry and crash policy, for whoever recovers its jobs
+  started_at  REAL NOT NULL,
+  pid_started INTEGER             -- clock ticks from the boot to its start: another process may have its pid later
+) STRICT;
+CREATE INDEX job_workers_supervisor ON job_workers (supervisor);
+
+
+-- The rest -----------------------------------------------------------------------------------------
+
+CREATE TABLE job_controls (
+  kind       TEXT NOT NULL CHECK (kind IN ('paused', 'workers', 'reload')),
+  name       TEXT NOT NULL,       -- the type paused, the pool scaled; '' for reload
+  value      INTEGER NOT NULL,
+  updated_at REAL NOT NULL,
+  PRIMARY KEY (kind, name)
+) STRICT;
+
+CREATE TABLE job_schedules (
+  name      TEXT PRIMARY KEY,
+  timing    TEXT NOT NULL,        -- JSON: cron line, interval, time zone; with another one next_at starts anew
+  next_at   REAL NOT NULL,
+  last_at   REAL,                 -- the planned time that fired last
+  last_job  INTEGER,              -- the job that it made
+  type      TEXT NOT NULL DEFAULT '', -- of its jobs; '': not known
+  payload   TEXT NOT NULL DEFAULT '{}',
+  paused_at REAL                  -- NULL: it fires
+) STRICT;
+
+-- The last hour in minutes, the days before in hours, so that charts need no scraper.
+CREATE TABLE job_history (
+  minute       REAL NOT NULL,     -- when it began
+  type         TEXT NOT NULL,     -- '' for those beyond the 50 busiest
+  done         INTEGER NOT NULL,
+  failed       INTEGER NOT NULL,
+  waiting      INTEGER NOT NULL,  -- due at its end
+  running      INTEGER NOT NULL,  -- at its end
+  run_seconds  REAL NOT NULL,
+  wait_seconds REAL NOT NULL,
+  PRIMARY KEY (minute, type)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE job_meta (
+  key   TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) STRICT;
+
+INSERT INTO job_meta (key, value) VALUES
+  ('foreign_lock_time', '3600'),         -- seconds for which a claim of another program is respected
+  ('epoch', lower(hex(randomblob(8)))); -- names this life of the database: a restored copy may use ids again
+
+
+-- Claims of programs that know nothing of them -----------------------------------------------------
+
+-- Our own statements raise claim_token with every move to running or pending, and change locked_by with every other: a
+-- status that changes without is foreign. One trigger before and one after: each further trigger costs every claim and
+-- settlement a microsecond.
+
+-- Ignored: a foreign change of a job that one of our workers holds (an application's own "reset running
+-- rows at start" must not release them), and a late foreign settlement of a finished job (one recorded
+-- outcome a job).
+CREATE TRIGGER jobs_defend BEFORE UPDATE OF status ON jobs
+WHEN NEW.status IS NOT OLD.status AND NEW.claim_token IS OLD.claim_token
+  AND (NEW.locked_by IS OLD.locked_by OR NEW.status IN ('pending', 'running'))
+  AND ((OLD.status = 'running' AND OLD.locked_by <> 'foreign')
+    OR (OLD.status NOT IN ('pending', 'running') AND NEW.status NOT IN ('pending', 'running')))
+BEGIN
+  SELECT RAISE(IGNORE);
+END;
+
+-- Stamped: a foreign claim becomes an ordinary claim with an expiry; a foreign settlement, release or
+-- requeue leaves the row as ours would.
+CREATE TRIGGER jobs_stamp AFTER UPDATE OF status ON jobs
+WHEN NEW.status IS NOT OLD.status AND NEW.claim_token IS OLD.claim_token
+  AND (NEW.locked_by IS OLD.locked_by OR NEW.status IN ('pending', 'running') OR OLD.locked_by = 'foreign')
+BEGIN
+  UPDATE jobs SET
+    locked_by = 'foreign',
+    locked_at = (julianday('now') - 2440587.5) * 86400.0,
+    lock_expires_at = (julianday('now') - 2440587.5) * 86400.0
+      + (SELECT CAST(value AS REAL) FROM job_meta WHERE key = 'foreign_lock_time'),
+    started_at = (julianday('now') - 2440587.5) * 86400.0,
+    completed_at = NULL,
+    claim_token = claim_token + 1
+  WHERE id = NEW.id AND NEW.status = 'running';
+  UPDATE jobs SET
+    locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
+    claim_token = claim_token + 1,
+    completed_at = CASE WHEN NEW.status = 'pending' THEN NULL
+                        ELSE (julianday('now') - 2440587.5) * 86400.0 END
+  WHERE id = NEW.id AND NEW.status <> 'running';
+END;
