@@ -42,7 +42,7 @@ class Burst:
     def follow(self, news: Mapping[str, Any], pools: Iterable[Pool], *, unsettled: bool) -> str:
         """Process the maintainer's report. Returns why to stop, or "". `unsettled`: a death is not settled yet."""
         self._pending, self._failed = news["pending"], news["failed"]
-        hopeless = [p for p in pools if p.failures.restarts.failed_setups >= _BROKEN_LIMIT and p.waiting.due]
+        hopeless = [p for p in pools if p.code.current.restarts.failed_setups >= _BROKEN_LIMIT and p.scale.waiting.due]
         if hopeless:
             self._gave_up = True
             problem = hopeless[0].problem(time.monotonic())

@@ -60,10 +60,6 @@ class PoolWorkers(dict[str, WorkerProcess]):
         found = [worker for worker in self.living() if worker.stale and not worker.leaving]
         return sorted(found, key=lambda worker: (worker.is_ready, worker.serving))
 
-    def old_serve(self) -> bool:
-        """Whether workers with the code from before a reload are ready."""
-        return any(worker.is_ready and worker.template.superseded for worker in self.living())
-
     # Places: in a pool with spares, no more workers than its target may run jobs
 
     def _taken(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,7 +14,8 @@ from supervisor.maintenance.redriver import RedrivePolicy
 from supervisor.maintenance.renewer import LockTimes
 from supervisor.store.base import JobSelector
 from supervisor.supervision.failures import RELOADED
-from supervisor.supervision.pool import Pool, Waiting, excess, old_serves, spares_configured, spares_wanted
+from supervisor.supervision.pool import Pool, Waiting, spares_configured, spares_wanted
+from supervisor.supervision.release import ImageTrial, Release, Releases
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.scoreboard import MAX_SLOTS
 
@@ -21,21 +23,22 @@ from supervisor.system.scoreboard import MAX_SLOTS
 class Pools(dict[str, Pool]):
     """Pools by name. A pool that is no longer in the configuration stays, `closing`, until its last worker has left."""
 
-    def configure(self, wanted: Mapping[str, PoolSettings]) -> list[str]:
-        """Create missing pools and reconfigure the others. Returns the names of the closing ones.
+    def configure(self, wanted: Mapping[str, PoolSettings]) -> None:
+        """Create missing pools, and begin a new release of the others.
 
         Raises OSError if no descriptor is available; then nothing has changed.
         """
         wakes = _eventfds([name for name in wanted if name not in self])
-        reloading = bool(self)
+        now = time.monotonic()
+        trial = ImageTrial.DUE if self else ImageTrial.OVER
         for name, settings in wanted.items():
             if name in self:
-                self[name].reconfigure(settings)
+                self[name].reload(settings, now)
             else:
-                self[name] = Pool(settings, wakes[name], untried=reloading, unproven=reloading)
+                self[name] = Pool(Releases(Release(settings, trial)), wakes[name])
         for name, pool in self.items():
-            pool.closing = name not in wanted
-        return [name for name, pool in self.items() if pool.closing]
+            if name not in wanted:
+                pool.close_down()
 
     def pool_infos(self) -> dict[str, PoolInfo]:
         """What the maintainer must know about the pools that take jobs."""
@@ -73,13 +76,13 @@ class Pools(dict[str, Pool]):
         """Store the depths that the maintainer has measured."""
         for name, depth in depths.items():
             if name in self:
-                self[name].waiting = Waiting(depth["due"], depth["oldest_age"], depth["at"])
+                self[name].scale.waiting = Waiting(depth["due"], depth["oldest_age"], depth["at"])
 
     def take_sizes(self, sizes: Mapping[str, int]) -> None:
         """Store the sizes that operators have set."""
         for name, pool in self.items():
             size = sizes.get(name)
-            pool.fixed = None if size is None else min(max(size, 0), MAX_SLOTS - 1)  # any program may write a row
+            pool.scale.fixed = None if size is None else min(max(size, 0), MAX_SLOTS - 1)  # any program may write a row
 
     def remove(self, pool: Pool) -> None:
         """Remove a closing pool whose last worker has left."""
@@ -98,21 +101,24 @@ def _info(pool: Pool) -> PoolInfo:
 def _status(pool: Pool, now: float) -> dict[str, Any]:
     """`broken`: there is a problem, and no older code serves instead. `now` is monotonic seconds."""
     living, failures, settings, problem = pool.workers.living(), pool.failures, pool.settings, pool.problem(now)
-    deaths, spares = failures.template_deaths, max(0, pool.desired - pool.target) if pool.target else 0
+    scale, deaths = pool.scale, pool.code.current.template_deaths
+    spares = max(0, pool.desired - scale.target) if scale.target else 0
     alone = f"its templates have died {len(deaths.at)} times: jobs run one at a time to find the cause"
     return {
         "size": pool.workers.working(spares),
         "leaving": sum(worker.leaving for worker in living),
-        "target": pool.target,
-        "why": shortened(alone if deaths.isolated(now) else "; ".join(filter(None, (pool.reason, _crowded_out(pool))))),
-        "due": pool.waiting.due,
-        "oldest_age": round(pool.waiting.oldest_age, 3),
-        "rate": round(pool.rate.jobs, 1),
-        "problem": problem or excess(pool),
+        "target": scale.target,
+        "why": shortened(
+            alone if deaths.isolated(now) else "; ".join(filter(None, (scale.reason, _crowded_out(pool))))
+        ),
+        "due": scale.waiting.due,
+        "oldest_age": round(scale.waiting.oldest_age, 3),
+        "rate": round(scale.rate.jobs, 1),
+        "problem": problem,
         "spares": pool.workers.spare(),
         "spares_wanted": spares_configured(pool),
-        "broken": bool(problem) and not old_serves(pool),
-        "fixed": pool.fixed,
+        "broken": bool(problem) and not pool.old_serves,
+        "fixed": scale.fixed,
         "deaths": failures.deaths,
         "restarts": dict(failures.restarted),
         "types": list(settings.types),
@@ -122,7 +128,9 @@ def _status(pool: Pool, now: float) -> dict[str, Any]:
         "max_workers": settings.max_workers,
         "memory": {w.name: w.memory.unique for w in living if w.memory.unique},
         "devices": {w.name: w.device for w in living if w.device is not None},
-        "stale": {w.name: failures.old_version() if w.stale == RELOADED else w.stale for w in living if w.stale},
+        "stale": {
+            w.name: pool.code.current.why_older_stays() if w.stale == RELOADED else w.stale for w in living if w.stale
+        },
     }
 
 
@@ -132,7 +140,7 @@ def _crowded_out(pool: Pool) -> str:
     lacking = configured - pool.spares
     if lacking <= 0:
         return ""
-    if not pool.size_of_worker.value:
+    if not pool.size.memory.value:
         return "spares start when the size of a worker is known"
     more = "another spare" if lacking == 1 else f"{lacking} more spares"
     return f"memory_budget has no room for {more}" if spares_wanted(pool) < configured else f"no memory for {more}"

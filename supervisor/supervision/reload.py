@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from supervisor.domain.text import shortened
-from supervisor.supervision.pool import Pool, old_serves
+from supervisor.supervision.pool import Pool
 from supervisor.telemetry import events
 
 _MOST_PROBLEMS = 20
@@ -42,13 +42,13 @@ class ReloadOutcome:
         self._unproven, self._failed = set(self._waiting), set()
         self._news = {"number": number, "at": at, "state": "running", "problems": [], "pools": states, "canaries": []}
 
-    def follow(self, pools: Mapping[str, Pool], trying: Callable[[str], bool], now: float) -> dict[str, Any] | None:
-        """Update the result of each pool. Returns the outcome; None if there was no reload. `now` is monotonic seconds;
-        `trying` tells whether the code of a sleeping pool is still being loaded.
+    def follow(self, pools: Mapping[str, Pool], now: float) -> dict[str, Any] | None:
+        """Update the result of each pool. Returns the outcome; None if there was no reload. `now` is in
+        monotonic seconds.
         """
         for name in sorted(self._unproven):
             pool = pools.get(name)
-            state = "gone" if pool is None or pool.closing else _state(pool, trying)
+            state = "gone" if pool is None or pool.closing else pool.code.current.outcome(asleep=pool.asleep)
             if name in self._waiting and state != "waiting":
                 problem = f"{name}: {pool.problem(now)}" if pool is not None and state == "failed" else ""
                 tried = pool is not None and state == "accepted" and pool.settings.canary is not None
@@ -61,7 +61,7 @@ class ReloadOutcome:
         """In the log, once for each reload: that the new code does not work, and that it works."""
         if state == "failed" and pool.name not in self._failed:
             self._failed.add(pool.name)
-            problem, serves = pool.problem(now), old_serves(pool)
+            problem, serves = pool.problem(now), pool.old_serves
             self._log.error("new_code_failed", pool=pool.name, problem=problem, old_code_serves=serves)
         elif state == "accepted":
             canary = "none" if pool.settings.canary is None else "passed"
@@ -80,14 +80,3 @@ class ReloadOutcome:
             "pools": {**self._news["pools"], name: state},
             "canaries": [*self._news["canaries"], *([name] if canary else ())],
         }
-
-
-def _state(pool: Pool, trying: Callable[[str], bool]) -> str:
-    """What is known of its new code."""
-    if pool.failures.restarts.failed_setups:
-        return "failed"
-    if not pool.unproven:
-        return "accepted"
-    if pool.asleep and not pool.untried and not trying(pool.name):
-        return "imported" if pool.settings.preloads and not pool.passed_over else "untried"
-    return "waiting"

@@ -9,6 +9,7 @@ from enum import IntEnum
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.liveness import Signs
 from supervisor.supervision.exit_reason import Kill
+from supervisor.supervision.release import Release
 from supervisor.supervision.template_process import TemplateProcess
 from supervisor.supervision.termination import NO_RUN, Run, TerminationLadder
 from supervisor.supervision.worker_output import WorkerOutput
@@ -52,16 +53,16 @@ class Memory:
 class WorkerProcess:
     """One worker, created when it is requested. Times are monotonic seconds.
 
-    `settings` are those of its request: a reload does not change them. `stale` says why it should be replaced, ""
-    if it should not. In a pool with spares it takes no job before it is `serving`. When it is `swept`, no process is
-    left that its handlers have started.
+    `release` is the code that it runs, with its settings. `stale` says why it should be replaced, "" if it should not.
+    In a pool with spares it takes no job before it is `serving`. When it is `swept`, no process is left that its
+    handlers have started.
     """
 
     name: str
     incarnation: str
     number: int  # of its slot
     slot: Slot
-    settings: PoolSettings
+    release: Release
     template: TemplateProcess
     asked_at: float
     device: str | None = None
@@ -90,8 +91,12 @@ class WorkerProcess:
     # Questions
 
     @property
+    def settings(self) -> PoolSettings:
+        return self.release.settings
+
+    @property
     def pool(self) -> str:
-        return self.settings.name
+        return self.release.pool
 
     @property
     def living(self) -> bool:
@@ -172,12 +177,6 @@ class WorkerProcess:
             self.stage, self.ended_at = Stage.ENDED, now
         if status is not None:
             self.status, self.peak_memory = status, peak_memory
-
-    def dump_stacks(self, now: float) -> None:
-        """Let it write the stacks of all its threads, which are kept for its job."""
-        if self.output is not None:
-            self.output.expect_stacks(now)
-        self.signal(signals.DUMP_STACKS)
 
     def signal(self, number: int) -> None:
         if self.pidfd >= 0:
