@@ -108,8 +108,8 @@ class Ends:
             out_of_memory=self._oom.struck,
             timeout=round(slot.deadline - slot.started, 3) if slot.deadline else settings.timeout,
             ran=now - slot.started if slot.job else None,
-            cautious=worker.cautious,
-            suspects=frozenset(pool.failures.suspicion.jobs),
+            cautious=worker.caution > 0,
+            suspects=frozenset(pool.failures.suspects),
         )
         ended = explain(slot, known)
         (job, token), number = ended.run, worker.number

@@ -14,7 +14,7 @@ from supervisor.domain.recent_peak import RecentPeak
 from supervisor.domain.residency import Residency
 from supervisor.domain.scaling import Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.domain.staffing import spares_kept
-from supervisor.supervision.failures import CAUTIOUS, STALE, Failures
+from supervisor.supervision.failures import CAUTIOUS, STALE, Failures, is_cautious_enough
 from supervisor.supervision.pool_workers import PoolWorkers
 from supervisor.supervision.release import ImageTrial, Releases
 from supervisor.supervision.worker_process import WorkerProcess
@@ -221,11 +221,12 @@ def look_at(pool: Pool, worker: WorkerProcess, now: float) -> bool:
         pool.code.works(worker.release)
         if worker.running and (pool.size.metered or pool.settings.memory_budget is not None):
             measure(pool, worker)  # starting more workers depends on it
-    pool.failures.committed(worker, slot.done - slot.unsettled, now, lost=slot.lost)
+    committed = slot.done - slot.unsettled
+    pool.failures.committed(worker, committed, lost=slot.lost)
     if not worker.stale:
         if slot.recycle_reason:
             worker.stale = STALE[slot.recycle_reason]
-        elif worker.living and pool.grant is None and pool.failures.too_cautious(worker, now):
+        elif worker.living and pool.grant is None and is_cautious_enough(worker, committed, now):
             worker.stale = CAUTIOUS  # not where memory is scarce: nobody would work until its successor is ready
     return became_ready
 

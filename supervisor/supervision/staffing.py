@@ -112,11 +112,11 @@ class Staffing:
         incarnation, name = str(uuid.uuid4()), pool.workers.next_name(pool.name)
         device = pool.next_device(name)
         number, slot = self.slots.take(incarnation, name)
-        cautious = pool.failures.suspicion.cautious
-        worker = WorkerProcess(name, incarnation, number, slot, release, template, now, device, cautious)
+        caution = pool.failures.next_caution()
+        worker = WorkerProcess(name, incarnation, number, slot, release, template, now, device, caution)
         worker.stale = "" if release.current else RELOADED
         pool.workers[incarnation] = worker
-        template.ask(pool.name, name, incarnation, number, device, now, cautious=cautious)
+        template.ask(pool.name, name, incarnation, number, device, now, cautious=caution > 0)
         return True
 
     def drain_all(self) -> None:
@@ -213,7 +213,10 @@ class Staffing:
         """Forget a worker that has not been forked."""
         worker = self.pools.find(incarnation)
         if worker is not None:
-            del self.pools[worker.pool].workers[incarnation]
+            pool = self.pools[worker.pool]
+            del pool.workers[incarnation]
+            if worker.caution:
+                pool.failures.cautious_due.append(worker.caution)
             self.slots.give_back(worker.number)
         return worker
 

@@ -55,7 +55,7 @@ class WorkerProcess:
 
     `release` is the code that it runs, with its settings. `stale` says why it should be replaced, "" if it should not.
     In a pool with spares it takes no job before it is `serving`. When it is `swept`, no process is left that its
-    handlers have started.
+    handlers have started. With `caution` it is cautious: so many outcomes were lost with the one that it replaces.
     """
 
     name: str
@@ -66,7 +66,7 @@ class WorkerProcess:
     template: TemplateProcess
     asked_at: float
     device: str | None = None
-    cautious: bool = False
+    caution: int = 0
     stage: Stage = Stage.ASKED
     was_ready: bool = False
     serving: bool = field(init=False)

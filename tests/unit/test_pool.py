@@ -13,7 +13,8 @@ from supervisor.config import load
 from supervisor.domain.memory import Grant
 from supervisor.domain.recent_peak import RecentPeak
 from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing, spares_kept, within
-from supervisor.domain.suspicion import Suspicion
+from supervisor.supervision.exit_reason import ExitReport
+from supervisor.supervision.failures import is_cautious_enough
 from supervisor.supervision.plan import plan
 from supervisor.supervision.pool import Pool, look_at
 from supervisor.supervision.pools import Pools
@@ -240,58 +241,51 @@ def test_spares_of_the_current_code_come_first(crew: Crew) -> None:
     assert serve(crew) == [old]
 
 
+def death(worker: WorkerProcess, *, uncommitted: int = 0, last_job: int = 0) -> ExitReport:
+    return ExitReport("signal", "", "nothing", uncommitted=uncommitted, last_job=last_job, early=False)
+
+
 class TestACautiousWorker:
     """It takes one job at a time as long as it lives, so it must not live as long as others."""
 
     @pytest.fixture
     def worker(self, crew: Crew) -> WorkerProcess:
         worker = crew.ask()
-        worker.cautious, worker.stage = True, Stage.READY
+        worker.caution, worker.stage = 2, Stage.READY
         worker.slot.state(State.BUSY)
         crew.pool.scale.target = 1
-        crew.pool.failures.suspicion = Suspicion().died(1, 7)
         return worker
 
-    def test_is_replaced_when_its_jobs_have_gone_well_for_a_while(self, crew: Crew, worker: WorkerProcess) -> None:
-        failures = crew.pool.failures
-        failures.committed(worker, 1, 100.0, lost=False)
-        assert not failures.too_cautious(worker, 1000.0)
-        failures.committed(worker, 2, 1000.0, lost=False)
-        assert not failures.too_cautious(worker, 1029.0)  # other jobs may have come before the suspect
-        assert failures.too_cautious(worker, 1030.0)
-        worker.cautious = False
-        assert not failures.too_cautious(worker, 1030.0)
+    @pytest.mark.fault(45)
+    def test_replaces_one_that_died_with_outcomes_or_was_cautious_itself(self, crew: Crew) -> None:
+        failures, worker = crew.pool.failures, crew.ask()
+        failures.ended(death(worker), worker, 1.0)
+        assert (failures.next_caution(), failures.suspects) == (0, ())
+        failures.ended(death(worker, uncommitted=20, last_job=7), worker, 1.0)
+        assert [failures.next_caution(), failures.next_caution()] == [20, 0]
+        worker.caution = 20
+        failures.ended(death(worker), worker, 2.0)
+        assert (failures.next_caution(), failures.suspects) == (20, (7,))
+        failures.ended(ExitReport("exit", "", "crash", (7, 2), last_job=7), worker, 3.0)
+        assert (failures.next_caution(), failures.suspects) == (20, (7,))
 
-    def test_stays_while_there_is_another_suspicion(self, crew: Crew, worker: WorkerProcess) -> None:
-        failures = crew.pool.failures
-        failures.committed(worker, 2, 100.0, lost=False)
-        failures.suspicion = failures.suspicion.died(3, 8)
-        assert not failures.too_cautious(worker, 1000.0)
-        failures.committed(worker, 4, 1000.0, lost=False)
-        assert not failures.too_cautious(worker, 1029.0)
-        assert failures.too_cautious(worker, 1030.0)
-
-    def test_clears_no_suspicion_that_is_younger(self, crew: Crew, worker: WorkerProcess) -> None:
-        failures = crew.pool.failures
-        failures.suspicion, failures.suspected_at = Suspicion().died(3, 8), worker.asked_at + 1.0
-        failures.committed(worker, 50, 100.0, lost=False)
-        assert failures.suspicion.cautious
-        successor = crew.ask()
-        successor.cautious, successor.asked_at = True, failures.suspected_at
-        failures.committed(successor, 4, 100.0, lost=False)
-        assert not failures.suspicion.cautious
+    def test_is_replaced_when_more_jobs_than_were_lost_have_gone_well_for_a_while(self, worker: WorkerProcess) -> None:
+        assert not is_cautious_enough(worker, 2, 1000.0)
+        assert not is_cautious_enough(worker, 3, 29.0)  # other jobs may have come before the suspect
+        assert is_cautious_enough(worker, 3, 30.0)
+        worker.caution = 0
+        assert not is_cautious_enough(worker, 3, 30.0)
 
     def test_stays_where_memory_is_scarce(self, crew: Crew, worker: WorkerProcess) -> None:
         """Until its successor is ready, nobody would work."""
-        pool = crew.pool
-        pool.take(Grant({"": 1}, {}))
-        pool.failures.committed(worker, 2, 100.0, lost=False)
-        look(pool, 200.0)
+        crew.pool.take(Grant({"": 1}, {}))
+        commit(worker, 3)
+        look(crew.pool, 200.0)
         assert not worker.stale
 
     def test_leaves_when_its_successor_is_ready(self, crew: Crew, worker: WorkerProcess) -> None:
         pool = crew.pool
-        pool.failures.committed(worker, 2, 100.0, lost=False)
+        commit(worker, 3)
         look(pool, 200.0)
         assert worker.stale
         assert plan(pool, 200.0).start == Missing(1, 0)
@@ -301,6 +295,13 @@ class TestACautiousWorker:
         look(pool, 200.0)
         assert plan(pool, 200.0).leave == [worker]
         assert not successor.stale
+
+
+def commit(worker: WorkerProcess, jobs: int) -> None:
+    for job in range(1, jobs + 1):
+        worker.slot.work.begin(job, 1, 0.0, 0.0)
+        worker.slot.work.finish(job)
+    worker.slot.work.settle(jobs)
 
 
 def test_a_spare_on_the_least_used_device_comes_first(crew: Crew) -> None:
