@@ -10,8 +10,8 @@ from functools import partial
 
 from supervisor.maintenance.deaths import DeathReport
 from supervisor.supervision import exit_reason
+from supervisor.supervision.children import MaintainerClient
 from supervisor.supervision.exit_reason import Circumstances, explain
-from supervisor.supervision.maintainer_client import MaintainerClient
 from supervisor.supervision.pool import look_at
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.template_process import TemplateProcess

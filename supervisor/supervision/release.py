@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.restart import Restarts
+from supervisor.domain.restart import Restarts, TemplateDeaths
 from supervisor.domain.staffing import OLD_VERSION
-from supervisor.domain.template_deaths import TemplateDeaths
 
 _TRIALS = {"canary": "canary", "warmup": "warm-up", "set-up": "set-up"}
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from supervisor.config.settings import Settings
 from supervisor.domain.memory import CodeTrial
 from supervisor.supervision import exit_reason
+from supervisor.supervision.children import Slots
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.failures import RELOADED
 from supervisor.supervision.plan import needs_image_trial, plan
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.release import ImageTrial, Release
-from supervisor.supervision.slots import Slots
 from supervisor.supervision.template_process import TemplateProcess
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_output import Outputs

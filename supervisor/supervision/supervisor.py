@@ -19,21 +19,17 @@ from supervisor.maintenance.maintainer import Orders
 from supervisor.maintenance.messages import trouble_of
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.supervision import exit_reason
-from supervisor.supervision.admin_process import STARTING, AdminProcess, Serve
-from supervisor.supervision.burst import Burst
+from supervisor.supervision.children import STARTING, AdminProcess, MaintainerClient, Serve, Slots, orders_of
 from supervisor.supervision.database_health import DatabaseHealth
 from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.known_sizes import KnownSizes
-from supervisor.supervision.maintainer_client import MaintainerClient, orders_of
 from supervisor.supervision.memory_arbiter import MemoryArbiter
 from supervisor.supervision.plan import next_try
 from supervisor.supervision.pool import look_at
-from supervisor.supervision.pools import Pools
-from supervisor.supervision.reload import ReloadOutcome
-from supervisor.supervision.slots import Slots
+from supervisor.supervision.pools import Pools, ReloadOutcome
 from supervisor.supervision.staffing import Staffing
-from supervisor.supervision.stopping import Stopping
+from supervisor.supervision.stopping import Burst, Stopping
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.watchdog import cancel, watch

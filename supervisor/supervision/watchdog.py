@@ -9,8 +9,7 @@ from supervisor.supervision import exit_reason
 from supervisor.supervision.failures import OVER_MEMORY
 from supervisor.supervision.pool import Pool, measure
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.termination import Step
-from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.supervision.worker_process import Step, WorkerProcess
 from supervisor.system import kernel, signals
 from supervisor.system.slot import Cancel, Snapshot, State
 from supervisor.telemetry import events

@@ -7,10 +7,11 @@ import signal
 
 import pytest
 
-from supervisor.domain.template_deaths import TemplateDeaths
+from supervisor.domain.liveness import CANCEL_GRACE, KILL_GRACE
+from supervisor.domain.restart import TemplateDeaths
 from supervisor.supervision import exit_reason
 from supervisor.supervision.exit_reason import Circumstances, Kill, explain
-from supervisor.supervision.termination import CANCEL_GRACE, KILL_GRACE, Step, TerminationLadder
+from supervisor.supervision.worker_process import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Cancel, Phase, Slot, State
 
 KILLED = int(signal.SIGKILL)
