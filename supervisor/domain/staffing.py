@@ -1,7 +1,9 @@
-"""Which workers a pool lacks, and which of them should exit, from their numbers alone."""
+"""Which workers a pool lacks, on which device one starts, and which of them should exit: from their numbers alone."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 OLD_VERSION = "old version"
@@ -96,3 +98,17 @@ def leaving(counts: Counts, roof: int | None = None, *, fixed: bool = False) -> 
     idle = min(surplus, counts.idle)
     over = roof is not None and counts.staying - idle > max(roof, 1)
     return Leaving(stale, idle, anyone=1 if over and counts.leaving == 0 and not idle else 0)
+
+
+def assign(devices: Sequence[str], used: Iterable[str | None], kept: Iterable[str | None] = ()) -> str | None:
+    """The device with the fewest workers, None without devices.
+
+    `used` are the devices of the current workers. If several devices have equally few, the first of `kept`
+    wins: the device that the worker of that name had in its previous life.
+    """
+    if not devices:
+        return None
+    counts = Counter(used)
+    least = min(counts[device] for device in devices)
+    fit = [device for device in devices if counts[device] == least]
+    return next((device for device in kept if device in fit), fit[0])

@@ -1,18 +1,159 @@
-"""The state of the database as the supervisor, which never opens it, knows it: usable or not, blocked or not."""
+"""The state of the database as the supervisor, which never opens it, knows it: usable or not, blocked or not.
+
+SQLite has one writer at a time. A handler that forgets its commit locks out every other writer, its own worker
+included, for as long as its process lives. The process whose open transaction blocks all writers is reported, and ended
+if it is a worker.
+
+In a worker that runs several jobs at the same time it is not known which of them holds it. While it is held, no outcome
+can be committed. So if none is uncommitted, a run that continues must hold it; otherwise it may be one that has ended.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
+from supervisor.domain.duration import human
 from supervisor.domain.errors import StoreError
-from supervisor.store.base import Holder, OwnerLock, Writers
+from supervisor.store.base import DatabaseHolder, Holder, OwnerLock, Writers
 from supervisor.supervision import exit_reason
-from supervisor.supervision.lock_holder import LockHolder
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel
 from supervisor.system.channel import Message
+from supervisor.system.slot import Snapshot
 from supervisor.telemetry import events
+
+AFTER_ITS_END = 1.5  # seconds that a worker may hold the lock after the run that took it has ended
+BESIDE_OTHERS = 2.0  # the same if it is not sure that the run has ended, because other runs continue
+LATE_BEAT = 1.0  # seconds without a beat while jobs run: what the worker itself writes is held up, too
+STOPPED_FOR = 1.0  # seconds that a stopped process of ours may hold it
+NAMED_AFTER = 5.0  # seconds after which the holder is reported; the busy timeout of most programs
+_BEYOND = 1.0  # seconds over the time limit and kill_grace: by then a run that was not extended has been killed
+# Durations for messages, so that they do not change every second.
+_STEPS = (5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0)
+
+
+def _longest(worker: WorkerProcess) -> float:
+    """Seconds after which a run of this worker has ended, or has extended its time limit."""
+    return max(worker.settings.timeouts) + worker.settings.kill_grace + _BEYOND
+
+
+@dataclass(slots=True)
+class Hold:
+    """One transaction as far as checks can tell: the same holder without a commit. Times are monotonic seconds.
+
+    It began after `free`, when the last check found the lock free or with another holder.
+    """
+
+    holder: DatabaseHolder
+    since: float
+    free: float
+    over_since: float | None = None  # when the run that began it was first seen to have ended
+    named: bool = False
+
+
+class LockHolder:
+    """Checks the lock once a tick. `sentence` names a process that holds it for long, for people; otherwise empty."""
+
+    def __init__(self, writers: Writers) -> None:
+        self._writers = writers
+        self._hold: Hold | None = None
+        self._looked = 0.0  # the latest check, in monotonic seconds
+        self._log = events(process="supervisor")
+        self.sentence = ""
+
+    def look(self, workers: Iterable[WorkerProcess], attended: Iterable[SupervisedProcess], now: float) -> None:
+        """End a worker whose run has left a transaction open; report any other process that holds the lock for long."""
+        holder = self._writers.database_holder()
+        before, free, self._looked = self._hold, self._looked, now
+        if holder is None:
+            self._hold, self.sentence = None, ""
+            return
+        if before is None or before.holder != holder:
+            self._hold, self.sentence = Hold(holder, now, free), ""
+            return
+        family = kernel.ancestry(holder.pid)
+        for worker in workers:
+            if worker.pid in family:
+                self._judge_worker(worker, before, now)
+                return
+        for process in attended:
+            if process.pid in family:
+                self._judge_attended(process, before, now)
+                return
+        self._name(before, now, _stranger(holder.pid))
+
+    def _judge_worker(self, worker: WorkerProcess, hold: Hold, now: float) -> None:
+        slot, state = worker.slot.read(), kernel.cpu_and_state(hold.holder.pid).state
+        if hold.holder.pid == worker.pid and state in ("T", "t"):
+            if now - hold.since >= STOPPED_FOR:
+                worker.kill(exit_reason.STOPPED)
+            return
+        if slot.places > 1:
+            self._judge_shared(worker, slot, hold, now)
+            return
+        over = not slot.job or slot.started > hold.since
+        waits = state in ("D", None)  # it waits for its disk, or its state is unknown
+        hold.over_since = (hold.over_since or now) if over and not waits else None
+        if hold.over_since is not None and now - hold.over_since >= AFTER_ITS_END:
+            # With several ended runs it is unknown which one it was; the current run is not the cause.
+            if slot.job:
+                worker.kill(exit_reason.HELD_EARLIER)
+            else:
+                worker.kill(exit_reason.HELD_DATABASE, (slot.last_job, slot.last_token))
+        elif slot.job and not over and now - hold.since > _longest(worker):
+            # A run before it whose outcome is not committed may have begun it, too.
+            unsure = slot.unsettled and slot.started > hold.free
+            worker.kill(exit_reason.HELD_EARLIER if unsure else exit_reason.HELD_DATABASE)
+        self._name(hold, now, _run(worker, slot))
+
+    def _judge_shared(self, worker: WorkerProcess, slot: Snapshot, hold: Hold, now: float) -> None:
+        """Of a worker with concurrency. All its runs, and those that are not committed, are suspects."""
+        late = slot.running > 0 and now - slot.beat > LATE_BEAT
+        over = (slot.unsettled > 0 or not slot.running) and not late
+        hold.over_since = (hold.over_since or now) if over else None
+        if hold.over_since is not None:
+            patience = BESIDE_OTHERS if slot.running else AFTER_ITS_END
+            if now - hold.over_since >= patience and not kernel.waits_for_disk(hold.holder.pid):
+                run = (slot.job, slot.token) if slot.running else (slot.last_job, slot.last_token)
+                worker.kill(exit_reason.HELD_DATABASE, run)
+        elif not late and now - hold.since > _longest(worker):
+            worker.kill(exit_reason.HELD_DATABASE)
+        self._name(hold, now, _run(worker, slot))
+
+    def _judge_attended(self, process: SupervisedProcess, hold: Hold, now: float) -> None:
+        if hold.holder.pid == process.pid and kernel.is_stopped(process.pid) and now - hold.since >= STOPPED_FOR:
+            self._log.error(f"{process.role}_stopped", pid=process.pid, holding="the database's write lock")
+            process.kill()
+        self._name(hold, now, f"our own {process.role} (pid {process.pid})")
+
+    def _name(self, hold: Hold, now: float, who: str) -> None:
+        """Report the holder, in `status` and once in the log."""
+        held = now - hold.since
+        if held < NAMED_AFTER:
+            return
+        for_long = human(max(step for step in _STEPS if step <= held))
+        self.sentence = f"{who} has held the database's write lock for over {for_long}; no other process can write"
+        if not hold.named:
+            hold.named = True
+            self._log.warning("database_held", pid=hold.holder.pid, detail=self.sentence)
+
+
+def _run(worker: WorkerProcess, slot: Snapshot) -> str:
+    if slot.together > 1:
+        of = f"one of {slot.together} jobs that run together, or have just ended,"
+        return f"{of} in worker {worker.name} (pid {worker.pid})"
+    of = f"job {slot.job}" if slot.job else "a run that has ended"
+    return f"{of} in worker {worker.name} (pid {worker.pid})"
+
+
+def _stranger(pid: int) -> str:
+    if not pid:
+        return "a process of another container"
+    command = kernel.command_of(pid)
+    return f"another program (pid {pid}{f': {command}' if command else ''})"
+
 
 LONG_HOLD = 1.0  # seconds; a transaction of ours takes milliseconds
 

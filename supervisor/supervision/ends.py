@@ -10,8 +10,8 @@ from functools import partial
 
 from supervisor.maintenance.deaths import DeathReport
 from supervisor.supervision import exit_reason
+from supervisor.supervision.children import MaintainerClient
 from supervisor.supervision.exit_reason import Circumstances, explain
-from supervisor.supervision.maintainer_client import MaintainerClient
 from supervisor.supervision.pool import look_at
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.template_process import TemplateProcess
@@ -108,8 +108,8 @@ class Ends:
             out_of_memory=self._oom.struck,
             timeout=round(slot.deadline - slot.started, 3) if slot.deadline else settings.timeout,
             ran=now - slot.started if slot.job else None,
-            cautious=worker.cautious,
-            suspects=frozenset(pool.failures.suspicion.jobs),
+            cautious=worker.caution > 0,
+            suspects=frozenset(pool.failures.suspects),
         )
         ended = explain(slot, known)
         (job, token), number = ended.run, worker.number
@@ -141,8 +141,7 @@ class Ends:
 
     def _last_look(self, worker: WorkerProcess, now: float) -> None:
         """It may have been set up, and have worked, since the scoreboard was last read."""
-        if look_at(self.pools[worker.pool], worker, now):
-            self.templates.prove(worker)
+        look_at(self.pools[worker.pool], worker, now)
 
     def _forget(self, worker: WorkerProcess) -> None:
         pool = self.pools[worker.pool]
@@ -172,12 +171,12 @@ class Ends:
         if orphaned or not (template.retired or template.why_broken):
             self._log.error("template_died", pid=template.pid, workers=len(orphaned))
         accused = self._accused(template, orphaned, now)
-        if template.ready and not (template.superseded or template.retired or _died_of_set_up(template, orphaned)):
+        if template.ready and template.current and not (template.dismissed or _died_of_set_up(template, orphaned)):
             self._note_death(template, now)
         for worker in orphaned:
             if worker.status in (None, signal.SIGKILL):
                 # The kernel kills them with it, and may already have done so.
-                proven = worker.pool in template.needed_by
+                proven = worker.pool in template.proven
                 other = exit_reason.TEMPLATE if proven else exit_reason.TEMPLATE_UNPROVEN
                 worker.kill(exit_reason.ALONE if worker is accused else other)
             if worker.pid == 0:
@@ -185,20 +184,20 @@ class Ends:
 
     def _note_death(self, template: TemplateProcess, now: float) -> None:
         """A ready template died unexpectedly: a job of one of its pools may have killed it, or the set-up of one."""
-        for pool in [self.pools[name] for name in template.spec.pools if name in self.pools]:
-            deaths = pool.failures.template_deaths = pool.failures.template_deaths.died(now)
+        for release in [one for one in template.releases.values() if one.current]:
+            deaths = release.template_deaths = release.template_deaths.died(now)
             if deaths.isolated(now):
-                self._log.warning("pool_isolated", pool=pool.name, deaths=len(deaths.at))
+                self._log.warning("pool_isolated", pool=release.pool, deaths=len(deaths.at))
 
     def _accused(self, template: TemplateProcess, workers: list[WorkerProcess], now: float) -> WorkerProcess | None:
         """The one worker with a job in an isolated pool, when its template dies."""
         if not (template.alone and template.ready) or template.retired or len(workers) != 1:
             return None
         [worker] = workers
-        slot, failures = worker.slot.read(), self.pools[worker.pool].failures
-        if not slot.job or not failures.template_deaths.isolated(now):
+        slot, release = worker.slot.read(), worker.release
+        if not slot.job or not release.template_deaths.isolated(now):
             return None
-        failures.template_deaths = failures.template_deaths.charge(slot.job, worker.settings.max_crashes)
+        release.template_deaths = release.template_deaths.charge(slot.job, worker.settings.max_crashes)
         return worker
 
     def _kill_orphans(self) -> None:
@@ -211,5 +210,5 @@ class Ends:
 
 def _died_of_set_up(template: TemplateProcess, workers: list[WorkerProcess]) -> bool:
     """Whether no job can have killed it, and there is no other pool to protect from the one whose set-up did."""
-    alone = len(template.spec.pools) == 1 and not template.needed_by
+    alone = len(template.releases) == 1 and not template.proven
     return alone and all(worker.slot.read().state is State.STARTING for worker in workers)

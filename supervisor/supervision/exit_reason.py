@@ -11,9 +11,13 @@ from typing import Any, NamedTuple
 from supervisor.domain.duration import human, human_size
 from supervisor.domain.policy import Charge
 from supervisor.domain.text import shortened
-from supervisor.supervision.termination import NO_RUN, Run
 from supervisor.system.signals import name_of
 from supervisor.system.slot import Phase, Snapshot, State
+
+Run = tuple[int, int]
+"""A job's id and the token of its claim, which identify one run."""
+
+NO_RUN: Run = (0, 0)
 
 # Why the supervisor itself killed a worker.
 TIME_LIMIT = "time_limit"

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from math import inf
 
-from supervisor.domain.restart import Restarts
-from supervisor.domain.staffing import OLD_VERSION, Missing
-from supervisor.domain.suspicion import Suspicion
-from supervisor.domain.template_deaths import TemplateDeaths
 from supervisor.supervision import exit_reason
 from supervisor.supervision.exit_reason import ExitReport
 from supervisor.supervision.worker_process import WorkerProcess
@@ -36,6 +31,7 @@ _REASONS = {
     CAUTIOUS: "cautious",
 }
 _CAUTION = 30.0  # seconds: the suspects, which are due again, come before most other jobs
+_MOST_SUSPECTS = 64  # that are remembered
 _NOT_ITS_FAULT = (exit_reason.TEMPLATE, exit_reason.TEMPLATE_UNPROVEN, exit_reason.ALONE, exit_reason.UNWATCHED)
 _SAYS_NOTHING = (
     exit_reason.CANCELLED,
@@ -46,100 +42,48 @@ _SAYS_NOTHING = (
 
 @dataclass(slots=True)
 class Failures:
-    """Times are monotonic seconds. Workers with the code from before a reload have a back-off of their own; those whose
-    template forks no more have none.
+    """Times are monotonic seconds. Each release has a back-off of its own.
+
+    If a worker dies after jobs had ended and before their outcomes were committed, one of them may have caused that. No
+    job is charged the first time; the last to end is a suspect. The worker that replaces the dead one is cautious: it
+    commits after each job, so that the next such death shows which job it was.
     """
 
-    restarts: Restarts = field(default_factory=Restarts)
-    old_restarts: Restarts = field(default_factory=Restarts)
-    suspicion: Suspicion = field(default_factory=Suspicion)
-    suspected_at: float = -inf  # when the last suspicion has begun
-    trusted_at: float = inf  # when it has ended
-    template_deaths: TemplateDeaths = field(default_factory=TemplateDeaths)
+    suspects: tuple[int, ...] = ()
+    cautious_due: list[int] = field(default_factory=list)  # outcomes that were lost, for each cautious one
     deaths: int = 0
     restarted: Counter[str] = field(default_factory=Counter)  # workers to be replaced, by reason
 
-    def reloaded(self) -> None:
-        """The failures of the old code do not count for the new one."""
-        self.old_restarts = self.restarts if not self.restarts.failed_setups else self.old_restarts
-        self.restarts = Restarts()
-        self.template_deaths = TemplateDeaths()
-
     def ended(self, end: ExitReport, worker: WorkerProcess, now: float) -> None:
         """A worker has ended."""
-        restarts, born = self._restarts_of(worker), worker.asked_at
+        restarts, born, caution = worker.release.restarts, worker.asked_at, worker.caution
         if end.broken:
             restarts = restarts.broken(now, end.message, born=born, sure=not end.by_signal)
         elif not end.expected and end.reason not in _NOT_ITS_FAULT:
             self.deaths += 1
             if end.reason not in _SAYS_NOTHING:
                 restarts = restarts.died(now, early=end.early, born=born)
-            before = self.suspicion
-            self.suspicion = before.died(end.uncommitted, end.last_job)
-            if end.charge == "crash" and end.run[0] == end.last_job != 0:
-                self.suspicion = self.suspicion.accused(end.last_job)
-            if self.suspicion is not before:
-                self.suspected_at = now
-        self._set_restarts(worker, restarts)
+            accused = end.charge == "crash" and end.run[0] == end.last_job != 0  # it will run again
+            if end.uncommitted or accused:
+                self.suspects = (*(job for job in self.suspects if job != end.last_job), end.last_job)[-_MOST_SUSPECTS:]
+                caution = max(end.uncommitted, caution, 1)
+        worker.release.restarts = restarts
+        if caution and not end.expected:
+            self.cautious_due.append(caution)
         if not end.expected:
             self.restarted[end.reason] += 1
         elif worker.stale and end.reason != exit_reason.SHUTDOWN:
             self.restarted[short_reason(worker.stale)] += 1
 
-    def unstarted(self, why: str, now: float, worker: WorkerProcess | None) -> bool:
-        """A worker could not be started. Returns False for further failures in the same back-off."""
-        restarts = self.restarts if worker is None else self._restarts_of(worker)
-        if now < restarts.not_before or (worker is not None and worker.template.retired):
-            return False
-        self._set_restarts(worker, restarts.broken(now, why))
-        return True
-
-    def ready(self, worker: WorkerProcess) -> None:
-        """A worker has been set up."""
-        self._set_restarts(worker, self._restarts_of(worker).ready())
-        if not worker.template.superseded:
-            self.old_restarts = Restarts()
-
-    def committed(self, worker: WorkerProcess, jobs: int, now: float, *, lost: bool) -> None:
+    def committed(self, worker: WorkerProcess, jobs: int, *, lost: bool) -> None:
         """A worker has committed this many jobs. One of them does not count if its program was `lost`."""
-        if jobs > lost and self.restarts.early_deaths and not worker.template.superseded:
-            self.restarts = self.restarts.committed_a_job()
-        # What one of an earlier suspicion has committed says nothing about these suspects.
-        if worker.cautious and self.suspicion.cautious and worker.asked_at >= self.suspected_at:
-            self.suspicion = self.suspicion.committed(jobs)
-            self.trusted_at = inf if self.suspicion.cautious else now
+        release = worker.release
+        if jobs > lost and release.restarts.early_deaths:
+            release.restarts = release.restarts.committed_a_job()
 
-    def too_cautious(self, worker: WorkerProcess, now: float) -> bool:
-        """Whether a worker is still cautious although nothing is suspected any more: as long as it lives, it takes no
-        batches and runs no jobs side by side. Not at once: other jobs may have come before the suspects.
-        """
-        return worker.cautious and not self.suspicion.cautious and now >= self.trusted_at + _CAUTION
-
-    def allow(self, wanted: Missing, now: float) -> Missing:
-        """How many of the wanted workers may start now."""
-        new = 0 if now < max(self.restarts.not_before, self.template_deaths.not_before) else wanted.new
-        return Missing(new, 0 if now < self.old_restarts.not_before else wanted.old)
-
-    def old_version(self) -> str:
-        """Why a worker with the code from before a reload is still there, for people."""
-        if not self.restarts.failed_setups:
-            return f"{OLD_VERSION}, to be replaced"
-        failed = next((trial for trial in ("canary", "warmup") if f"{trial} failed: " in self.restarts.why), "set-up")
-        return f"{OLD_VERSION}; the new one failed its {failed}"
-
-    @property
-    def next_try(self) -> float | None:
-        """When the last back-off ends; None if there is none."""
-        return max(self.restarts.not_before, self.template_deaths.not_before, self.old_restarts.not_before) or None
-
-    def _restarts_of(self, worker: WorkerProcess) -> Restarts:
-        return self.old_restarts if worker.template.superseded else self.restarts
-
-    def _set_restarts(self, worker: WorkerProcess | None, restarts: Restarts) -> None:
-        if worker is None or not worker.template.superseded:
-            self.restarts = restarts
-        elif not worker.template.retired:
-            self.old_restarts = restarts
+    def next_caution(self) -> int:
+        """The `caution` of the next worker."""
+        return self.cautious_due.pop() if self.cautious_due else 0
 
 
 def plan_replacement(worker: WorkerProcess, why: str) -> None:
@@ -154,3 +98,10 @@ def plan_replacement(worker: WorkerProcess, why: str) -> None:
 def short_reason(stale: str) -> str:
     """Why a worker is to be replaced, as one word for metrics and the log."""
     return _REASONS.get(stale, stale)
+
+
+def is_cautious_enough(worker: WorkerProcess, committed: int, now: float) -> bool:
+    """Whether a cautious worker has committed more jobs than were suspected. As long as it lives, it takes no batches
+    and runs no jobs side by side. Not at once: other jobs may have come before the suspects.
+    """
+    return 0 < worker.caution < committed and now >= worker.asked_at + _CAUTION

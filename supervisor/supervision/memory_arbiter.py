@@ -14,10 +14,10 @@ from supervisor.domain.residency import Residency
 from supervisor.domain.staffing import Missing
 from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.known_sizes import KnownSizes
-from supervisor.supervision.pool import Pool, is_typical, is_untried, proves_itself, spares_wanted
+from supervisor.supervision.plan import allowed, needs_image_trial
+from supervisor.supervision.pool import Pool, is_typical, spares_wanted
 from supervisor.supervision.pool_workers import is_idle
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.template_process import keeps_old_code
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel, memory_limit
@@ -82,9 +82,9 @@ class MemoryArbiter:
             on_device.setdefault(worker.pool, []).append(worker.memory.on_device)
         for name, used in on_device.items():
             pool = self._pools[name]
-            pool.size_on_device = (pool.size_on_device or RecentPeak()).seen(used, now)
+            pool.size.on_device = (pool.size.on_device or RecentPeak()).seen(used, now)
             self._note(pool)
-        self._meter.repeat(running, now, busy=any(p.busy and self._devices_of(p) for p in self._pools.values()))
+        self._meter.repeat(running, now, busy=any(p.scale.busy and self._devices_of(p) for p in self._pools.values()))
         self._measure_templates()
         for pool in self._pools.values():
             self._note(pool)  # a model may be loaded with the first job
@@ -103,22 +103,22 @@ class MemoryArbiter:
             self._sizes.learn(pool.settings, self._measured(pool))
 
     def _is_measured(self, pool: Pool) -> bool:
-        on_device = pool.size_on_device is not None or not self._devices_of(pool) or self._meter.broken
-        return pool.size_of_worker.value > 0 and on_device
+        on_device = pool.size.on_device is not None or not self._devices_of(pool) or self._meter.broken
+        return pool.size.memory.value > 0 and on_device
 
     def _devices_of(self, pool: Pool) -> set[str]:
         return self._machine.devices.keys() & set(pool.settings.gpus)
 
     def _measured(self, pool: Pool) -> Need:
         image = self._images[pool.name]
-        current = [t for t in self._templates if not (t.superseded or t.retired)]  # one from before a reload may differ
+        current = [t for t in self._templates if t.current and not t.dismissed]  # one from before a reload may differ
         shared = max((t.memory for t in current if self._image_of(t.spec.pools) == image), default=0)
         known = self._sizes.of(pool.settings)
         on_device = known.device if known else 0
-        if pool.size_on_device is not None:
-            on_device = pool.size_on_device.value
-        worker = pool.size_of_worker.value
-        if known is not None and not pool.size_has_settled:
+        if pool.size.on_device is not None:
+            on_device = pool.size.on_device.value
+        worker = pool.size.memory.value
+        if known is not None and not pool.size.has_settled:
             worker = max(worker, known.worker)
         return Need(worker, shared or (known.template if known else 0), on_device)
 
@@ -129,7 +129,7 @@ class MemoryArbiter:
         known = self._sizes.of(pool.settings)
         if known is not None:
             return known
-        return None if self._machine.memory or self._devices_of(pool) else Need(pool.size_of_worker.value)
+        return None if self._machine.memory or self._devices_of(pool) else Need(pool.size.memory.value)
 
     def _look_again(self) -> None:
         """Whether there may be too little for all pools at their largest."""
@@ -140,7 +140,7 @@ class MemoryArbiter:
             need = self._need(pool)
             unknown = unknown or need is None
             need = need or Need(0)
-            workers = max(pool.settings.max_workers, pool.fixed or 0, len(pool.workers))
+            workers = max(pool.settings.max_workers, pool.scale.fixed or 0, len(pool.workers))
             workers += pool.settings.spares + 1  # one may be replaced
             most[MACHINE] += workers * need.worker
             for device in self._devices_of(pool):
@@ -150,7 +150,7 @@ class MemoryArbiter:
         most[MACHINE] += sum(images.values())
         self._scarce = unknown or any(most[name] > budget for name, budget in self._budgets.items())
         for pool in self._pools.values():
-            pool.metered = self._scarce or not pool.size_of_worker.value
+            pool.size.metered = self._scarce or not pool.size.memory.value
 
     def _feel_pressure(self, now: float) -> None:
         file = self._pressure_file
@@ -201,23 +201,23 @@ class MemoryArbiter:
     def _demand(self, pool: Pool, now: float) -> Demand:
         living = pool.workers.living()
         staying = [worker for worker in living if not worker.leaving]
-        wanted = 0 if self._backs_off(pool, now) else 1 if proves_itself(pool) else pool.target
-        idle = not (pool.due or pool.busy)
+        wanted = 0 if self._backs_off(pool, now) else 1 if pool.needs_canary_worker else pool.scale.target
+        idle = not (pool.scale.due or pool.scale.busy)
         found = pool.residency = pool.residency.seen(
             now, wanted=wanted, staying=len(staying), ready=any(w.is_ready for w in staying), idle=idle
         )
         need = self._need(pool)
-        waiting = pool.waiting
-        proof = proves_itself(pool) and not pool.failures.restarts.failed_setups  # that waits for a worker like a job
+        scale, waiting, current = pool.scale, pool.scale.waiting, pool.code.current
+        proof = pool.needs_canary_worker and not current.failed  # that waits for a worker like a job
         return Demand(
             pool.name,
             wanted,
             need,
             {device: _crew(device, living, need or Need(0)) for device in pool.settings.gpus or ("",)},
             self._images.get(pool.name, pool.name),
-            max(pool.due, int(proof)),
-            pool.busy,
-            waiting.oldest_age + now - waiting.at if pool.due else now - pool.reloaded_at if proof else 0.0,
+            max(scale.due, int(proof)),
+            scale.busy,
+            waiting.oldest_age + now - waiting.at if scale.due else now - current.reloaded_at if proof else 0.0,
             found.idle_since,
             max((worker.asked_at for worker in staying if is_idle(worker)), default=None),
             found.loaded_at,
@@ -226,22 +226,22 @@ class MemoryArbiter:
             found.starting,
             spares=spares_wanted(pool),
             replacing=any(worker.stale for worker in staying),
-            patient=pool.failures.restarts.failed_setups > 0 and any(worker.template.superseded for worker in staying),
-            untried=is_untried(pool),
+            patient=current.failed and not all(worker.release.current for worker in staying),
+            untried=needs_image_trial(pool),
         )
 
     def _backs_off(self, pool: Pool, now: float) -> bool:
         """It starts nobody now, so it needs no memory."""
-        old = self._templates.before(pool.name) is not None and not proves_itself(pool)  # only new code has a canary
-        possible = Missing(1, int(old))
-        return not (pool.workers.living() or any(pool.failures.allow(possible, now)))
+        code = pool.code.old
+        old = not pool.needs_canary_worker and code is not None and self._templates.forking(code) is not None
+        return not (pool.workers.living() or any(allowed(pool, Missing(1, int(old)), now)))
 
     def _loaded_templates(self) -> dict[str, Template]:
         found: dict[str, Template] = {}
         for template in self._templates:
             image = self._image_of(template.spec.pools)
             before = found.get(image, Template(0, ending=True))
-            kept = template.memory * keeps_old_code(template)
+            kept = template.memory if template.kept_for else 0
             ending = before.ending and template.retired
             loading = before.loading or not (template.ready or template.gone or template.why_broken)
             found[image] = Template(before.used + template.memory, ending, before.kept + kept, loading)

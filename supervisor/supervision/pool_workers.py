@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from supervisor.domain.devices import assign
-from supervisor.domain.staffing import Counts
+from supervisor.domain.staffing import Counts, assign
 from supervisor.supervision.template_process import TemplateProcess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import State
@@ -59,10 +58,6 @@ class PoolWorkers(dict[str, WorkerProcess]):
         """
         found = [worker for worker in self.living() if worker.stale and not worker.leaving]
         return sorted(found, key=lambda worker: (worker.is_ready, worker.serving))
-
-    def old_serve(self) -> bool:
-        """Whether workers with the code from before a reload are ready."""
-        return any(worker.is_ready and worker.template.superseded for worker in self.living())
 
     # Places: in a pool with spares, no more workers than its target may run jobs
 

@@ -1,9 +1,11 @@
-"""All pools, as set by the configuration and the operators."""
+"""All pools, as set by the configuration and the operators: what `status` shows of them, and the result of a reload."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from supervisor.config.settings import PoolSettings
@@ -13,30 +15,33 @@ from supervisor.maintenance.redriver import RedrivePolicy
 from supervisor.maintenance.renewer import LockTimes
 from supervisor.store.base import JobSelector
 from supervisor.supervision.failures import RELOADED
-from supervisor.supervision.pool import Pool, Waiting, excess, old_serves, spares_configured, spares_wanted
+from supervisor.supervision.pool import Pool, Waiting, spares_configured, spares_wanted
+from supervisor.supervision.release import ImageTrial, Release, Releases
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.scoreboard import MAX_SLOTS
+from supervisor.telemetry import events
 from supervisor.worker.placement import threads_of, worth_telling
 
 
 class Pools(dict[str, Pool]):
     """Pools by name. A pool that is no longer in the configuration stays, `closing`, until its last worker has left."""
 
-    def configure(self, wanted: Mapping[str, PoolSettings]) -> list[str]:
-        """Create missing pools and reconfigure the others. Returns the names of the closing ones.
+    def configure(self, wanted: Mapping[str, PoolSettings]) -> None:
+        """Create missing pools, and begin a new release of the others.
 
         Raises OSError if no descriptor is available; then nothing has changed.
         """
         wakes = _eventfds([name for name in wanted if name not in self])
-        reloading = bool(self)
+        now = time.monotonic()
+        trial = ImageTrial.DUE if self else ImageTrial.OVER
         for name, settings in wanted.items():
             if name in self:
-                self[name].reconfigure(settings)
+                self[name].reload(settings, now)
             else:
-                self[name] = Pool(settings, wakes[name], untried=reloading, unproven=reloading)
+                self[name] = Pool(Releases(Release(settings, trial)), wakes[name])
         for name, pool in self.items():
-            pool.closing = name not in wanted
-        return [name for name, pool in self.items() if pool.closing]
+            if name not in wanted:
+                pool.close_down()
 
     def pool_infos(self) -> dict[str, PoolInfo]:
         """What the maintainer must know about the pools that take jobs."""
@@ -76,13 +81,13 @@ class Pools(dict[str, Pool]):
         """Store the depths that the maintainer has measured."""
         for name, depth in depths.items():
             if name in self:
-                self[name].waiting = Waiting(depth["due"], depth["oldest_age"], depth["at"])
+                self[name].scale.waiting = Waiting(depth["due"], depth["oldest_age"], depth["at"])
 
     def take_sizes(self, sizes: Mapping[str, int]) -> None:
         """Store the sizes that operators have set."""
         for name, pool in self.items():
             size = sizes.get(name)
-            pool.fixed = None if size is None else min(max(size, 0), MAX_SLOTS - 1)  # any program may write a row
+            pool.scale.fixed = None if size is None else min(max(size, 0), MAX_SLOTS - 1)  # any program may write a row
 
     def remove(self, pool: Pool) -> None:
         """Remove a closing pool whose last worker has left."""
@@ -101,21 +106,24 @@ def _info(pool: Pool) -> PoolInfo:
 def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:
     """`broken`: there is a problem, and no older code serves instead. `now` is monotonic seconds."""
     living, failures, settings, problem = pool.workers.living(), pool.failures, pool.settings, pool.problem(now)
-    deaths, spares = failures.template_deaths, max(0, pool.desired - pool.target) if pool.target else 0
+    scale, deaths = pool.scale, pool.code.current.template_deaths
+    spares = max(0, pool.desired - scale.target) if scale.target else 0
     alone = f"its templates have died {len(deaths.at)} times: jobs run one at a time to find the cause"
     return {
         "size": pool.workers.working(spares),
         "leaving": sum(worker.leaving for worker in living),
-        "target": pool.target,
-        "why": shortened(alone if deaths.isolated(now) else "; ".join(filter(None, (pool.reason, _crowded_out(pool))))),
-        "due": pool.waiting.due,
-        "oldest_age": round(pool.waiting.oldest_age, 3),
-        "rate": round(pool.rate.jobs, 1),
-        "problem": problem or excess(pool),
+        "target": scale.target,
+        "why": shortened(
+            alone if deaths.isolated(now) else "; ".join(filter(None, (scale.reason, _crowded_out(pool))))
+        ),
+        "due": scale.waiting.due,
+        "oldest_age": round(scale.waiting.oldest_age, 3),
+        "rate": round(scale.rate.jobs, 1),
+        "problem": problem,
         "spares": pool.workers.spare(),
         "spares_wanted": spares_configured(pool),
-        "broken": bool(problem) and not old_serves(pool),
-        "fixed": pool.fixed,
+        "broken": bool(problem) and not pool.old_serves,
+        "fixed": scale.fixed,
         "deaths": failures.deaths,
         "restarts": dict(failures.restarted),
         "types": list(settings.types),
@@ -126,7 +134,9 @@ def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:
         "max_workers": settings.max_workers,
         "memory": {w.name: w.memory.unique for w in living if w.memory.unique},
         "devices": {w.name: w.device for w in living if w.device is not None},
-        "stale": {w.name: failures.old_version() if w.stale == RELOADED else w.stale for w in living if w.stale},
+        "stale": {
+            w.name: pool.code.current.why_older_stays() if w.stale == RELOADED else w.stale for w in living if w.stale
+        },
     }
 
 
@@ -136,7 +146,7 @@ def _crowded_out(pool: Pool) -> str:
     lacking = configured - pool.spares
     if lacking <= 0:
         return ""
-    if not pool.size_of_worker.value:
+    if not pool.size.memory.value:
         return "spares start when the size of a worker is known"
     more = "another spare" if lacking == 1 else f"{lacking} more spares"
     return f"memory_budget has no room for {more}" if spares_wanted(pool) < configured else f"no memory for {more}"
@@ -171,3 +181,75 @@ def _eventfds(names: Iterable[str]) -> dict[str, int]:
             os.close(descriptor)
         raise OSError(f"no pool can be added: {error.strerror}") from error
     return made
+
+
+_MOST_PROBLEMS = 20
+
+
+class ReloadOutcome:
+    """The result of the last reload. `number` counts the requests in the database up to this one; None after a signal.
+
+    A pool is `waiting` until a worker with the new code is ready or has failed, then `accepted` or `failed`. A pool
+    that has no worker now is `imported` when its code was; without an image, or without memory for it, it is `untried`.
+    What comes of it later is in the log. `canaries` names the accepted ones whose canary has passed.
+    """
+
+    def __init__(self) -> None:
+        self._news: dict[str, Any] = {}
+        self._waiting: set[str] = set()
+        self._unproven: set[str] = set()  # of which the log has not told yet that the new code works
+        self._failed: set[str] = set()  # of which it has told that it does not
+        self._log = events(process="supervisor")
+
+    def refused(self, why: str, number: int | None, at: float, problems: list[str], file: Path) -> None:
+        """The configuration is invalid; nothing was changed. `at` is Unix seconds."""
+        hint = "the previous configuration stays in effect"
+        self._log.error("reload_refused", why=why, problems=problems, file=str(file), hint=hint)
+        told = [shortened(problem, 500) for problem in problems[:_MOST_PROBLEMS]]
+        self._news = {"number": number, "at": at, "state": "refused", "problems": told, "pools": {}, "canaries": []}
+        self._waiting = set()
+
+    def begun(self, number: int | None, at: float, pools: Mapping[str, Pool]) -> None:
+        self._waiting = {name for name, pool in pools.items() if not pool.closing}
+        states = dict.fromkeys(sorted(self._waiting), "waiting")
+        self._unproven, self._failed = set(self._waiting), set()
+        self._news = {"number": number, "at": at, "state": "running", "problems": [], "pools": states, "canaries": []}
+
+    def follow(self, pools: Mapping[str, Pool], now: float) -> dict[str, Any] | None:
+        """Update the result of each pool. Returns the outcome; None if there was no reload. `now` is in
+        monotonic seconds.
+        """
+        for name in sorted(self._unproven):
+            pool = pools.get(name)
+            state = "gone" if pool is None or pool.closing else pool.code.current.outcome(asleep=pool.asleep)
+            if name in self._waiting and state != "waiting":
+                problem = f"{name}: {pool.problem(now)}" if pool is not None and state == "failed" else ""
+                tried = pool is not None and state == "accepted" and pool.settings.canary is not None
+                self._settle(name, state, problem, canary=tried)
+            if pool is not None:
+                self._tell(pool, state, now)
+        return self._news or None
+
+    def _tell(self, pool: Pool, state: str, now: float) -> None:
+        """In the log, once for each reload: that the new code does not work, and that it works."""
+        if state == "failed" and pool.name not in self._failed:
+            self._failed.add(pool.name)
+            problem, serves = pool.problem(now), pool.old_serves
+            self._log.error("new_code_failed", pool=pool.name, problem=problem, old_code_serves=serves)
+        elif state == "accepted":
+            canary = "none" if pool.settings.canary is None else "passed"
+            self._log.info("new_code_accepted", pool=pool.name, canary=canary)
+        if state in ("accepted", "gone"):
+            self._unproven.discard(pool.name)
+
+    def _settle(self, name: str, state: str, problem: str = "", *, canary: bool = False) -> None:
+        self._waiting.discard(name)
+        problems = [*self._news["problems"], shortened(problem, 500)] if problem else self._news["problems"]
+        over = "failed" if problems else "accepted"
+        self._news = {
+            **self._news,
+            "state": "running" if self._waiting else over,
+            "problems": problems[:_MOST_PROBLEMS],
+            "pools": {**self._news["pools"], name: state},
+            "canaries": [*self._news["canaries"], *([name] if canary else ())],
+        }

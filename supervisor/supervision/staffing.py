@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from supervisor.config.settings import Settings
 from supervisor.domain.memory import CodeTrial
 from supervisor.supervision import exit_reason
+from supervisor.supervision.children import Slots
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.failures import RELOADED, plan_replacement
-from supervisor.supervision.pool import Pool, is_untried, proven_by_image
+from supervisor.supervision.plan import needs_image_trial, plan
+from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.slots import Slots
+from supervisor.supervision.release import ImageTrial, Release
 from supervisor.supervision.template_process import TemplateProcess
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_output import Outputs
@@ -45,22 +47,22 @@ class Staffing:
         """Start missing workers of a pool and drain surplus ones."""
         now = time.monotonic()
         in_turn = pool.grant is None or not self.templates.loading  # where memory is scarce: each may load a model
-        if in_turn and is_untried(pool):
+        if in_turn and needs_image_trial(pool):
             self._try_out(pool, settings, now)
-        before = self.templates.before(pool.name)
-        pool.old_waits = before is not None and before.spec.pools[pool.name].preloads
-        missing = pool.missing(now, unproven=before is not None)
-        for _ in range(missing.new):
+        before = None if pool.code.old is None else self.templates.forking(pool.code.old)
+        if before is None:
+            pool.code.drop_old()
+        start, leave = plan(pool, now)
+        for _ in range(start.new):
             template = self._template(pool, settings, now)
-            if template is None or not self._ask(pool, template, now):
+            if template is None or not self._ask(pool, pool.code.current, template, now):
                 break
-        for _ in range(missing.old if before is not None else 0):
-            assert before is not None
-            if not self._ask(pool, before, now):
+        for _ in range(start.old):
+            if pool.code.old is None or before is None or not self._ask(pool, pool.code.old, before, now):
                 break
-        for worker in pool.to_drain():
+        for worker in leave:
             worker.drain()
-        while (spare := pool.workers.next_to_serve(pool.target)) is not None:
+        while (spare := pool.workers.next_to_serve(pool.scale.target)) is not None:
             spare.serve()
 
     def _try_out(self, pool: Pool, settings: Settings, now: float) -> None:
@@ -71,27 +73,28 @@ class Staffing:
         trial = CodeTrial.NOW if pool.grant is None else pool.grant.trial
         if trial is CodeTrial.INSTEAD:
             events(process="supervisor").warning("old_code_unloaded", pool=pool.name, why=_NO_ROOM_FOR_BOTH)
-            self.templates.forget(pool.name)
+            pool.code.drop_old()
         if trial in (CodeTrial.INSTEAD, CodeTrial.LATER):
             return  # until the memory is free
-        pool.untried = False
         if trial is CodeTrial.NEVER:
-            pool.passed_over = True
+            pool.code.current.trial = ImageTrial.NO_ROOM
             return
-        template = None if pool.closing else self._template(pool, settings, now)
+        pool.code.current.trial = ImageTrial.OVER
+        template = self._template(pool, settings, now)
         if template is None:
             return
-        template.try_out(pool.name, now)
         if template.ready:  # that of another pool
             self._judge(pool, template)
+        else:
+            pool.code.current.trial = ImageTrial.RUNNING
 
     def _judge(self, pool: Pool, template: TemplateProcess) -> None:
         """The code of a sleeping pool has been loaded. With preload_setup that was its set-up, too."""
         if pool.name in template.lacking:
             self._back_off(pool, template.lacking[pool.name])
-        elif proven_by_image(pool) and not pool.failures.restarts.failed_setups:
-            self.templates.prove_image(template, pool.name)
-            pool.unproven = False
+        elif pool.code.current.proven_by_image and not pool.code.current.failed:
+            template.proven.add(pool.name)
+            pool.code.works(pool.code.current)
 
     def _template(self, pool: Pool, settings: Settings, now: float) -> TemplateProcess | None:
         """The template that forks the pool's workers now; None if it cannot be started."""
@@ -101,19 +104,19 @@ class Staffing:
             self._back_off(pool, f"no template can be forked: {error.strerror}")
             return None
 
-    def _ask(self, pool: Pool, template: TemplateProcess, now: float) -> bool:
+    def _ask(self, pool: Pool, release: Release, template: TemplateProcess, now: float) -> bool:
         """Request one more worker from a template. Returns False if there is no free slot."""
         if self.slots.full:
-            pool.reason = f"the scoreboard has no room for more than {MAX_SLOTS - 1} workers"
+            pool.scale.reason = f"the scoreboard has no room for more than {MAX_SLOTS - 1} workers"
             return False
         incarnation, name = str(uuid.uuid4()), pool.workers.next_name(pool.name)
         device = pool.next_device(name)
         number, slot = self.slots.take(incarnation, name)
-        settings, cautious = template.spec.pools[pool.name], pool.failures.suspicion.cautious
-        worker = WorkerProcess(name, incarnation, number, slot, settings, template, now, device, cautious)
-        worker.stale = RELOADED if template.superseded else ""
+        caution = pool.failures.next_caution()
+        worker = WorkerProcess(name, incarnation, number, slot, release, template, now, device, caution)
+        worker.stale = "" if release.current else RELOADED
         pool.workers[incarnation] = worker
-        template.ask(pool.name, name, incarnation, number, device, now, cautious=cautious)
+        template.ask(pool.name, name, incarnation, number, device, now, cautious=caution > 0)
         return True
 
     def drain_all(self) -> None:
@@ -125,7 +128,6 @@ class Staffing:
 
     def replace_all(self) -> None:
         """After a reload, mark every worker for replacement."""
-        self.templates.supersede()
         for worker in self.pools.workers():
             plan_replacement(worker, RELOADED)
 
@@ -179,14 +181,12 @@ class Staffing:
         for incarnation in list(template.asked):
             worker = self.pools.find(incarnation)
             self._give_up(incarnation, why if worker is None else template.why_broken_for(worker.pool))
-        for name in template.take_tried_out():
-            if name in self.pools:
-                self._back_off(self.pools[name], template.why_broken_for(name))
+        for name in _end_trials(template):
+            self._back_off(self.pools[name], template.why_broken_for(name))
 
-    def loaded(self, template: TemplateProcess, tried_out: Iterable[str]) -> None:
-        for name in tried_out:
-            if name in self.pools:
-                self._judge(self.pools[name], template)
+    def loaded(self, template: TemplateProcess) -> None:
+        for name in _end_trials(template):
+            self._judge(self.pools[name], template)
 
     def _lose(self, template: TemplateProcess) -> None:
         if not (template.ready or template.retired or template.why_broken):
@@ -194,9 +194,7 @@ class Staffing:
             self.ends.reap()
             template.why_broken = f"the template ended while it was loading the handler{template.ending}"
             self.broken(template, template.why_broken)
-        for name in template.take_tried_out():  # it was told to end meanwhile
-            if name in self.pools:
-                self.pools[name].untried = True
+        _end_trials(template, ImageTrial.DUE)  # it was told to end meanwhile
         self.ends.lose_template(template)
 
     def look_around(self, now: float) -> None:
@@ -215,10 +213,24 @@ class Staffing:
         """Forget a worker that has not been forked."""
         worker = self.pools.find(incarnation)
         if worker is not None:
-            del self.pools[worker.pool].workers[incarnation]
+            pool = self.pools[worker.pool]
+            del pool.workers[incarnation]
+            if worker.caution:
+                pool.failures.cautious_due.append(worker.caution)
             self.slots.give_back(worker.number)
         return worker
 
     def _back_off(self, pool: Pool, why: str, worker: WorkerProcess | None = None) -> None:
-        if pool.failures.unstarted(why, time.monotonic(), worker):
+        """Once in each back-off. A release without a template starts nobody any more."""
+        now, release = time.monotonic(), pool.code.current if worker is None else worker.release
+        if now >= release.restarts.not_before and not (worker is not None and worker.template.retired):
+            release.restarts = release.restarts.broken(now, why)
             events(process="supervisor").error("pool_broken", pool=pool.name, problem=why)
+
+
+def _end_trials(template: TemplateProcess, to: ImageTrial = ImageTrial.OVER) -> list[str]:
+    """The pools that wait for this image alone, without a worker: they do so no longer."""
+    found = [one for one in template.releases.values() if one.current and one.trial is ImageTrial.RUNNING]
+    for release in found:
+        release.trial = to
+    return [release.pool for release in found]

@@ -19,19 +19,17 @@ from supervisor.maintenance.maintainer import Orders
 from supervisor.maintenance.messages import trouble_of
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.supervision import exit_reason
-from supervisor.supervision.admin_process import STARTING, AdminProcess, Serve
-from supervisor.supervision.burst import Burst
+from supervisor.supervision.children import STARTING, AdminProcess, MaintainerClient, Serve, Slots, orders_of
 from supervisor.supervision.database_health import DatabaseHealth
 from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.known_sizes import KnownSizes
-from supervisor.supervision.maintainer_client import MaintainerClient, orders_of
 from supervisor.supervision.memory_arbiter import MemoryArbiter
-from supervisor.supervision.pools import Pools
-from supervisor.supervision.reload import ReloadOutcome
-from supervisor.supervision.slots import Slots
+from supervisor.supervision.plan import next_try
+from supervisor.supervision.pool import look_at
+from supervisor.supervision.pools import Pools, ReloadOutcome
 from supervisor.supervision.staffing import Staffing
-from supervisor.supervision.stopping import Stopping
+from supervisor.supervision.stopping import Burst, Stopping
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.watchdog import cancel, watch
@@ -118,7 +116,7 @@ class Supervisor:
         if self.sources is not None:
             timers.add("sources", self.sources.moments)
         timers.add("admin", lambda: [self._admin_process.due_at])
-        timers.add("pools", lambda: [] if self._stopping.why else [pool.next_try for pool in self._pools.values()])
+        timers.add("pools", lambda: [] if self._stopping.why else [next_try(pool) for pool in self._pools.values()])
         return timers
 
     def run(self) -> int:
@@ -170,8 +168,7 @@ class Supervisor:
         )
 
     def _make_pools(self, settings: Settings) -> None:
-        for name in self._pools.configure(settings.pools):
-            self._templates.forget(name)
+        self._pools.configure(settings.pools)
         self._arbiter.configure(settings.machine)
 
     def _orders(self) -> Orders:
@@ -250,7 +247,7 @@ class Supervisor:
         if self._ticking:
             self._next_tick = now + self._tick()
             for pool in self._pools.values():
-                pool.rate.measure(pool.workers.living(), now)
+                pool.scale.rate.measure(pool.workers.living(), now)
             self._ends.look_around(now)
             self._staffing.look_around(now)
             self._arbiter.look_around(now)
@@ -279,18 +276,19 @@ class Supervisor:
         if not self._client.recovered or self._stopping.why:
             return
         now = time.monotonic()
-        targets = {pool.name: pool.target for pool in self._pools.values()}
+        targets = {pool.name: pool.scale.target for pool in self._pools.values()}
         for pool in self._pools.values():
-            for worker in pool.notice_progress(now):
-                self._templates.prove(worker)
-                self._arbiter.learn(worker)
+            for worker in pool.workers.living():
+                if look_at(pool, worker, now):
+                    self._arbiter.learn(worker)
             pool.decide(now)
         self._arbiter.divide(now)
         for pool in list(self._pools.values()):
             before = targets[pool.name]
-            if pool.target != before:
+            after, why = pool.scale.target, pool.scale.reason
+            if after != before:
                 self._ticking = True  # news for `status`
-                self._log.info("pool_scaled", pool=pool.name, before=before, target=pool.target, why=pool.reason)
+                self._log.info("pool_scaled", pool=pool.name, before=before, target=after, why=why)
             self._staffing.staff(pool, self.settings)
             if pool.closing and not pool.workers:
                 self._pools.remove(pool)
@@ -333,7 +331,7 @@ class Supervisor:
             self.sources.tell(self._reload_outcome(time.monotonic()), time.monotonic())
 
     def _reload_outcome(self, now: float) -> dict[str, Any] | None:
-        return self._outcome.follow(self._pools, self._templates.trying, now)
+        return self._outcome.follow(self._pools, now)
 
     def _reload(self, why: str, number: int | None = None) -> None:
         """Read the configuration again; an invalid one changes nothing. Workers are replaced one at a time."""

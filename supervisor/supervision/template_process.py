@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from supervisor.domain.text import shortened
 from supervisor.store.base import Engine
+from supervisor.supervision.release import Release, ReleaseState
 from supervisor.system import child, ending, signals
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import Scoreboard
@@ -34,24 +35,32 @@ class Listener(Protocol):
 
     def broken(self, template: TemplateProcess, why: str) -> None: ...
 
-    def loaded(self, template: TemplateProcess, tried_out: Iterable[str]) -> None: ...
+    def loaded(self, template: TemplateProcess) -> None: ...
 
 
 class TemplateProcess:
-    """One template process. A retired one forks no more workers, and ends after its last worker.
+    """One template process, with the code of the `releases` of its pools.
 
-    A `superseded` one is from before a reload: until it is retired, it forks replacements for the pools in
-    `needed_by`, which have no ready worker with the new code. The constructor raises OSError if no process or
-    descriptor is available.
+    `proven` are the pools that had a ready worker from it, or whose code its image has proved. The constructor raises
+    OSError if no process or descriptor is available.
     """
 
-    def __init__(self, spec: TemplateSpec, engine: Engine, board: Scoreboard, *, alone: bool = False) -> None:
+    def __init__(
+        self,
+        spec: TemplateSpec,
+        releases: Mapping[str, Release],
+        engine: Engine,
+        board: Scoreboard,
+        now: float,
+        *,
+        alone: bool = False,
+    ) -> None:
         self.spec = spec
+        self.releases = dict(releases)
         self.alone = alone  # serves one pool only, because its templates have died
         self.ready = False
-        self.retired = False
-        self.superseded = False
-        self.needed_by: set[str] = set()  # pools that had a ready worker from it, and have none with newer code
+        self.dismissed = False
+        self.proven: set[str] = set()
         self.why_broken = ""
         self.lacking: dict[str, str] = {}  # pools whose handler its image does not have, and why
         self.status: int | None = None
@@ -59,7 +68,7 @@ class TemplateProcess:
         self.asked: dict[str, float] = {}
         self.idle_since: float | None = None
         self.memory = 0  # bytes, with what its workers share with it; 0: not measured
-        self._tried_out: dict[str, float] = {}  # pools that wait only for its image, and since when
+        self._started_at = now
 
         def become(channel: Channel) -> int:
             return Template(spec, engine, channel, board).run()
@@ -73,9 +82,28 @@ class TemplateProcess:
         return self.ended or self._channel.closed
 
     @property
-    def forks(self) -> bool:
-        """Whether it can fork workers with the current code."""
-        return not (self.retired or self.superseded or self.why_broken or self.gone)
+    def current(self) -> bool:
+        """Whether it is from after the last reload."""
+        return any(release.current for release in self.releases.values())
+
+    @property
+    def kept_for(self) -> list[str]:
+        """The pools for which it has the last code that worked, and no newer code has worked."""
+        if self.dismissed or self.gone:
+            return []
+        return [name for name in sorted(self.proven) if self.releases[name].state is ReleaseState.OUTGOING]
+
+    @property
+    def retired(self) -> bool:
+        """Whether it forks no more workers. It ends after its last worker."""
+        needed = self.current or any(self.releases[name].state is ReleaseState.OUTGOING for name in self.proven)
+        return self.dismissed or not needed
+
+    def forks(self, release: Release) -> bool:
+        """Whether it can fork workers with this code."""
+        if self.dismissed or self.why_broken or self.gone or self.releases.get(release.pool) is not release:
+            return False
+        return release.current or (release.state is ReleaseState.OUTGOING and release.pool in self.proven)
 
     @property
     def ending(self) -> str:
@@ -93,22 +121,8 @@ class TemplateProcess:
         self.asked[incarnation] = now
         worker = {"pool": pool, "name": name, "incarnation": incarnation, "slot": slot, "device": device}
         # Without an image, each worker loads the code that is on the disk then.
-        unproven = pool not in self.needed_by or not self.spec.pools[pool].preloads
+        unproven = pool not in self.proven or not self.spec.pools[pool].preloads
         self._channel.send({"fork": worker | {"cautious": cautious, "unproven": unproven}})
-
-    def try_out(self, pool: str, now: float) -> None:
-        """Check whether the image can be loaded, without starting a worker."""
-        if not self.ready:
-            self._tried_out[pool] = now
-
-    def is_tried_out(self, pool: str) -> bool:
-        """Whether that check is still pending."""
-        return pool in self._tried_out and not self.superseded
-
-    def take_tried_out(self) -> list[str]:
-        """End the check and return the pools that waited for it: none, if a reload has superseded it."""
-        found, self._tried_out = [] if self.superseded else list(self._tried_out), {}
-        return found
 
     def flush(self) -> None:
         """Send what the channel could not take before."""
@@ -143,7 +157,7 @@ class TemplateProcess:
             found = dict(message.get("lacking", {}))
             self.lacking = {str(pool): shortened(str(why)) for pool, why in found.items()}
             self._answered()
-            listener.loaded(self, self.take_tried_out())
+            listener.loaded(self)
         elif "broken" in message:
             self.why_broken = shortened(str(message["broken"]))
             listener.broken(self, self.why_broken)
@@ -170,13 +184,13 @@ class TemplateProcess:
         return own + self.why_broken.removeprefix(first) if self.why_broken.startswith(f"{first}:") else self.why_broken
 
     def overdue(self, now: float, startup_timeout: float) -> bool:
-        """Whether a request has waited longer than a healthy template needs."""
-        if any(now - since > startup_timeout for since in self._tried_out.values()):
-            return True
+        """Whether it loads, or lets a request wait, for longer than a healthy one does."""
+        if not self.ready:
+            return now - self._started_at > startup_timeout
         for incarnation, since in self.asked.items():
             if since == 0.0:
                 self.asked[incarnation] = now
-            elif now - since > (PATIENCE if self.ready else startup_timeout):
+            elif now - since > PATIENCE:
                 return True
         return False
 
@@ -186,7 +200,7 @@ class TemplateProcess:
 
     def dismiss(self) -> None:
         """Let the template end; its end is noticed later."""
-        self.retired = True
+        self.dismissed = True
         self._channel.finish()
 
     def close(self) -> None:
@@ -195,8 +209,3 @@ class TemplateProcess:
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
-
-
-def keeps_old_code(template: TemplateProcess) -> bool:
-    """Whether it has the last code that worked for some pool, and no newer code has proved itself there."""
-    return template.superseded and bool(template.needed_by) and not (template.retired or template.gone)

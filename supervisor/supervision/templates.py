@@ -10,7 +10,8 @@ from supervisor.config.settings import Settings
 from supervisor.domain.duration import human
 from supervisor.store.base import Engine
 from supervisor.supervision.pool import Pool
-from supervisor.supervision.template_process import TemplateProcess, keeps_old_code
+from supervisor.supervision.release import Release
+from supervisor.supervision.template_process import TemplateProcess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import Scoreboard
@@ -24,8 +25,8 @@ _UNLOADED = "importing the handler and its set-up before the fork did not end wi
 class Templates:
     """Pools with the same image share a template.
 
-    A reload supersedes all of them. The last one that worked for a pool stays, also while the pool has no workers,
-    until newer code has proved itself there. Before that, it ends only if its pool is gone, or for lack of memory.
+    The last one that worked for a pool stays, also while the pool has no workers, until newer code has worked there.
+    Before that, it ends only if its pool is gone, or for lack of memory.
     """
 
     def __init__(self, supervisor: str, engine: Engine, board: Scoreboard, reactor: Reactor) -> None:
@@ -52,10 +53,10 @@ class Templates:
 
     def current(self, pool: Pool, settings: Settings, sharing: Mapping[str, Pool], now: float) -> TemplateProcess:
         """The template that forks a pool's workers now. Raises OSError if none can be started."""
-        isolated = pool.failures.template_deaths.isolated(now)
-        for template in self._templates:
-            if pool.name in template.spec.pools and template.forks and (template.alone or not isolated):
-                return template
+        isolated = pool.code.current.template_deaths.isolated(now)
+        template = self.forking(pool.code.current, alone=isolated)
+        if template is not None:
+            return template
         pools = {pool.name: pool} if isolated else sharing
         spec = TemplateSpec(
             supervisor=self._supervisor,
@@ -67,61 +68,20 @@ class Templates:
             log=settings.log,
             keep_done=settings.retention.done != 0,
         )
-        template = TemplateProcess(spec, self._engine, self._board, alone=isolated)
+        releases = {name: p.code.current for name, p in pools.items()}
+        template = TemplateProcess(spec, releases, self._engine, self._board, now, alone=isolated)
         self._reactor.watch(template.fileno())
         self._templates.append(template)
         return template
 
-    def before(self, pool: str) -> TemplateProcess | None:
-        """The template from before a reload, until a worker with newer code was ready."""
-        for template in self._templates:
-            if keeps_old_code(template) and pool in template.needed_by:
-                return template
-        return None
-
-    def trying(self, pool: str) -> bool:
-        """Whether the new code of a sleeping pool is still being loaded."""
-        return any(template.is_tried_out(pool) for template in self._templates)
+    def forking(self, release: Release, *, alone: bool = False) -> TemplateProcess | None:
+        """The template that forks workers with this code, if there is one; `alone`: for no other pool."""
+        return next((one for one in self._templates if one.forks(release) and (one.alone or not alone)), None)
 
     @property
     def loading(self) -> bool:
         """Whether one has not loaded its code yet, so that nobody knows what it will use."""
         return any(not (one.ready or one.retired or one.why_broken or one.gone) for one in self._templates)
-
-    def supersede(self) -> None:
-        """Supersede all templates after a reload. Those that never had a ready worker are retired."""
-        for template in self._templates:
-            template.superseded = True
-            if not (template.ready and template.needed_by):
-                template.retired = True
-
-    def prove(self, worker: WorkerProcess) -> None:
-        """A worker is ready: its pool no longer needs older templates, if its own is not one of them."""
-        if worker.template.superseded:
-            if not any(template.forks and worker.pool in template.needed_by for template in self._templates):
-                worker.template.needed_by.add(worker.pool)  # nothing newer has worked
-            return
-        self.prove_image(worker.template, worker.pool)
-
-    def prove_image(self, proven: TemplateProcess, pool: str) -> None:
-        """This template has the last code that worked for the pool, so older ones are released."""
-        proven.needed_by.add(pool)
-        for template in self._templates:
-            if template is not proven:
-                self._release(template, pool)
-
-    def forget(self, pool: str) -> None:
-        """The pool no longer needs any existing template: it is not in the configuration any more, or there is no
-        memory for its old code and its new code.
-        """
-        for template in self._templates:
-            self._release(template, pool)
-
-    @staticmethod
-    def _release(template: TemplateProcess, pool: str) -> None:
-        template.needed_by.discard(pool)
-        if template.superseded and not template.needed_by:
-            template.retired = True
 
     # How they end
 
@@ -135,7 +95,7 @@ class Templates:
             patience = max(pool.idle_timeout for pool in template.spec.pools.values())
             if template.idle_since is None:
                 continue
-            if template.retired or (now - template.idle_since > patience and not template.superseded):
+            if template.retired or (now - template.idle_since > patience and template.current):
                 template.dismiss()
 
     def unload(self, pools: Container[str], without_old_code: Container[str], workers: Iterable[WorkerProcess]) -> None:
@@ -146,10 +106,10 @@ class Templates:
         for template in self._templates:
             if template in used or template.retired or not any(name in pools for name in template.spec.pools):
                 continue
-            if keeps_old_code(template):
+            if kept := template.kept_for:
                 if not any(name in without_old_code for name in template.spec.pools):
                     continue
-                for name in sorted(template.needed_by):
+                for name in kept:
                     self._log.warning("old_code_unloaded", pool=name, why="other pools need its memory")
             template.dismiss()
 
@@ -171,7 +131,7 @@ class Templates:
         asked: list[str] = []
         for template in self._templates:
             if not template.ready:
-                template.retired = True
+                template.dismissed = True
                 asked += template.asked
                 template.kill()
         return asked

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from supervisor.domain.liveness import Signs, Verdict, first_late, judge
 from supervisor.supervision import exit_reason
 from supervisor.supervision.failures import OVER_MEMORY, plan_replacement
-from supervisor.supervision.pool import Pool
+from supervisor.supervision.pool import Pool, measure
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.termination import Step
-from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.supervision.worker_process import Step, WorkerProcess
 from supervisor.system import kernel, signals
 from supervisor.system.slot import Cancel, Snapshot, State
 from supervisor.telemetry import events
@@ -49,7 +48,7 @@ def judge_beat(worker: WorkerProcess, now: float) -> None:
     verdict = judge(signs, worker.late, settings.heartbeat_timeout)
     run = (slot.job, slot.token)
     if verdict is Verdict.STUCK:
-        worker.dump_stacks(now)
+        _dump_stacks(worker, now)
         worker.kill(exit_reason.STUCK, run)
     elif verdict is Verdict.STOPPED:
         worker.kill(exit_reason.STOPPED, run)
@@ -89,13 +88,20 @@ def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
     if step is Step.INTERRUPT:
         if slot.places == 1:  # with concurrency, the worker has a limit for each run, and tells of each
             _tell_interrupted(worker, slot)
-            worker.dump_stacks(now)
+            _dump_stacks(worker, now)
         worker.slot.requests.cancel(slot.job, slot.token, ladder.reason)
         worker.signal(signals.INTERRUPT)
     elif step is Step.KILL:
         over = ladder.reason is Cancel.TIMEOUT
         worker.kill(exit_reason.TIME_LIMIT if over else exit_reason.CANCELLED, ladder.run)
     return ladder.due(slot)
+
+
+def _dump_stacks(worker: WorkerProcess, now: float) -> None:
+    """Let it write the stacks of all its threads, which are kept for its job."""
+    if worker.output is not None:
+        worker.output.expect_stacks(now)
+    worker.signal(signals.DUMP_STACKS)
 
 
 def _tell_interrupted(worker: WorkerProcess, slot: Snapshot) -> None:
@@ -119,7 +125,7 @@ def watch_memory(worker: WorkerProcess, pool: Pool, now: float) -> None:
     """
     slot, memory = worker.slot.read(), worker.memory
     limit = pool.settings.max_memory
-    limited = limit is not None or pool.metered or pool.settings.memory_budget is not None
+    limited = limit is not None or pool.size.metered or pool.settings.memory_budget is not None
     grown = False
     if limited and (slot.job or slot.done != memory.done):
         resident = kernel.resident_of_family(worker.pid)
@@ -129,6 +135,6 @@ def watch_memory(worker: WorkerProcess, pool: Pool, now: float) -> None:
     if not (grown or due):
         return  # it was idle since, or cannot have grown much
     memory.done, memory.measured_at = slot.done, now
-    pool.measure(worker)
+    measure(pool, worker)
     if limit is not None and memory.unique > limit:
         plan_replacement(worker, OVER_MEMORY)

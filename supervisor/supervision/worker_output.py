@@ -1,16 +1,18 @@
-"""A worker's stderr: passed on to the log with a rate limit; its tail is kept for errors."""
+"""A worker's stderr: passed on to the log with a rate limit; its tail is kept for errors.
+
+The stack dumps that the supervisor has requested are removed from what is passed on: they belong to the job."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from supervisor.supervision.stack_filter import StackFilter
-from supervisor.supervision.termination import NO_RUN, Run
+from supervisor.supervision.exit_reason import NO_RUN, Run
 from supervisor.system.outlet import Outlet
 from supervisor.system.reactor import Reactor
 from supervisor.telemetry import events
@@ -174,3 +176,36 @@ class Outputs:
 def _tell_lost(lost: int) -> None:
     hint = "the reader of the log had stopped, or the disk was full"
     events(process="supervisor").warning("log_lost", bytes=lost, hint=hint)
+
+
+_HEAD = re.compile(rb"(Current thread|Thread) 0x[0-9a-f]+( \[.*\])? \(most recent call first\):\s*")
+_FRAME = re.compile(rb'  (File ".*", line (\d+|\?\?\?) in .*|<.*>|\.\.\.)\s*')
+_LONGEST = 64 * 1024  # bytes of an incomplete line that are held back
+
+
+class StackFilter:
+    """Removes the output of `faulthandler` from a stream."""
+
+    def __init__(self) -> None:
+        self._begun = b""  # an incomplete line
+        self._inside = False
+
+    def pass_on(self, data: bytes) -> bytes:
+        """The other output, in complete lines."""
+        *lines, self._begun = (self._begun + data).split(b"\n")
+        kept = [line + b"\n" for line in lines if not self._is_stack(line)]
+        if len(self._begun) > _LONGEST:
+            kept.append(self.rest())
+        return b"".join(kept)
+
+    def rest(self) -> bytes:
+        """The incomplete last line."""
+        begun, self._begun = self._begun, b""
+        return b"" if self._is_stack(begun) else begun
+
+    def _is_stack(self, line: bytes) -> bool:
+        if _HEAD.fullmatch(line):
+            self._inside = True
+        elif line and not _FRAME.fullmatch(line):  # an empty line separates two stacks
+            self._inside = False
+        return self._inside

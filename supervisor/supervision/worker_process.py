@@ -1,19 +1,93 @@
-"""The supervisor's view of one worker: a state machine, from the request to fork it to its end."""
+"""The supervisor's view of one worker: a state machine, from the request to fork it to its end.
+
+A job in it is stopped in three steps: request, interrupt, kill."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.liveness import Signs
-from supervisor.supervision.exit_reason import Kill
+from supervisor.domain.liveness import CANCEL_GRACE, KILL_GRACE, Signs
+from supervisor.supervision.exit_reason import NO_RUN, Kill, Run
+from supervisor.supervision.release import Release
 from supervisor.supervision.template_process import TemplateProcess
-from supervisor.supervision.termination import NO_RUN, Run, TerminationLadder
 from supervisor.supervision.worker_output import WorkerOutput
 from supervisor.system import ending, signals
-from supervisor.system.slot import Slot, Snapshot, State
+from supervisor.system.slot import Cancel, Slot, Snapshot, State
+
+_MOST_REQUESTS = 1000  # per worker; beyond that the oldest is dropped
+
+
+class Step(Enum):
+    """What to do to a worker now."""
+
+    NOTHING = "nothing"
+    INTERRUPT = "interrupt"
+    KILL = "kill"
+
+
+@dataclass(slots=True)
+class TerminationLadder:
+    """The runs of one worker that are to be stopped. Times are monotonic seconds.
+
+    A cancelled handler has `cancel_grace` seconds until it is interrupted, an interrupted one `kill_grace` seconds
+    until its worker is killed. `requests` are cancel requests, one per run; `run` is the run being
+    stopped, for `reason`.
+    """
+
+    cancel_grace: float = CANCEL_GRACE
+    kill_grace: float = KILL_GRACE
+    requests: dict[Run, float] = field(default_factory=dict)
+    run: Run = NO_RUN
+    reason: Cancel = Cancel.NONE
+    interrupted_at: float = 0.0
+
+    def cancel(self, job: int, token: int, now: float) -> None:
+        """Request that this run stops. A job in a batch cannot be stopped alone: it runs to its end."""
+        if (job, token) not in self.requests:
+            if len(self.requests) >= _MOST_REQUESTS:
+                del self.requests[next(iter(self.requests))]
+            self.requests[job, token] = now
+
+    def next_step(self, slot: Snapshot, now: float) -> Step:
+        """The next step for a worker's slot. After INTERRUPT, `reason` is the value for the cancel request."""
+        current = (slot.job, slot.token)
+        if slot.job == 0 or slot.state not in (State.BUSY, State.DRAINING):
+            return Step.NOTHING
+        if self.run == current and self.interrupted_at and not self._extended(slot):
+            return Step.KILL if now >= self.interrupted_at + self.kill_grace else Step.NOTHING
+        if slot.deadline and now >= slot.deadline:
+            return self._interrupt(current, Cancel.TIMEOUT, now)
+        ends = self._grace_ends(slot)
+        if ends is not None and now >= ends:
+            return self._interrupt(current, Cancel.REQUESTED, now)
+        return Step.NOTHING
+
+    def _extended(self, slot: Snapshot) -> bool:
+        """Another run has blocked the event loop of both, for which time the worker extends the limit of this one."""
+        return slot.places > 1 and self.reason is Cancel.TIMEOUT and slot.deadline > self.interrupted_at
+
+    def _interrupt(self, run: Run, reason: Cancel, now: float) -> Step:
+        self.run, self.reason, self.interrupted_at = run, reason, now
+        return Step.INTERRUPT
+
+    def _grace_ends(self, slot: Snapshot) -> float | None:
+        """When a cancelled run is interrupted; never a whole batch for one job of it."""
+        asked = self.requests.get((slot.job, slot.token))
+        return None if asked is None or slot.batch > 1 else max(asked, slot.started) + self.cancel_grace
+
+    def due(self, slot: Snapshot) -> float | None:
+        """When to check again, in monotonic seconds; None while nothing is running or limited."""
+        if slot.job == 0:
+            return None
+        if self.run == (slot.job, slot.token) and self.interrupted_at and not self._extended(slot):
+            return self.interrupted_at + self.kill_grace
+        times = [slot.deadline] if slot.deadline else []
+        ends = self._grace_ends(slot)
+        return min(times if ends is None else [*times, ends], default=None)
+
 
 STATUS_PATIENCE = 0.2  # seconds to wait for the template's report of how a worker ended
 
@@ -52,20 +126,20 @@ class Memory:
 class WorkerProcess:
     """One worker, created when it is requested. Times are monotonic seconds.
 
-    `settings` are those of its request: a reload does not change them. `stale` says why it should be replaced, ""
-    if it should not. In a pool with spares it takes no job before it is `serving`. When it is `swept`, no process is
-    left that its handlers have started.
+    `release` is the code that it runs, with its settings. `stale` says why it should be replaced, "" if it should not.
+    In a pool with spares it takes no job before it is `serving`. When it is `swept`, no process is left that its
+    handlers have started. With `caution` it is cautious: so many outcomes were lost with the one that it replaces.
     """
 
     name: str
     incarnation: str
     number: int  # of its slot
     slot: Slot
-    settings: PoolSettings
+    release: Release
     template: TemplateProcess
     asked_at: float
     device: str | None = None
-    cautious: bool = False
+    caution: int = 0
     stage: Stage = Stage.ASKED
     was_ready: bool = False
     serving: bool = field(init=False)
@@ -90,8 +164,12 @@ class WorkerProcess:
     # Questions
 
     @property
+    def settings(self) -> PoolSettings:
+        return self.release.settings
+
+    @property
     def pool(self) -> str:
-        return self.settings.name
+        return self.release.pool
 
     @property
     def living(self) -> bool:
@@ -172,12 +250,6 @@ class WorkerProcess:
             self.stage, self.ended_at = Stage.ENDED, now
         if status is not None:
             self.status, self.peak_memory = status, peak_memory
-
-    def dump_stacks(self, now: float) -> None:
-        """Let it write the stacks of all its threads, which are kept for its job."""
-        if self.output is not None:
-            self.output.expect_stacks(now)
-        self.signal(signals.DUMP_STACKS)
 
     def signal(self, number: int) -> None:
         if self.pidfd >= 0:

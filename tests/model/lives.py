@@ -22,7 +22,6 @@ from supervisor.domain.settlement import Failure
 from tests.model.protocol import Violation
 
 CRASHES = 2  # after which a job is quarantined
-CAUTION = 3  # runs to commit after a death with something unsettled, until workers take several jobs again
 FREE = 1  # runs that ended, were not committed with their worker, and were charged to nobody: per job, alone
 CRASH = Failure("crash", "the worker died")
 POLICY = JobPolicy(RetryPolicy(max_attempts=9, base=0.0, jitter=0.0), max_crashes=CRASHES)
@@ -86,14 +85,14 @@ class Report(NamedTuple):
 
 
 class State(NamedTuple):
-    """`cautious`: so many runs have to be committed until workers may take several jobs again. `inbox` and `acks`
-    are what is on its way in the channel; `up`: there is a maintainer. The last three bound what may happen.
+    """`cautious`: the next worker takes one job at a time, because the last one died with something unsettled. `inbox`
+    and `acks` are what is on its way in the channel; `up`: there is a maintainer. The last three bound what may happen.
     """
 
     rows: tuple[Row, ...]
     worker: Worker | None = None
     kill: Named = None  # decided for this run, and not yet delivered
-    cautious: int = 0
+    cautious: bool = False
     reports: tuple[Report, ...] = ()
     inbox: tuple[Report, ...] = ()
     settled: Report | None = None  # by a maintainer that has yet to say so
@@ -205,8 +204,8 @@ class Lives:
         worker = state.worker
         if worker is None:
             name = state.names + 1
-            born = Worker(name, self.rules.second_time_it_is_a_crash and state.cautious > 0)
-            yield f"worker {name} is forked", state._replace(worker=born, names=name)
+            born = Worker(name, self.rules.second_time_it_is_a_crash and state.cautious)
+            yield f"worker {name} is forked", state._replace(worker=born, names=name, cautious=False)
         else:
             yield from self._work(state, worker)
             if worker.child is not None:
@@ -256,7 +255,6 @@ class Lives:
             row = state.row(job)
             if row.status is Status.RUNNING and (row.owner, row.token) == (worker.name, token):
                 state = state.with_row(job, row._replace(status=Status.DONE, owner=0))
-                state = state._replace(cautious=max(0, state.cautious - 1))
         return state._replace(worker=worker._replace(finished=()))
 
     # The copy
@@ -287,7 +285,7 @@ class Lives:
 
     def _died(self, state: State, worker: Worker) -> State:
         """What the supervisor makes of it, by the slot and by what it has done itself; and its report."""
-        begun, cautious = worker.slot, state.cautious
+        begun, cautious = worker.slot, worker.cautious
         charge: Charge = "crash"
         if state.kill is not None:
             charge = "cancel"
@@ -296,7 +294,7 @@ class Lives:
         if self.rules.unsettled_is_told and worker.finished and begun is None:
             if len(worker.finished) == 1 and worker.cautious and state.kill is None:
                 begun = worker.finished[0]
-            cautious = CAUTION
+            cautious = True
         for job, _ in worker.finished:
             row = state.row(job)
             if begun is None or begun[0] != job:

@@ -6,8 +6,7 @@ told to, and none takes a claim from the living; what a ruined worker had finish
 charged when it happens again, so that every job ends and no innocent one is quarantined.
 
 What the first searches found: caution that counts down with each commit is gone before the suspect has run again,
-where another job comes first. So a worker that was forked cautious stays so, and every death with something unsettled
-makes the next ones cautious again.
+where another job comes first. So a worker that was forked cautious stays so, and whoever replaces it is cautious, too.
 """
 
 from __future__ import annotations

@@ -237,26 +237,3 @@ def test_a_request_gets_its_result_although_no_job_is_kept(on_a_server: Callable
     admin = admin_of(site, site.start())
     answer = httpx.post(f"{admin.listen}/run/work", json={}, headers=admin.bearer, timeout=60)
     assert (answer.status_code, answer.json()["result"]["pid"] > 0) == (200, True)
-
-
-@pytest.mark.postgres
-def test_a_pool_scaled_beyond_what_the_server_connects_leaves_room_to_undo_that(
-    own_postgres: Callable[..., Server],
-    make_site: Callable[..., Site],
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-    site = make_site(POOL, url=own_postgres(max_connections=20).fresh_database())
-    site.start()
-    site.done(site.queue.enqueue("work"))
-    site.rows("INSERT INTO job_controls VALUES ('workers', 'work', 9223372036854775807, 0)")
-    wait_for(
-        lambda: any("takes no more connections" in event.get("why", "") for event in site.events()), "a limit", 60.0
-    )
-    wait_for(
-        lambda: "the database takes" in site.command("status", "--json", code=None).stdout, "status to say so", 60.0
-    )
-    wait_for(lambda: site.command("scale", "work", "auto", code=None).returncode == 0, "room", 60.0)
-    wait_for(lambda: len(site.workers()) < 4, "the pool to be as before", 60.0)
-    site.done(site.queue.enqueue("work"))

@@ -13,11 +13,12 @@ import pytest
 from supervisor.config import load
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.job import Claim
+from supervisor.domain.liveness import CANCEL_GRACE
 from supervisor.domain.policy import JobPolicy, settle_held
 from supervisor.domain.settlement import Failure
 from supervisor.supervision import exit_reason
 from supervisor.supervision.exit_reason import Circumstances, Kill, explain
-from supervisor.supervision.termination import CANCEL_GRACE, Step, TerminationLadder
+from supervisor.supervision.worker_process import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.concurrent import threads
 from supervisor.worker.concurrent.run import CURRENT, ConcurrentRun, RunLogs

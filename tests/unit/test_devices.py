@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.domain.cores import share
-from supervisor.domain.devices import assign
+from supervisor.domain.staffing import assign
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import signal
 
 import pytest
 
-from supervisor.domain.suspicion import Suspicion
-from supervisor.domain.template_deaths import TemplateDeaths
+from supervisor.domain.liveness import CANCEL_GRACE, KILL_GRACE
+from supervisor.domain.restart import TemplateDeaths
 from supervisor.supervision import exit_reason
 from supervisor.supervision.exit_reason import Circumstances, Kill, explain
-from supervisor.supervision.termination import CANCEL_GRACE, KILL_GRACE, Step, TerminationLadder
+from supervisor.supervision.worker_process import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Cancel, Phase, Slot, State
 
 KILLED = int(signal.SIGKILL)
@@ -105,17 +105,6 @@ def test_a_death_with_nothing_committed_is_early_whatever_had_run(slot: Slot) ->
     assert explain(slot.read(), Circumstances(EXIT_3)).early
     slot.work.settle(2)
     assert not explain(slot.read(), Circumstances(EXIT_3)).early
-
-
-@pytest.mark.fault(45)
-def test_a_pool_is_cautious_until_more_jobs_than_were_suspected_went_well() -> None:
-    suspicion = Suspicion().died(20, 7)
-    assert suspicion.cautious
-    assert suspicion.committed(20).cautious
-    over = suspicion.committed(21)
-    assert not over.cautious
-    assert over.jobs == (7,)
-    assert not Suspicion().died(0, 7).cautious
 
 
 @pytest.mark.fault(45)

@@ -10,14 +10,15 @@ from typing import Any, cast
 import pytest
 
 from supervisor.config import load
-from supervisor.domain.beyond import MOST_STARTING, NO_CONNECTION, Beyond
 from supervisor.domain.memory import Grant
 from supervisor.domain.recent_peak import RecentPeak
 from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing, spares_kept, within
-from supervisor.domain.suspicion import Suspicion
-from supervisor.supervision.failures import Failures
-from supervisor.supervision.pool import Pool, excess
+from supervisor.supervision.exit_reason import ExitReport
+from supervisor.supervision.failures import is_cautious_enough
+from supervisor.supervision.plan import plan
+from supervisor.supervision.pool import Pool, look_at
 from supervisor.supervision.pools import Pools
+from supervisor.supervision.release import Release, Releases
 from supervisor.supervision.worker_process import Stage, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
@@ -29,21 +30,26 @@ class Crew:
     def __init__(self, folder: Path) -> None:
         (folder / "supervisor.toml").write_text('[pools.tag]\nhandler = "jobs:tag"\nworkers = 3\ngpus = [0, 1]\n')
         self.settings = load(folder / "supervisor.toml").pools["tag"]
-        self.pool = Pool(self.settings, os.eventfd(0))
-        self.pool.target = 3
+        self.pool = Pool(Releases(Release(self.settings)), os.eventfd(0))
+        self.pool.scale.target = 3
         self._board = Scoreboard.create(folder / "board")
         self._number = 0
 
     def ask(self, *, device: str | None = None) -> WorkerProcess:
         self._number += 1
         name, slot = self.pool.workers.next_name("tag"), self._board.slot(self._number)
-        device = device or self.pool.workers.next_device(name, self.settings.gpus, self.pool.target)
-        worker = WorkerProcess(name, name, self._number, slot, self.settings, cast("Any", None), 0.0, device)
+        device = device or self.pool.workers.next_device(name, self.settings.gpus, self.pool.scale.target)
+        worker = WorkerProcess(name, name, self._number, slot, self.pool.code.current, cast("Any", None), 0.0, device)
         self.pool.workers[worker.incarnation] = worker
         return worker
 
     def lose(self, worker: WorkerProcess) -> None:
         del self.pool.workers[worker.incarnation]
+
+
+def look(pool: Pool, now: float) -> None:
+    for worker in pool.workers.living():
+        look_at(pool, worker, now)
 
 
 @pytest.fixture
@@ -137,42 +143,6 @@ def test_who_leaves_follows_from_numbers(counts: Counts, roof: int | None, fixed
     assert leaving(counts, roof, fixed=fixed) == expected
 
 
-def test_far_beyond_its_configured_size_a_pool_grows_in_steps(crew: Crew) -> None:
-    crew.pool.fixed = 400
-    crew.pool.decide(0.0)
-    started = [crew.ask() for _ in range(crew.pool.missing(0.0, unproven=False).new)]
-    assert len(started) == MOST_STARTING
-    assert crew.pool.missing(0.0, unproven=False).new == 0
-    started[0].stage = Stage.READY
-    assert crew.pool.missing(0.0, unproven=False).new == 1
-
-
-def test_it_is_smaller_again_when_the_database_refuses_a_worker(crew: Crew) -> None:
-    crew.pool.fixed = 400
-    workers = [crew.ask() for _ in range(50)]
-    for worker in workers:
-        worker.pid, worker.stage = 1, Stage.READY
-    workers[-1].slot.state(State.STARTING)
-    workers[-1].slot.tell(f"db: connection failed; {NO_CONNECTION}")
-    assert crew.pool.decide(0.0).target == 45
-    assert "an operator set 400 workers" in excess(crew.pool)
-    assert crew.pool.decide(59.0).target == 45
-    workers[-1].slot.tell("")
-    assert crew.pool.decide(200.0).target == 400
-    assert excess(crew.pool) == ""
-
-
-def test_the_limit_of_a_size_beyond_the_configured_one() -> None:
-    limit = Beyond().seen(50, 0, 3, 10.0)
-    assert limit == Beyond()
-    limit = limit.seen(50, 8, 3, 10.0)
-    assert limit.most == 45
-    assert limit.seen(38, 0, 3, 11.0) == limit
-    assert limit.seen(30, 1, 3, 11.0).most == 27
-    assert limit.seen(2, 2, 3, 11.0).most == 3
-    assert limit.seen(38, 0, 3, 70.0) == Beyond()
-
-
 @pytest.mark.parametrize(
     ("wanted", "target", "roof", "measured", "expected"),
     [
@@ -191,8 +161,7 @@ def test_how_many_spares_are_kept(wanted: int, target: int, roof: int | None, me
 
 def with_spares(crew: Crew, *devices: str, target: int = 1, spares: int = 1) -> list[WorkerProcess]:
     """Workers that are set up and wait, one on each of these devices."""
-    crew.settings = crew.settings._replace(spares=spares)
-    crew.pool.settings, crew.pool.target = crew.settings, target
+    crew.pool.code.current.settings, crew.pool.scale.target = crew.settings._replace(spares=spares), target
     workers = [crew.ask(device=device) for device in devices]
     for worker in workers:
         worker.stage = Stage.READY
@@ -203,7 +172,7 @@ def with_spares(crew: Crew, *devices: str, target: int = 1, spares: int = 1) -> 
 def serve(crew: Crew) -> list[WorkerProcess]:
     """Let spares take over the free places."""
     chosen = []
-    while (spare := crew.pool.workers.next_to_serve(crew.pool.target)) is not None:
+    while (spare := crew.pool.workers.next_to_serve(crew.pool.scale.target)) is not None:
         spare.serve()
         chosen.append(spare)
     return chosen
@@ -272,20 +241,8 @@ def test_spares_of_the_current_code_come_first(crew: Crew) -> None:
     assert serve(crew) == [old]
 
 
-@pytest.mark.parametrize(
-    ("why", "shown"),
-    [
-        ("", "old version, to be replaced"),
-        ('canary failed: result is "dog", not "cat"', "old version; the new one failed its canary"),
-        ("warmup failed: KeyError: 'text'", "old version; the new one failed its warmup"),
-        ("set-up failed: OSError: no model", "old version; the new one failed its set-up"),
-    ],
-)
-def test_a_worker_of_the_old_version_is_called_that(why: str, shown: str) -> None:
-    failures = Failures()
-    if why:
-        failures.restarts = failures.restarts.broken(1.0, why)
-    assert failures.old_version() == shown
+def death(worker: WorkerProcess, *, uncommitted: int = 0, last_job: int = 0) -> ExitReport:
+    return ExitReport("signal", "", "nothing", uncommitted=uncommitted, last_job=last_job, early=False)
 
 
 class TestACautiousWorker:
@@ -294,61 +251,57 @@ class TestACautiousWorker:
     @pytest.fixture
     def worker(self, crew: Crew) -> WorkerProcess:
         worker = crew.ask()
-        worker.cautious, worker.stage = True, Stage.READY
+        worker.caution, worker.stage = 2, Stage.READY
         worker.slot.state(State.BUSY)
-        crew.pool.target = 1
-        crew.pool.failures.suspicion = Suspicion().died(1, 7)
+        crew.pool.scale.target = 1
         return worker
 
-    def test_is_replaced_when_its_jobs_have_gone_well_for_a_while(self, crew: Crew, worker: WorkerProcess) -> None:
-        failures = crew.pool.failures
-        failures.committed(worker, 1, 100.0, lost=False)
-        assert not failures.too_cautious(worker, 1000.0)
-        failures.committed(worker, 2, 1000.0, lost=False)
-        assert not failures.too_cautious(worker, 1029.0)  # other jobs may have come before the suspect
-        assert failures.too_cautious(worker, 1030.0)
-        worker.cautious = False
-        assert not failures.too_cautious(worker, 1030.0)
+    @pytest.mark.fault(45)
+    def test_replaces_one_that_died_with_outcomes_or_was_cautious_itself(self, crew: Crew) -> None:
+        failures, worker = crew.pool.failures, crew.ask()
+        failures.ended(death(worker), worker, 1.0)
+        assert (failures.next_caution(), failures.suspects) == (0, ())
+        failures.ended(death(worker, uncommitted=20, last_job=7), worker, 1.0)
+        assert [failures.next_caution(), failures.next_caution()] == [20, 0]
+        worker.caution = 20
+        failures.ended(death(worker), worker, 2.0)
+        assert (failures.next_caution(), failures.suspects) == (20, (7,))
+        failures.ended(ExitReport("exit", "", "crash", (7, 2), last_job=7), worker, 3.0)
+        assert (failures.next_caution(), failures.suspects) == (20, (7,))
 
-    def test_stays_while_there_is_another_suspicion(self, crew: Crew, worker: WorkerProcess) -> None:
-        failures = crew.pool.failures
-        failures.committed(worker, 2, 100.0, lost=False)
-        failures.suspicion = failures.suspicion.died(3, 8)
-        assert not failures.too_cautious(worker, 1000.0)
-        failures.committed(worker, 4, 1000.0, lost=False)
-        assert not failures.too_cautious(worker, 1029.0)
-        assert failures.too_cautious(worker, 1030.0)
-
-    def test_clears_no_suspicion_that_is_younger(self, crew: Crew, worker: WorkerProcess) -> None:
-        failures = crew.pool.failures
-        failures.suspicion, failures.suspected_at = Suspicion().died(3, 8), worker.asked_at + 1.0
-        failures.committed(worker, 50, 100.0, lost=False)
-        assert failures.suspicion.cautious
-        successor = crew.ask()
-        successor.cautious, successor.asked_at = True, failures.suspected_at
-        failures.committed(successor, 4, 100.0, lost=False)
-        assert not failures.suspicion.cautious
+    def test_is_replaced_when_more_jobs_than_were_lost_have_gone_well_for_a_while(self, worker: WorkerProcess) -> None:
+        assert not is_cautious_enough(worker, 2, 1000.0)
+        assert not is_cautious_enough(worker, 3, 29.0)  # other jobs may have come before the suspect
+        assert is_cautious_enough(worker, 3, 30.0)
+        worker.caution = 0
+        assert not is_cautious_enough(worker, 3, 30.0)
 
     def test_stays_where_memory_is_scarce(self, crew: Crew, worker: WorkerProcess) -> None:
         """Until its successor is ready, nobody would work."""
-        pool = crew.pool
-        pool.take(Grant({"": 1}, {}))
-        pool.failures.committed(worker, 2, 100.0, lost=False)
-        pool.notice_progress(200.0)
+        crew.pool.take(Grant({"": 1}, {}))
+        commit(worker, 3)
+        look(crew.pool, 200.0)
         assert not worker.stale
 
     def test_leaves_when_its_successor_is_ready(self, crew: Crew, worker: WorkerProcess) -> None:
         pool = crew.pool
-        pool.failures.committed(worker, 2, 100.0, lost=False)
-        pool.notice_progress(200.0)
+        commit(worker, 3)
+        look(pool, 200.0)
         assert worker.stale
-        assert pool.missing(200.0, unproven=False) == Missing(1, 0)
+        assert plan(pool, 200.0).start == Missing(1, 0)
         successor = crew.ask()
-        assert pool.to_drain() == []
+        assert plan(pool, 200.0).leave == []
         successor.stage = Stage.READY
-        pool.notice_progress(200.0)
-        assert pool.to_drain() == [worker]
+        look(pool, 200.0)
+        assert plan(pool, 200.0).leave == [worker]
         assert not successor.stale
+
+
+def commit(worker: WorkerProcess, jobs: int) -> None:
+    for job in range(1, jobs + 1):
+        worker.slot.work.begin(job, 1, 0.0, 0.0)
+        worker.slot.work.finish(job)
+    worker.slot.work.settle(jobs)
 
 
 def test_a_spare_on_the_least_used_device_comes_first(crew: Crew) -> None:
@@ -378,13 +331,13 @@ def test_surplus_workers_and_surplus_spares_leave_separately(crew: Crew) -> None
     [spare] = [worker for worker in workers if worker not in serving]
     for worker in serving:
         worker.slot.state(State.BUSY)
-    crew.pool.fixed = crew.pool.target = 1
-    assert set(crew.pool.to_drain()) < set(serving)
-    assert len(crew.pool.to_drain()) == 2
-    crew.pool.target, crew.pool.fixed = 3, 3
-    assert crew.pool.to_drain() == []
-    crew.pool.settings = crew.pool.settings._replace(spares=0)
-    assert crew.pool.to_drain() == [spare]
+    crew.pool.scale.fixed = crew.pool.scale.target = 1
+    assert set(plan(crew.pool, 0.0).leave) < set(serving)
+    assert len(plan(crew.pool, 0.0).leave) == 2
+    crew.pool.scale.target, crew.pool.scale.fixed = 3, 3
+    assert plan(crew.pool, 0.0).leave == []
+    crew.pool.code.current.settings = crew.pool.settings._replace(spares=0)
+    assert plan(crew.pool, 0.0).leave == [spare]
 
 
 def test_spares_are_no_workers_that_the_load_needs(crew: Crew) -> None:
@@ -392,7 +345,7 @@ def test_spares_are_no_workers_that_the_load_needs(crew: Crew) -> None:
     serve(crew)
     assert crew.pool.desired == 2
     assert crew.pool.workers.working(1) == 1
-    assert crew.pool.missing(0.0, unproven=False) == Missing(0, 0)
+    assert plan(crew.pool, 0.0).start == Missing(0, 0)
 
 
 def test_what_is_shown_of_a_pool_in_a_reload_adds_up(crew: Crew) -> None:
@@ -413,11 +366,11 @@ def test_what_is_shown_of_a_pool_in_a_reload_adds_up(crew: Crew) -> None:
 
 def test_a_budget_counts_spares(crew: Crew) -> None:
     with_spares(crew, "0", target=1)
-    crew.pool.settings = crew.pool.settings._replace(memory_budget=250 << 20)
+    crew.pool.code.current.settings = crew.pool.settings._replace(memory_budget=250 << 20)
     assert crew.pool.desired == 1  # none before the first one has been measured
-    crew.pool.size_of_worker, crew.pool.roof = RecentPeak(100 << 20), 2
+    crew.pool.size.memory, crew.pool.scale.roof = RecentPeak(100 << 20), 2
     assert crew.pool.desired == 2
-    crew.pool.target = 2
+    crew.pool.scale.target = 2
     assert crew.pool.desired == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.supervision.stack_filter import StackFilter
+from supervisor.supervision.worker_output import StackFilter
 
 PROGRAM = """
 import faulthandler, sys, threading, time

@@ -9,7 +9,6 @@ import re
 
 import psycopg
 
-from supervisor.domain.beyond import NO_CONNECTION
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 
 # Another transaction is in the way, or was; trying again is right.
@@ -26,7 +25,7 @@ _HINTS = {
     "42883": "functions of the job tables are missing; run `supervisor migrate`",
     "42501": "this user lacks a right; docs/deploying/several-machines.md lists who needs which",
     "57014": "it took longer than a minute, or somebody has cancelled it",
-    "53300": f"{NO_CONNECTION}; raise max_connections, or run fewer workers",
+    "53300": "it has no free connection; raise max_connections, or run fewer workers",
     "53100": "its disk is full",
 }
 _INDEX_GONE = "an index of the job tables was dropped; create it again, as schema.sql of the program does"

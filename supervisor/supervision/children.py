@@ -1,19 +1,134 @@
-"""The supervisor's side of the admin process: holds its listening socket, starts and replaces it."""
+"""The supervisor's side of its maintainer and of its admin process.
+
+The maintainer gets orders, and reports of deaths, which are kept until it has settled them. For the admin process the
+supervisor holds the listening socket."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.config.settings import AdminSettings, Settings
+from supervisor.domain.errors import StoreError
+from supervisor.maintenance.deaths import DeathReport
+from supervisor.maintenance.maintainer import Maintainer, Orders
+from supervisor.maintenance.messages import trouble_of
+from supervisor.store.base import Engine, SupervisorRecord
+from supervisor.supervision.pools import Pools
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.system import settled_notice
-from supervisor.system.channel import Channel
+from supervisor.system.channel import Channel, Message
 from supervisor.system.listening import Listening
+from supervisor.system.scoreboard import MAX_SLOTS, Scoreboard
+from supervisor.system.slot import Slot
 from supervisor.telemetry import events
+
+
+class Slots:
+    """A slot is reused only after the end of its previous worker has been settled."""
+
+    def __init__(self, board: Scoreboard) -> None:
+        self._board = board
+        self._free = list(range(MAX_SLOTS - 1, 0, -1))
+
+    @property
+    def full(self) -> bool:
+        return not self._free
+
+    def take(self, incarnation: str, name: str) -> tuple[int, Slot]:
+        """Assign the lowest free slot to this worker."""
+        number = self._free.pop()
+        slot = self._board.slot(number)
+        slot.assign(incarnation, name)
+        self._board.use_up_to(number)
+        return number, slot
+
+    def give_back(self, number: int) -> None:
+        self._board.slot(number).clear()
+        self._free.append(number)
+
+
+def orders_of(settings: Settings, record: SupervisorRecord, pools: Pools, *, burst: bool) -> Orders:
+    """The orders for the next maintainer."""
+    return Orders(
+        record=record,
+        pool_infos=pools.pool_infos(),
+        leaving=pools.leaving(),
+        keep_done=settings.retention.done,
+        keep_failed=settings.retention.failed,
+        schedules=settings.schedules,
+        alerts=settings.alerts,
+        burst=burst,
+        vacuum=settings.vacuum,
+        since=record.started_at,
+    )
+
+
+class MaintainerClient:
+    """Reports of deaths are kept until this or a later maintainer has acknowledged them; then their slots are free."""
+
+    def __init__(self, engine: Engine, board: Scoreboard, slots: Slots, process: SupervisedProcess) -> None:
+        self._engine = engine
+        self._board = board
+        self._slots = slots
+        self._process = process
+        self._numbers = itertools.count(1)
+        self.unacknowledged: dict[int, DeathReport] = {}
+        self._unhandled: set[str] = set()  # types without a pool
+        self._log = events(process="supervisor")
+        self.recovered = False
+
+    def start(self, orders: Orders, now: float) -> None:
+        """Fork a maintainer and send it the unacknowledged reports. If the fork fails, try again later."""
+
+        def become(channel: Channel) -> int:
+            try:
+                maintainer = Maintainer(orders, self._engine, channel, self._board)
+            except StoreError as error:
+                channel.send(trouble_of(error))
+                return 1
+            return maintainer.run()
+
+        if self._process.start(become, now, keep=[info.wake for info in orders.pool_infos.values()]):
+            for number, report in self.unacknowledged.items():
+                self._process.send({"death": report.as_message(), "id": number})
+
+    def report(self, death: DeathReport) -> None:
+        """Report a death to be settled."""
+        number = next(self._numbers)
+        self.unacknowledged[number] = death
+        self._process.send({"death": death.as_message(), "id": number})
+
+    def hear(self, obey: Callable[[Message], None]) -> None:
+        """Process the maintainer's messages. Each is passed to `obey`."""
+        for message in self._process.hear():
+            if "ack" in message and (settled := self.unacknowledged.pop(message["ack"], None)) is not None:
+                self._slots.give_back(settled.slot)
+            if "recovered" in message:
+                self.recovered, found = True, message["recovered"]
+                log = self._log.info if found["supervisors"] else self._log.debug
+                log("recovered", **found)
+            if "unhandled" in message:
+                self._warn_of_unhandled(message["unhandled"])
+            obey(message)
+
+    def _warn_of_unhandled(self, types: list[str]) -> None:
+        """Warn once per type, although a new maintainer reports all of them again."""
+        news = sorted(set(types) - self._unhandled)
+        self._unhandled = set(types)
+        if news:
+            self._log.warning("types_unhandled", types=news, hint="no pool of this supervisor takes these types")
+
+    def replace(self, orders: Orders, now: float) -> None:
+        """Start another one with orders from a new configuration."""
+        self._unhandled = set()
+        self._process.retire()
+        self.start(orders, now)
+
 
 Serve = Callable[[Settings, Channel, socket.socket, Mapping[str, int]], int]
 """Runs in the child with its end of the channel, the listening socket, and the eventfds on which the idle workers of

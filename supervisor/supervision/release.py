@@ -1,0 +1,175 @@
+"""A pool's code as it was loaded at one moment: whether it works, whether it still serves, and when it is tried again.
+
+    candidate ──a worker is ready, or its image alone proves it──▶ serving
+      │  ▲                                                           │ a reload
+      │  └──after a back-off── refused ◀──its set-up failed          ▼
+      │                           │                               outgoing
+      └──────────────a reload─────┴──▶ retired ◀── newer code serves ─┘
+
+The set-up of a worker includes the pool's warm-up and canary. `outgoing` code keeps up the number of workers while a
+candidate is tried; it also retires when no template is left that has it. If a worker was being set up at the reload and
+is ready after all, while no other code has worked, a retired release is outgoing again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from supervisor.config.settings import PoolSettings
+from supervisor.domain.restart import Restarts, TemplateDeaths
+from supervisor.domain.staffing import OLD_VERSION
+
+_TRIALS = {"canary": "canary", "warmup": "warm-up", "set-up": "set-up"}
+
+
+class ReleaseState(Enum):
+    """A candidate whose set-up has failed is `refused` for people; it is tried again."""
+
+    CANDIDATE = "no worker has been ready with it"
+    SERVING = "it has worked"
+    OUTGOING = "it has worked, and newer code has not"
+    RETIRED = "no worker starts with it any more"
+
+
+class ImageTrial(Enum):
+    """After a reload, the new code of a pool without workers is loaded in a template, to see whether that works."""
+
+    DUE = "it has not been loaded"
+    RUNNING = "a template is loading it"
+    NO_ROOM = "there was no memory for it"
+    OVER = "it has been loaded, or is loaded when a worker is needed"
+
+
+@dataclass(eq=False, slots=True)
+class Release:
+    """`reloaded_at`: when it was to take the place of older code, in monotonic seconds; 0.0 if there was none."""
+
+    settings: PoolSettings
+    trial: ImageTrial = ImageTrial.OVER
+    reloaded_at: float = 0.0
+    state: ReleaseState = ReleaseState.CANDIDATE
+    restarts: Restarts = field(default_factory=Restarts)
+    template_deaths: TemplateDeaths = field(default_factory=TemplateDeaths)
+
+    # Questions
+
+    @property
+    def pool(self) -> str:
+        return self.settings.name
+
+    @property
+    def current(self) -> bool:
+        """Whether no reload has come after it."""
+        return self.state in (ReleaseState.CANDIDATE, ReleaseState.SERVING)
+
+    @property
+    def retired(self) -> bool:
+        return self.state is ReleaseState.RETIRED
+
+    @property
+    def failed(self) -> bool:
+        """Whether its last set-up has failed."""
+        return self.restarts.failed_setups > 0
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether older code, if there is any, keeps up the numbers. If a template could load this one, a reload has
+        said that it is in use, so it comes first.
+        """
+        return self.failed or self.trial in (ImageTrial.DUE, ImageTrial.NO_ROOM)
+
+    @property
+    def proven_by_image(self) -> bool:
+        """Whether it has worked as soon as a template has it: with the set-up, and nothing else is tried."""
+        settings = self.settings
+        return settings.preload_setup and settings.canary is None and settings.warmup is None
+
+    @property
+    def not_before(self) -> float:
+        """The earliest time for the next worker to start."""
+        return max(self.restarts.not_before, self.template_deaths.not_before)
+
+    def problem(self, now: float, *, old_serves: bool) -> str:
+        """The current problem, for people; "" if there is none."""
+        wrong = self.restarts.problem(now)
+        replaces = old_serves or (self.state is ReleaseState.CANDIDATE and self.reloaded_at > 0.0)
+        return new_code_failed(wrong, old_serves=old_serves) if wrong and self.failed and replaces else wrong
+
+    def outcome(self, *, asleep: bool) -> str:
+        """What a reload reports of it, once it is known; `asleep`: its pool has no worker and needs none."""
+        if self.failed:
+            return "failed"
+        if self.state is not ReleaseState.CANDIDATE:
+            return "accepted"
+        if asleep and self.trial in (ImageTrial.OVER, ImageTrial.NO_ROOM):
+            return "imported" if self.settings.preloads and self.trial is ImageTrial.OVER else "untried"
+        return "waiting"
+
+    def why_older_stays(self) -> str:
+        """Why a worker with the code from before a reload is still there, for people."""
+        if not self.failed:
+            return f"{OLD_VERSION}, to be replaced"
+        failed = next((trial for trial in ("canary", "warmup") if f"{trial} failed: " in self.restarts.why), "set-up")
+        return f"{OLD_VERSION}; the new one failed its {failed}"
+
+    # Transitions
+
+    def works(self) -> None:
+        """A worker is ready with it, or its image has proved it."""
+        self.state = ReleaseState.SERVING if self.current else ReleaseState.OUTGOING
+        self.trial = ImageTrial.OVER
+
+    def supersede(self) -> None:
+        """A reload: it goes on only if it has worked."""
+        self.state = ReleaseState.OUTGOING if self.state is ReleaseState.SERVING else ReleaseState.RETIRED
+        self.template_deaths = TemplateDeaths()
+
+    def retire(self) -> None:
+        self.state = ReleaseState.RETIRED
+
+
+class Releases:
+    """The code of one pool: the `current` release, and the `old` one until the current one has worked."""
+
+    def __init__(self, first: Release) -> None:
+        self.current = first
+        self.old: Release | None = None
+
+    def begin(self, settings: PoolSettings, now: float) -> None:
+        """A reload. A candidate that has not worked goes, so that there are two at most."""
+        self.current.supersede()
+        if not self.current.retired:
+            self.drop_old()
+            self.old = self.current
+        self.current = Release(settings, ImageTrial.DUE, now)
+
+    def works(self, release: Release) -> None:
+        """A worker is ready with this code, or its image has proved it."""
+        if release is self.current:
+            release.works()
+            self.drop_old()
+        elif self.old is None and self.current.state is ReleaseState.CANDIDATE:
+            release.works()
+            self.old = release
+
+    def drop_old(self) -> None:
+        """Start no more workers with the code from before a reload."""
+        if self.old is not None:
+            self.old.retire()
+            self.old = None
+
+    def retire(self) -> None:
+        """Its pool is no longer in the configuration."""
+        self.current.retire()
+        self.drop_old()
+
+
+def new_code_failed(why: str, *, old_serves: bool) -> str:
+    """One sentence from the error of a failed set-up, which names the trial that failed."""
+    trial, failed, rest = why.partition(" failed: ")
+    if failed and trial in _TRIALS:
+        what = f"the new code failed its {_TRIALS[trial]}: {rest}"
+    else:
+        what = f"the new code cannot be loaded: {why}"
+    return f"{what}; " + ("the old code keeps running" if old_serves else "no older code is loaded")
