@@ -29,7 +29,7 @@ _REASONS = {
 }
 _CAUTION = 30.0  # seconds: the suspects, which are due again, come before most other jobs
 _MOST_SUSPECTS = 64  # that are remembered
-_NOT_ITS_FAULT = (exit_reason.TEMPLATE, exit_reason.TEMPLATE_UNPROVEN, exit_reason.ALONE, exit_reason.UNWATCHED)
+_NOT_ITS_FAULT = (exit_reason.TEMPLATE, exit_reason.ALONE, exit_reason.UNWATCHED)
 _SAYS_NOTHING = (exit_reason.CANCELLED, exit_reason.TEARDOWN)  # about whether the next worker can do its jobs
 
 
