@@ -110,6 +110,7 @@ class Ends:
             ran=now - slot.started if slot.job else None,
             cautious=worker.caution > 0,
             suspects=frozenset(pool.failures.suspects),
+            unproven=worker.pool not in worker.template.proven,
         )
         ended = explain(slot, known)
         (job, token), number = ended.run, worker.number
@@ -176,9 +177,7 @@ class Ends:
         for worker in orphaned:
             if worker.status in (None, signal.SIGKILL):
                 # The kernel kills them with it, and may already have done so.
-                proven = worker.pool in template.proven
-                other = exit_reason.TEMPLATE if proven else exit_reason.TEMPLATE_UNPROVEN
-                worker.kill(exit_reason.ALONE if worker is accused else other)
+                worker.kill(exit_reason.ALONE if worker is accused else exit_reason.TEMPLATE)
             if worker.pid == 0:
                 worker.end(now)
 

@@ -28,7 +28,6 @@ SHUTDOWN = "shutdown"
 PARTITION = "partition"  # the supervisor could not renew its lease
 STARTUP = "startup_timeout"
 TEMPLATE = "template_died"
-TEMPLATE_UNPROVEN = "template_died_unproven"  # so did its template, from which no worker of the pool had been ready
 ALONE = "template_died_alone"  # its template died while only its job was running there
 UNWATCHED = "unwatched"
 TEARDOWN = "teardown"  # it took longer than shutdown_grace
@@ -48,7 +47,6 @@ _KILLS: dict[str, tuple[Charge, str]] = {
     PARTITION: ("nothing", "the supervisor could not renew its lease, and on_partition is stop; the worker was killed"),
     STARTUP: ("nothing", "the worker was not set up within startup_timeout; it was killed"),
     TEMPLATE: ("nothing", "the template it was forked from died"),
-    TEMPLATE_UNPROVEN: ("nothing", "the template it was forked from died"),
     ALONE: ("crash", "the template it was forked from died again, while only this job was running"),
     UNWATCHED: ("nothing", "the supervisor cannot open more files, so the worker could not be watched"),
     TEARDOWN: ("nothing", "its teardown took longer than shutdown_grace; it was killed"),
@@ -77,7 +75,8 @@ class Circumstances(NamedTuple):
 
     `suspects` are jobs that had ended, but were not committed, at an earlier death; a `cautious` worker has one
     such job at most. `ran` is seconds. `out_of_memory` tells whether the kernel has just killed a process for
-    lack of memory; it is called only for a kill with no other known cause.
+    lack of memory; it is called only for a kill with no other known cause. `unproven`: no worker of the pool has been
+    ready in its template.
     """
 
     status: int | None
@@ -89,6 +88,7 @@ class Circumstances(NamedTuple):
     ran: float | None = None
     cautious: bool = False
     suspects: frozenset[int] = frozenset()
+    unproven: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
     if slot.state is State.LEFT and slot.job == 0:
         return ExitReport("left", "it left as requested", "nothing", expected=True)
     cause, message, kind, number, code = _cause(slot, known)
-    if slot.state is State.STARTING and cause not in _NOT_ITS_SET_UP:
+    if slot.state is State.STARTING and (cause not in _NOT_ITS_SET_UP or (cause == TEMPLATE and known.unproven)):
         return _set_up_ended(slot, cause, message, number)
     blame = _blame(slot, known, cause)
     message += blame.added
@@ -184,10 +184,11 @@ def _set_up_ended(slot: Snapshot, cause: str, message: str, number: int | None) 
     """Whatever ended it before it was ready: its code cannot be used, as if it had raised an error."""
     if cause == STARTUP:
         return ExitReport(STARTUP, message, "nothing", early=True, broken=True)
-    by_signal = cause in (STOPPED, TEMPLATE_UNPROVEN) or (cause == "signal" and number in _FROM_OUTSIDE)
+    by_signal = cause in (STOPPED, TEMPLATE) or (cause == "signal" and number in _FROM_OUTSIDE)
     message = f"{slot.phase.label} failed: {message}"
-    reason = "setup_failed" if not by_signal else TEMPLATE if cause == TEMPLATE_UNPROVEN else cause
-    return ExitReport(reason, message, "nothing", early=True, broken=True, by_signal=by_signal)
+    return ExitReport(
+        cause if by_signal else "setup_failed", message, "nothing", early=True, broken=True, by_signal=by_signal
+    )
 
 
 def _in_doubt(slot: Snapshot, known: Circumstances, cause: str) -> bool:

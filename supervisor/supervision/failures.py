@@ -32,12 +32,9 @@ _REASONS = {
 }
 _CAUTION = 30.0  # seconds: the suspects, which are due again, come before most other jobs
 _MOST_SUSPECTS = 64  # that are remembered
-_NOT_ITS_FAULT = (exit_reason.TEMPLATE, exit_reason.TEMPLATE_UNPROVEN, exit_reason.ALONE, exit_reason.UNWATCHED)
-_SAYS_NOTHING = (
-    exit_reason.CANCELLED,
-    exit_reason.TEARDOWN,
-    exit_reason.AFTER_INTERRUPT,
-)  # about whether the next worker can do its jobs
+_NOT_ITS_FAULT = (exit_reason.TEMPLATE, exit_reason.ALONE, exit_reason.UNWATCHED)
+# Ends that say nothing about whether the next worker can do its jobs.
+_SAYS_NOTHING = (exit_reason.CANCELLED, exit_reason.TEARDOWN, exit_reason.AFTER_INTERRUPT)
 
 
 @dataclass(slots=True)

@@ -196,7 +196,6 @@ class ReloadOutcome:
 
     def __init__(self) -> None:
         self._news: dict[str, Any] = {}
-        self._waiting: set[str] = set()
         self._unproven: set[str] = set()  # of which the log has not told yet that the new code works
         self._failed: set[str] = set()  # of which it has told that it does not
         self._log = events(process="supervisor")
@@ -207,12 +206,10 @@ class ReloadOutcome:
         self._log.error("reload_refused", why=why, problems=problems, file=str(file), hint=hint)
         told = [shortened(problem, 500) for problem in problems[:_MOST_PROBLEMS]]
         self._news = {"number": number, "at": at, "state": "refused", "problems": told, "pools": {}, "canaries": []}
-        self._waiting = set()
 
     def begun(self, number: int | None, at: float, pools: Mapping[str, Pool]) -> None:
-        self._waiting = {name for name, pool in pools.items() if not pool.closing}
-        states = dict.fromkeys(sorted(self._waiting), "waiting")
-        self._unproven, self._failed = set(self._waiting), set()
+        states = {name: "waiting" for name, pool in sorted(pools.items()) if not pool.closing}
+        self._unproven, self._failed = set(states), set()
         self._news = {"number": number, "at": at, "state": "running", "problems": [], "pools": states, "canaries": []}
 
     def follow(self, pools: Mapping[str, Pool], now: float) -> dict[str, Any] | None:
@@ -222,7 +219,7 @@ class ReloadOutcome:
         for name in sorted(self._unproven):
             pool = pools.get(name)
             state = "gone" if pool is None or pool.closing else pool.code.current.outcome(asleep=pool.asleep)
-            if name in self._waiting and state != "waiting":
+            if self._news["pools"].get(name) == "waiting" and state != "waiting":
                 problem = f"{name}: {pool.problem(now)}" if pool is not None and state == "failed" else ""
                 tried = pool is not None and state == "accepted" and pool.settings.canary is not None
                 self._settle(name, state, problem, canary=tried)
@@ -243,13 +240,13 @@ class ReloadOutcome:
             self._unproven.discard(pool.name)
 
     def _settle(self, name: str, state: str, problem: str = "", *, canary: bool = False) -> None:
-        self._waiting.discard(name)
+        states = {**self._news["pools"], name: state}
         problems = [*self._news["problems"], shortened(problem, 500)] if problem else self._news["problems"]
         over = "failed" if problems else "accepted"
         self._news = {
             **self._news,
-            "state": "running" if self._waiting else over,
+            "state": "running" if "waiting" in states.values() else over,
             "problems": problems[:_MOST_PROBLEMS],
-            "pools": {**self._news["pools"], name: state},
+            "pools": states,
             "canaries": [*self._news["canaries"], *([name] if canary else ())],
         }

@@ -7,11 +7,11 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from supervisor.config.settings import Settings
 from supervisor.domain.memory import CodeTrial
+from supervisor.domain.text import shortened
 from supervisor.supervision import exit_reason
 from supervisor.supervision.children import Slots
 from supervisor.supervision.ends import Ends
@@ -24,7 +24,8 @@ from supervisor.supervision.template_process import TemplateProcess
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_output import Outputs
 from supervisor.supervision.worker_process import WorkerProcess
-from supervisor.system import ending
+from supervisor.system import ending, signals
+from supervisor.system.channel import Message
 from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import MAX_SLOTS
 from supervisor.telemetry import events
@@ -138,62 +139,79 @@ class Staffing:
         for template in self.templates:
             template.flush()
             if template.ended or self.reactor.is_readable(template.fileno()):
-                template.hear(self)
+                for message, descriptors in template.receive():
+                    try:
+                        self._obey(template, message, descriptors)
+                    except (LookupError, TypeError, ValueError) as error:
+                        # The handler's code shares the template's process, and may have written into the channel.
+                        log = events(process="supervisor")
+                        log.error("message_garbled", of=f"template {template.pid}", error=repr(error))
             if template.gone:
                 self._lose(template)
 
-    def forked(self, template: TemplateProcess, incarnation: str, pid: int, pidfd: int, stderr: int) -> None:
+    def _obey(self, template: TemplateProcess, message: Message, descriptors: list[int]) -> None:
+        if "forked" in message:
+            template.answered(message["forked"])
+            self._forked(message["forked"], int(message["pid"]), descriptors)
+        elif "exited" in message:
+            if (worker := self.pools.find(message["exited"])) is not None:
+                worker.end(time.monotonic(), message["status"], message["peak_memory"])
+        elif "swept" in message:
+            for incarnation in message["swept"]:
+                self._swept(incarnation)
+        elif "unforked" in message:
+            template.asked.pop(message["unforked"], None)
+            self._give_up(message["unforked"], f"no worker can be forked: {message['error']}")
+        elif "ready" in message:
+            found = dict(message.get("lacking", {}))
+            template.lacking = {str(pool): shortened(str(why)) for pool, why in found.items()}
+            template.ready = True
+            template.answered()
+            for name in _end_trials(template):
+                self._judge(self.pools[name], template)
+        elif "broken" in message:
+            self._break(template, shortened(str(message["broken"])))
+
+    def _forked(self, incarnation: str, pid: int, descriptors: list[int]) -> None:
         worker = self.pools.find(incarnation)
+        if not descriptors:  # they were lost, and the template kills it
+            if worker is not None:
+                worker.pid = pid
+                worker.kill(exit_reason.UNWATCHED)
+                why = f"no worker can be watched: {os.strerror(errno.EMFILE)}"
+                self._back_off(self.pools[worker.pool], why, worker)
+            return
+        pidfd, stderr = descriptors
         if worker is None:  # dropped in the meantime
             ending.send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
             os.close(stderr)
             return
-        output = self.outputs.open(stderr, worker.name, worker.slot.work)
-        worker.forked(pid, pidfd, output, time.monotonic())
+        worker.forked(pid, pidfd, self.outputs.open(stderr, worker.name, worker.slot.work), time.monotonic())
         self.ends.watch(worker)
 
-    def exited(self, template: TemplateProcess, incarnation: str, status: int, peak_memory: int) -> None:
-        worker = self.pools.find(incarnation)
-        if worker is not None:
-            worker.end(time.monotonic(), status, peak_memory)
+    def _swept(self, incarnation: str) -> None:
+        if (worker := self.pools.find(incarnation)) is not None:
+            worker.swept = True
+        for pool in self.pools.values():
+            pool.workers.unswept.pop(incarnation, None)
 
-    def swept(self, template: TemplateProcess, incarnations: Iterable[str]) -> None:
-        for incarnation in incarnations:
-            worker = self.pools.find(incarnation)
-            if worker is not None:
-                worker.swept = True
-            for pool in self.pools.values():
-                pool.workers.unswept.pop(incarnation, None)
-
-    def unwatched(self, template: TemplateProcess, incarnation: str, pid: int) -> None:
-        """We cannot open more descriptors, so the worker's were lost in transit; its template kills it."""
-        worker = self.pools.find(incarnation)
-        if worker is not None:
-            worker.pid = pid
-            worker.kill(exit_reason.UNWATCHED)
-            self._back_off(self.pools[worker.pool], f"no worker can be watched: {os.strerror(errno.EMFILE)}", worker)
-
-    def unforked(self, template: TemplateProcess, incarnation: str, why: str) -> None:
-        self._give_up(incarnation, f"no worker can be forked: {why}")
-
-    def broken(self, template: TemplateProcess, why: str) -> None:
+    def _break(self, template: TemplateProcess, why: str) -> None:
+        """Its code cannot be loaded: whoever waits for it is told why."""
+        template.why_broken = why
         for incarnation in list(template.asked):
             worker = self.pools.find(incarnation)
             self._give_up(incarnation, why if worker is None else template.why_broken_for(worker.pool))
         for name in _end_trials(template):
             self._back_off(self.pools[name], template.why_broken_for(name))
 
-    def loaded(self, template: TemplateProcess) -> None:
-        for name in _end_trials(template):
-            self._judge(self.pools[name], template)
-
     def _lose(self, template: TemplateProcess) -> None:
         if not (template.ready or template.retired or template.why_broken):
             # The code it was loading has ended it, and may do so again.
             self.ends.reap()
-            template.why_broken = f"the template ended while it was loading the handler{template.ending}"
-            self.broken(template, template.why_broken)
+            status = template.status
+            how = "" if status is None else f" ({signals.ending(os.waitstatus_to_exitcode(status))})"
+            self._break(template, f"the template ended while it was loading the handler{how}")
         _end_trials(template, ImageTrial.DUE)  # it was told to end meanwhile
         self.ends.lose_template(template)
 
@@ -201,7 +219,7 @@ class Staffing:
         """End templates that are not needed or do not answer."""
         self.templates.spare_memory(self.pools.workers(), now)
         for template in self.templates.stuck(now):
-            self.broken(template, template.why_broken)
+            self._break(template, template.why_broken)
 
     def _give_up(self, incarnation: str, why: str) -> None:
         """A requested worker could not be started."""

@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
 
-from supervisor.domain.text import shortened
 from supervisor.store.base import Engine
 from supervisor.supervision.release import Release, ReleaseState
-from supervisor.system import child, ending, signals
-from supervisor.system.channel import Channel
+from supervisor.system import child, ending
+from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
-from supervisor.telemetry import events
 from supervisor.template.template import Template, TemplateSpec
 
 _DESCRIPTORS = 2  # sent with each worker: its pidfd and the reading end of its stderr
 PATIENCE = 10.0  # seconds for a ready template to answer; after that it counts as stuck
-
-
-class Listener(Protocol):
-    """Receives the messages of a template."""
-
-    def forked(self, template: TemplateProcess, incarnation: str, pid: int, pidfd: int, stderr: int) -> None: ...
-
-    def exited(self, template: TemplateProcess, incarnation: str, status: int, peak_memory: int) -> None: ...
-
-    def swept(self, template: TemplateProcess, incarnations: Iterable[str]) -> None: ...
-
-    def unwatched(self, template: TemplateProcess, incarnation: str, pid: int) -> None: ...
-
-    def unforked(self, template: TemplateProcess, incarnation: str, why: str) -> None: ...
-
-    def broken(self, template: TemplateProcess, why: str) -> None: ...
-
-    def loaded(self, template: TemplateProcess) -> None: ...
 
 
 class TemplateProcess:
@@ -105,11 +84,6 @@ class TemplateProcess:
             return False
         return release.current or (release.state is ReleaseState.OUTGOING and release.pool in self.proven)
 
-    @property
-    def ending(self) -> str:
-        """How it ended, as a suffix for a sentence; empty if unknown."""
-        return "" if self.status is None else f" ({signals.ending(os.waitstatus_to_exitcode(self.status))})"
-
     def fileno(self) -> int:
         """The channel's descriptor, also after its end."""
         return self._descriptor
@@ -117,65 +91,37 @@ class TemplateProcess:
     def ask(
         self, pool: str, name: str, incarnation: str, slot: int, device: str | None, now: float, *, cautious: bool
     ) -> None:
-        """Request a worker; the listener gets the answer."""
+        """Request a worker."""
         self.asked[incarnation] = now
         worker = {"pool": pool, "name": name, "incarnation": incarnation, "slot": slot, "device": device}
         # Without an image, each worker loads the code that is on the disk then.
         unproven = pool not in self.proven or not self.spec.pools[pool].preloads
         self._channel.send({"fork": worker | {"cautious": cautious, "unproven": unproven}})
 
+    def receive(self) -> Iterator[tuple[Message, list[int]]]:
+        """The messages since the last call. `forked` comes with a worker's pidfd and the reading end of its stderr, or
+        with none, if they were lost.
+        """
+        for message, descriptors in self._channel.receive():
+            if "forked" in message and len(descriptors) == _DESCRIPTORS:
+                yield message, descriptors
+                continue
+            # The kernel drops descriptors over our limit. A worker that cannot be watched must not run.
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if "forked" in message:
+                self._channel.send({"end": message["forked"]})
+            yield message, []
+
     def flush(self) -> None:
         """Send what the channel could not take before."""
         self._channel.flush()
 
-    def hear(self, listener: Listener) -> None:
-        """Pass the template's messages to the listener."""
-        for message, descriptors in self._channel.receive():
-            try:
-                self._pass_on(message, descriptors, listener)
-            except (LookupError, TypeError, ValueError) as error:
-                # The handler's code shares the template's process, and may have written into the channel.
-                events(process="supervisor").error("message_garbled", of=f"template {self.pid}", error=repr(error))
-
-    def _pass_on(self, message: dict[str, Any], descriptors: list[int], listener: Listener) -> None:
-        if "forked" in message:
-            self.asked.pop(message["forked"], None)
-            self._answered()
-            self._take(message["forked"], int(message["pid"]), descriptors, listener)
-            return
-        for descriptor in descriptors:  # only `forked` messages carry descriptors
-            os.close(descriptor)
-        if "exited" in message:
-            listener.exited(self, message["exited"], message["status"], message["peak_memory"])
-        elif "swept" in message:
-            listener.swept(self, message["swept"])
-        elif "unforked" in message:
-            self.asked.pop(message["unforked"], None)
-            listener.unforked(self, message["unforked"], message["error"])
-        elif "ready" in message:
-            self.ready = True
-            found = dict(message.get("lacking", {}))
-            self.lacking = {str(pool): shortened(str(why)) for pool, why in found.items()}
-            self._answered()
-            listener.loaded(self)
-        elif "broken" in message:
-            self.why_broken = shortened(str(message["broken"]))
-            listener.broken(self, self.why_broken)
-
-    def _take(self, incarnation: str, pid: int, descriptors: list[int], listener: Listener) -> None:
-        if len(descriptors) == _DESCRIPTORS:
-            listener.forked(self, incarnation, pid, *descriptors)
-            return
-        # The kernel drops descriptors over our limit. A worker that cannot be watched must not run.
-        for descriptor in descriptors:
-            os.close(descriptor)
-        self._channel.send({"end": incarnation})
-        listener.unwatched(self, incarnation, pid)
-
-    def _answered(self) -> None:
-        """The template has answered, so the time limit of its other requests starts again: importing may have taken
-        minutes, and a thousand workers are forked one after another.
+    def answered(self, incarnation: str = "") -> None:
+        """It has answered this request, so the time limit of the others starts again: importing may have taken minutes,
+        and a thousand workers are forked one after another.
         """
+        self.asked.pop(incarnation, None)
         self.asked = dict.fromkeys(self.asked, 0.0)
 
     def why_broken_for(self, pool: str) -> str:

@@ -144,7 +144,7 @@ def test_templates_that_die_again_and_again_are_isolated_and_released_when_the_j
             "the kernel killed the worker because it was out of memory",
         ),
         (
-            Circumstances(None, kill=Kill(exit_reason.TEMPLATE_UNPROVEN)),
+            Circumstances(None, kill=Kill(exit_reason.TEMPLATE), unproven=True),
             "template_died",
             "the template it was forked from died",
         ),
