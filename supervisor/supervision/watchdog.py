@@ -91,6 +91,8 @@ def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
             _dump_stacks(worker, now)
         worker.slot.requests.cancel(slot.job, slot.token, ladder.reason)
         worker.signal(signals.INTERRUPT)
+    elif step is Step.REPEAT:
+        worker.signal(signals.INTERRUPT)
     elif step is Step.KILL:
         over = ladder.reason is Cancel.TIMEOUT
         worker.kill(exit_reason.TIME_LIMIT if over else exit_reason.CANCELLED, ladder.run)

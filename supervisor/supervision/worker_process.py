@@ -17,6 +17,7 @@ from supervisor.supervision.worker_output import WorkerOutput
 from supervisor.system import ending, signals
 from supervisor.system.slot import Cancel, Slot, Snapshot, State
 
+_REPEAT = 0.1  # seconds until an interruption is repeated for the first time
 _MOST_REQUESTS = 1000  # per worker; beyond that the oldest is dropped
 
 
@@ -25,6 +26,7 @@ class Step(Enum):
 
     NOTHING = "nothing"
     INTERRUPT = "interrupt"
+    REPEAT = "interrupt again"
     KILL = "kill"
 
 
@@ -43,6 +45,7 @@ class TerminationLadder:
     run: Run = NO_RUN
     reason: Cancel = Cancel.NONE
     interrupted_at: float = 0.0
+    repeat_at: float = 0.0
 
     def cancel(self, job: int, token: int, now: float) -> None:
         """Request that this run stops. A job in a batch cannot be stopped alone: it runs to its end."""
@@ -57,7 +60,9 @@ class TerminationLadder:
         if slot.job == 0 or slot.state not in (State.BUSY, State.DRAINING):
             return Step.NOTHING
         if self.run == current and self.interrupted_at and not self._extended(slot):
-            return Step.KILL if now >= self.interrupted_at + self.kill_grace else Step.NOTHING
+            if now >= self.interrupted_at + self.kill_grace:
+                return Step.KILL
+            return self._repeat(now)
         if slot.deadline and now >= slot.deadline:
             return self._interrupt(current, Cancel.TIMEOUT, now)
         ends = self._grace_ends(slot)
@@ -71,7 +76,17 @@ class TerminationLadder:
 
     def _interrupt(self, run: Run, reason: Cancel, now: float) -> Step:
         self.run, self.reason, self.interrupted_at = run, reason, now
+        self.repeat_at = now + _REPEAT
         return Step.INTERRUPT
+
+    def _repeat(self, now: float) -> Step:
+        """A signal that arrives while the stacks are written may leave the handler in a call that the kernel restarts:
+        without another one it would never know of the first.
+        """
+        if now < self.repeat_at:
+            return Step.NOTHING
+        self.repeat_at = now + (now - self.interrupted_at)
+        return Step.REPEAT
 
     def _grace_ends(self, slot: Snapshot) -> float | None:
         """When a cancelled run is interrupted; never a whole batch for one job of it."""
@@ -83,7 +98,7 @@ class TerminationLadder:
         if slot.job == 0:
             return None
         if self.run == (slot.job, slot.token) and self.interrupted_at and not self._extended(slot):
-            return self.interrupted_at + self.kill_grace
+            return min(self.repeat_at, self.interrupted_at + self.kill_grace)
         times = [slot.deadline] if slot.deadline else []
         ends = self._grace_ends(slot)
         return min(times if ends is None else [*times, ends], default=None)

@@ -157,7 +157,7 @@ class Exchange:
         now = self.gate.now()
         try:
             answer = self._settle_and_claim(settlements, want, now, posted)
-        except StoreError:
+        except BaseException:  # whatever it is, nothing is lost
             self._put_back(settlements, runs)
             self._show(running)
             raise
@@ -193,7 +193,7 @@ class Exchange:
         now = self.gate.now()
         try:
             answer = self._store.settle_and_claim(self._record.incarnation, settlements, _NO_JOBS, 0, 0.0, now)
-        except StoreError:
+        except BaseException:
             self._put_back(settlements, runs)
             raise
         settled_notice.notify()

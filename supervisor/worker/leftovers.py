@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from _thread import _count
-from concurrent.futures import thread
+from concurrent.futures.thread import _worker
 from os import getpid, stat, waitid
 
 # Imported by name: a handler that replaces them must not affect the loop.
@@ -24,7 +25,7 @@ _QUICKEST_FORK = 0.0001  # minimum seconds that starting a process takes
 _OURS = 1  # thread besides the main one: the heartbeat's
 _SHORT_PAUSE = 0.01  # seconds that it takes to settle and to claim
 _OFTEN = 0.01  # seconds between two listings of the children, if there are harmless ones
-_EXECUTOR = thread._worker.__code__
+_EXECUTOR = _worker.__code__
 _ANY = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
@@ -33,6 +34,7 @@ class Leftovers:
 
     def __init__(self) -> None:
         self._threads, self._children = _count(), _children() or frozenset()
+        self._known = frozenset(threading.enumerate())
         self._all_threads = _all_threads()
         self._came = -NEW
         self._listed = self._asked = self._rested = 0.0
@@ -52,7 +54,7 @@ class Leftovers:
         """
         threads, known = _count(), self._threads
         if threads != known:
-            self._threads = threads
+            self._threads, self._known = threads, frozenset(threading.enumerate())
             if threads > known:
                 self._came = now
         asked, rested = self._asked, self._rested
@@ -71,9 +73,12 @@ class Leftovers:
         """Whether something that the run which has just ended has started is still at work: a thread of Python, or a
         process. A thread of an executor that waits for work is not.
         """
-        at_work, waiting = executor_threads()
-        if at_work or _count() - waiting > self._threads:
+        frames = sys._current_frames()
+        if any(_is_at_work(frame) for frame in frames.values()):
             return True
+        for thread in threading.enumerate():
+            if thread not in self._known and not _waits_for_work(frames.get(thread.ident or 0)):
+                return True
         return has_children() and bool((_children() or frozenset()) - self._children)
 
     def look(self) -> None:
@@ -97,16 +102,20 @@ class Leftovers:
         self._children = children
 
 
-def executor_threads() -> tuple[int, int]:
-    """How many threads of executors are at work, and how many wait for work."""
-    at_work = waiting = 0
-    for innermost in sys._current_frames().values():
-        frame: FrameType | None = innermost
-        while frame is not None and frame.f_code is not _EXECUTOR:
-            frame = frame.f_back
-        at_work += frame is not None and frame is not innermost
-        waiting += frame is innermost
-    return at_work, waiting
+def an_executor_is_at_work() -> bool:
+    """Whether a thread of an executor of `concurrent.futures` has work."""
+    return any(map(_is_at_work, sys._current_frames().values()))
+
+
+def _is_at_work(innermost: FrameType) -> bool:
+    frame: FrameType | None = innermost
+    while frame is not None and frame.f_code is not _EXECUTOR:
+        frame = frame.f_back
+    return frame is not None and frame is not innermost
+
+
+def _waits_for_work(innermost: FrameType | None) -> bool:
+    return innermost is None or innermost.f_code is _EXECUTOR
 
 
 def has_children() -> bool:

@@ -67,6 +67,34 @@ def _set_socket_timeout(seconds: float | None) -> None:
         module.setdefaulttimeout(seconds)
 
 
+def _streams() -> tuple[object, ...]:
+    return tuple(getattr(sys, name, None) for name in ("stdin", "stdout", "stderr"))
+
+
+def _stream_settings() -> list[tuple[object, ...]]:
+    """How the standard streams encode; None in place of one that cannot be written to any more."""
+    found: list[tuple[object, ...]] = []
+    for name in ("__stdout__", "__stderr__"):
+        try:
+            stream = getattr(sys, name)
+            found.append((stream.encoding, stream.errors, stream.closed))
+        except (AttributeError, ValueError):  # detached
+            found.append(())
+    return found
+
+
+def _put_stream_settings(before: list[tuple[Any, ...]]) -> None:
+    for name, (encoding, errors, closed) in zip(("__stdout__", "__stderr__"), before, strict=True):
+        try:
+            stream = getattr(sys, name)
+            if stream.closed == closed:
+                stream.reconfigure(encoding=encoding, errors=errors)
+                continue
+        except (AttributeError, ValueError):
+            pass  # detached
+        raise PermissionError
+
+
 def _cannot_be_put_back(before: object) -> None:
     raise PermissionError
 
@@ -83,7 +111,8 @@ _VALUES = (
     Value("the nice value", partial(_getpriority, os.PRIO_PROCESS, 0), partial(_setpriority, os.PRIO_PROCESS, 0)),
     Value("the scheduling policy", lambda: (_getscheduler(0), _getparam(0)), lambda policy: _setscheduler(0, *policy)),
     Value("the CPU affinity", partial(_getaffinity, 0), partial(_setaffinity, 0)),
-    Value("a standard stream", lambda: (sys.stdin, sys.stdout, sys.stderr), _set_streams),
+    Value("a standard stream", _streams, _set_streams),
+    Value("how a standard stream encodes", _stream_settings, _put_stream_settings),
     Value("the locale", partial(_setlocale, _locale.LC_ALL, None), partial(_setlocale, _locale.LC_ALL)),
     Value("the sockets' default timeout", _socket_timeout, _set_socket_timeout),
 )

@@ -30,6 +30,9 @@ class Work:
             signal.raise_signal(signals.INTERRUPT)
         return self.strike
 
+    def after_interrupt(self, ctx):
+        pass  # nothing goes on
+
     def handle(self, payload, ctx):
         record("start", ctx)
         record("end", ctx)

@@ -16,18 +16,20 @@ from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-from supervisor.worker.claim_store import ClaimStore
-from supervisor.worker.spare_store import SpareStore
 
 from supervisor import AsyncQueue, Queue
 from supervisor.client.listener import Listener
+from supervisor.domain.job import Claim
+from supervisor.domain.settlement import done
 from supervisor.maintenance.dead_claims import DeadClaims
-from supervisor.store.base import Exchange, JobSelector
+from supervisor.store.base import Exchange as Answer
 from supervisor.store.sqlite import changes
 from supervisor.store.sqlite.changes import SqliteChanges, SqliteSettled
 from supervisor.system import settled_notice
+from supervisor.worker.exchange import Exchange
 from tests.queue.conftest import end
 from tests.store.kit import until
 
@@ -223,8 +225,12 @@ class TestNotice:
 class Store:
     """Settles whatever it is given."""
 
-    def settle_and_claim(self, *_: Any, **__: Any) -> Exchange:
-        return Exchange([], [])
+    def settle_and_claim(self, *_: Any, **__: Any) -> Answer:
+        return Answer([], [])
+
+    def register(self, record: Any) -> None: ...
+
+    def be_patient(self, seconds: float | None) -> None: ...
 
     def settle_dead(self, *_: Any, **__: Any) -> int:
         return 1
@@ -237,20 +243,23 @@ class TestWhoNotifies:
         monkeypatch.setattr(settled_notice, "notify", lambda: found.append(1))
         return found
 
-    def test_a_worker_that_has_settled_jobs(self, notices_sent: list[int]) -> None:
-        store: Any = ClaimStore.__new__(ClaimStore)
-        store.wanted, store.lock_time, store.record = JobSelector(("tag",), ""), 10.0, SimpleNamespace(incarnation="i")
-        store._store, store._generation = Store(), 0
-        store.gate = SimpleNamespace(unpaused=lambda types: types, is_open=lambda: True, generation=0)
-        store.settle_and_claim([], 1, 0.0, posted=False)
+    def test_a_worker_that_has_settled_jobs_between_two_runs_and_beside_one(self, notices_sent: list[int]) -> None:
+        nobody: Any = MagicMock()
+        engine: Any = SimpleNamespace(claims=lambda **_: Store())
+        pool: Any = SimpleNamespace(
+            types=("tag",), capabilities=(), min_priority=None, lock_time=10.0, heartbeat_timeout=60.0, policy=nobody
+        )
+        gate: Any = SimpleNamespace(unpaused=lambda types: types, is_open=lambda: True, generation=0, now=lambda: 0.0)
+        exchange = Exchange(engine, nobody, pool, nobody, gate, nobody, nobody, nobody)
+        exchange.open()
+        exchange.turn(1)
         assert notices_sent == []
-        store.settle_and_claim([SimpleNamespace(job_id=1)], 1, 0.0, posted=False)
+        exchange.ended(done(Claim(1, 1, "tag", "{}", 1, None, 0), None))
+        exchange.turn(1)
         assert notices_sent == [1]
-
-    def test_its_heartbeat_thread(self, notices_sent: list[int]) -> None:
-        engine: Any = SimpleNamespace(claims=lambda *_, **__: Store())
-        SpareStore(engine, "i", 0.1, lambda: False).settle([], 0.0)
-        assert notices_sent == [1]
+        exchange.ended(done(Claim(2, 1, "tag", "{}", 1, None, 0), None))
+        exchange.aside(1.0)
+        assert notices_sent == [1, 1]
 
     def test_the_maintainer_for_a_dead_worker(self, notices_sent: list[int]) -> None:
         locks: Any = Store()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-from supervisor.worker.claim_store import ClaimStore
 
 from supervisor.domain.settlement import done
-from supervisor.store.base import JobSelector
 from supervisor.system.claim_gate import GATE_BYTES, ClaimGate, boot_time
+from supervisor.worker.exchange import Exchange
 from tests.store.kit import LOCK, NOW, Desk, worker_record
 
-NOBODY: Any = None  # nothing is asked of it here
+NOBODY: Any = MagicMock()  # nothing is asked of it here
 
 
 @pytest.fixture
@@ -22,19 +23,23 @@ def gate() -> ClaimGate:
 
 
 @pytest.fixture
-def store(desk: Desk, gate: ClaimGate) -> Iterator[ClaimStore]:
-    record, wanted = worker_record("w1"), JobSelector(("tag",))
-    store = ClaimStore(desk.engine, record, wanted, LOCK, NOBODY, gate, NOBODY, NOBODY, NOBODY)
-    store.register()
+def store(desk: Desk, gate: ClaimGate) -> Iterator[Exchange]:
+    pool: Any = SimpleNamespace(
+        types=("tag", "mail"), capabilities=(), min_priority=None, lock_time=LOCK, heartbeat_timeout=60.0, policy=NOBODY
+    )
+    store = Exchange(desk.engine, worker_record("w1"), pool, NOBODY, gate, NOBODY, NOBODY, NOBODY)
+    store.open()
     yield store
     store.close()
 
 
-def claims(store: ClaimStore, *settlements: Any) -> list[int]:
-    return [claim.job_id for claim in store.settle_and_claim(settlements, 1, NOW, False).claims]
+def claims(store: Exchange, *settlements: Any) -> list[int]:
+    for settlement in settlements:
+        store.ended(settlement)
+    return [claim.job_id for claim in store.turn(1)]
 
 
-def test_it_claims_nothing_while_its_host_is_drained(desk: Desk, store: ClaimStore, gate: ClaimGate) -> None:
+def test_it_claims_nothing_while_its_host_is_drained(desk: Desk, store: Exchange, gate: ClaimGate) -> None:
     job = desk.put()
     gate.drain(True)
     assert claims(store) == []
@@ -43,12 +48,12 @@ def test_it_claims_nothing_while_its_host_is_drained(desk: Desk, store: ClaimSto
 
 
 def test_it_claims_nothing_without_a_lease_and_settles_all_the_same(
-    desk: Desk, store: ClaimStore, gate: ClaimGate
+    desk: Desk, store: Exchange, gate: ClaimGate
 ) -> None:
     gate.need_lease()
     gate.renewed(boot_time() + 60, 0.0, again=True)
     first, second = desk.put(), desk.put()
-    claim = store.settle_and_claim([], 1, NOW, False).claims[0]
+    [claim] = store.turn(1)
     gate.renewed(boot_time() - 0.001, 0.0, again=False)
     assert claims(store, done(claim, None)) == []
     assert desk.job(first).status.finished
@@ -56,7 +61,7 @@ def test_it_claims_nothing_without_a_lease_and_settles_all_the_same(
     assert claims(store) == [second]
 
 
-def test_it_registers_again_before_it_claims_again(desk: Desk, store: ClaimStore, gate: ClaimGate) -> None:
+def test_it_registers_again_before_it_claims_again(desk: Desk, store: Exchange, gate: ClaimGate) -> None:
     job = desk.put()
     desk.maintenance.locks.settle_dead("w1", [], NOW)  # another host has recovered it
     assert desk.maintenance.registry.worker("w1") is None
@@ -65,8 +70,7 @@ def test_it_registers_again_before_it_claims_again(desk: Desk, store: ClaimStore
     assert desk.maintenance.registry.worker("w1") is not None
 
 
-def test_it_claims_nothing_of_a_type_that_is_paused_on_its_host(desk: Desk, store: ClaimStore, gate: ClaimGate) -> None:
-    store.wanted = JobSelector(("tag", "mail"))
+def test_it_claims_nothing_of_a_type_that_is_paused_on_its_host(desk: Desk, store: Exchange, gate: ClaimGate) -> None:
     first, second = desk.put(), desk.put("mail")
     gate.pause({"tag"})
     assert claims(store) == [second]

@@ -19,7 +19,7 @@ from supervisor.worker import forked
 from supervisor.worker.concurrent.runner import ConcurrentRunner
 from supervisor.worker.exchange import Exchange
 from supervisor.worker.fitness import Fitness, leave_ruined
-from supervisor.worker.leftovers import executor_threads
+from supervisor.worker.leftovers import an_executor_is_at_work
 from supervisor.worker.memory_watch import MemoryWatch
 from supervisor.worker.wakeups import Wakeups
 
@@ -191,7 +191,7 @@ class ConcurrentLoop:
             else:
                 self.exchange.ended(run.settlement)
             stopped = run.stopped_for is not Cancel.NONE
-            if stopped and (run.interrupted or executor_threads()[0]):  # what it has begun may go on
+            if stopped and (run.interrupted or an_executor_is_at_work()):  # what it has begun may go on
                 self.fitness.replace(RecycleReason.INTERRUPTED)
             ended += 1
             self.done += 1
