@@ -134,7 +134,14 @@ class EnqueueUncertain(StoreUnavailable):
 
 
 class Conflict(QueueError):
-    """The current state does not allow the request. Exit code 4 on the command line."""
+    """The current state does not allow the request. Exit code 4 on the command line.
+
+    `duplicate_of`: the unfinished job whose unique key keeps another one from being retried.
+    """
+
+    def __init__(self, message: str, *, duplicate_of: int | None = None) -> None:
+        super().__init__(message)
+        self.duplicate_of = duplicate_of
 
 
 class ConfigError(QueueError):

@@ -55,7 +55,9 @@ from supervisor.store.values import NeedsChange as NeedsChange
 from supervisor.store.values import Page as Page
 from supervisor.store.values import Planned as Planned
 from supervisor.store.values import RecordedRun as RecordedRun
+from supervisor.store.values import Redriven as Redriven
 from supervisor.store.values import RestoreReport as RestoreReport
+from supervisor.store.values import Retried as Retried
 from supervisor.store.values import ServerState as ServerState
 from supervisor.store.values import Sort as Sort
 from supervisor.store.values import SupervisorRecord as SupervisorRecord

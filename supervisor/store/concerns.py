@@ -24,6 +24,8 @@ from supervisor.store.values import (
     Page,
     Planned,
     RecordedRun,
+    Redriven,
+    Retried,
     ServerState,
     Sort,
     SupervisorRecord,
@@ -232,11 +234,10 @@ class FinishedJobs(Protocol):
     def prune(self, after: int, limit: int, done_before: float, failed_before: float) -> tuple[int, int]:
         """Look at `limit` rows after an id. Returns (jobs deleted, id reached; 0 at the end of the table)."""
 
-    def redrive(
-        self, wanted: JobSelector, times: int, after: Cursor, until: float, limit: int, now: float
-    ) -> tuple[list[int], Cursor]:
+    def redrive(self, wanted: JobSelector, times: int, after: Cursor, until: float, limit: int, now: float) -> Redriven:
         """Look at `limit` jobs that failed after a cursor and not after `until` (Unix seconds), and set those that
-        are wanted and were redriven fewer than `times` times back to pending. Returns (their ids, the new cursor).
+        are wanted and were redriven fewer than `times` times back to pending, unless an unfinished job has their unique
+        key.
         """
 
 
@@ -314,17 +315,14 @@ class Jobs(Protocol):
 class JobActions(Protocol):
     """Changing jobs by hand."""
 
-    def retry(self, ids: Iterable[int], now: float) -> int:
-        """Set finished, unsuccessful jobs back to pending with their counters reset. Returns how many.
+    def retry(self, ids: Iterable[int], now: float) -> Retried:
+        """Set finished, unsuccessful jobs back to pending with their counters reset.
 
-        Skipped: jobs in another state, and those whose unique key is taken by an unfinished job.
+        Skipped: jobs in another state, and those whose unique key an unfinished job has.
         """
 
-    def rerun(self, job_id: int, now: float, *, payload: str | None, done: bool) -> bool:
-        """Retry one job with another payload (JSON text; None: its own), and with `done` even if it has succeeded.
-
-        Returns whether it was changed; see `retry`.
-        """
+    def rerun(self, job_id: int, now: float, *, payload: str | None, done: bool) -> Retried:
+        """Retry one job with another payload (JSON text; None: its own), and with `done` even if it has succeeded."""
 
     def cancel(self, job_id: int, now: float) -> Status:
         """Cancel a pending job, or ask a running one to stop. Returns its new status."""

@@ -127,6 +127,26 @@ class Cursor(NamedTuple):
     job_id: int
 
 
+class Redriven(NamedTuple):
+    """Failed jobs that are pending again, the cursor reached, the position before the first job whose unique key an
+    unfinished one has, and whether there may be more jobs after the cursor.
+    """
+
+    jobs: Sequence[int]
+    reached: Cursor
+    held: Cursor | None = None
+    more: bool = False
+
+
+class Retried(NamedTuple):
+    """How many jobs are pending again, and those that are not because an unfinished one has their unique key: its id
+    by theirs.
+    """
+
+    changed: int
+    duplicates: Mapping[int, int]
+
+
 class HostControl(NamedTuple):
     """What operators have set for the hosts that match a pattern alone: a type is `paused`, or a pool has so many
     `workers`.

@@ -126,7 +126,7 @@ class TestUniqueKeys:
         free = desk.put()
         desk.finish(free, Status.FAILED)
 
-        assert desk.operations.actions.retry([*failed, free], NOW) == 2
+        assert desk.operations.actions.retry([*failed, free], NOW) == (2, {failed[1]: failed[0]})
         assert [desk.status(job_id) for job_id in [*failed, free]] == [
             Status.PENDING,
             Status.FAILED,

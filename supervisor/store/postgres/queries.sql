@@ -925,6 +925,14 @@ WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::j
                     AND twin.status IN ('pending', 'running'))
 RETURNING id;
 
+-- name: duplicates
+-- Those of some finished jobs whose unique key an unfinished one has, and its id.
+SELECT j.id, twin.id
+FROM jobs j JOIN jobs twin ON twin.type = j.type AND twin.unique_key = j.unique_key
+WHERE j.id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+  AND j.status NOT IN ('pending', 'running')
+  AND twin.unique_key IS NOT NULL AND twin.status IN ('pending', 'running');
+
 -- name: cancel_pending
 UPDATE jobs SET status = 'cancelled', completed_at = :now, updated_at = :now, cancel_requested_at = :now,
   claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END

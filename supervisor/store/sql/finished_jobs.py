@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from supervisor.store.base import Cursor, JobSelector
+from supervisor.store.base import Cursor, JobSelector, Redriven
 from supervisor.store.queries import Queries
 from supervisor.store.sql.alerts import SqlAlerts
 from supervisor.store.sql.connection import Connection, RowRefused, Transaction
-from supervisor.store.sql.refused_rows import lock_jobs, one_by_one
+from supervisor.store.sql.refused_rows import one_by_one, retry
 from supervisor.store.sql.rows import selected
 
 
@@ -40,31 +40,36 @@ class SqlFinishedJobs:
             )
         return deleted, row[0]
 
-    def redrive(
-        self, wanted: JobSelector, times: int, after: Cursor, until: float, limit: int, now: float
-    ) -> tuple[list[int], Cursor]:
+    def redrive(self, wanted: JobSelector, times: int, after: Cursor, until: float, limit: int, now: float) -> Redriven:
         which = {"failed_at": after.failed_at, "id": after.job_id, "until": until, "times": times, "limit": limit}
         rows = self._connection.rows(self._queries.failed_after, which | selected(wanted))
         if not rows:
-            return [], after
-        found = [row[1] for row in rows if row[2]]
+            return Redriven([], after)
+        before = {row[1]: Cursor(row[0], row[1] - 1) for row in rows if row[2]}
+        duplicates: dict[int, int] = dict(
+            self._connection.rows(self._queries.duplicates, {"ids": json.dumps(list(before))})
+        )
         redriven: list[int] = []
+
+        def redrive(raw: Transaction, jobs: list[int]) -> int:
+            some = self._redrive(raw, jobs, now, duplicates)
+            redriven.extend(some)
+            return len(some)
+
+        found = [job for job in before if job not in duplicates]
         try:
             if found:
                 with self._connection.write() as raw:
-                    redriven = self._redrive(raw, found, now)
+                    redrive(raw, found)
         except RowRefused:  # a constraint of the application's refuses one of them
-            redriven = [
-                job
-                for job in found
-                if one_by_one(self._connection, [job], lambda raw, job: len(self._redrive(raw, [job], now)))[0]
-            ]
-        return redriven, Cursor(rows[-1][0], rows[-1][1])
+            redriven.clear()
+            _, refused = one_by_one(self._connection, found, lambda raw, job: redrive(raw, [job]))
+            redriven = [job for job in redriven if job not in dict(refused)]
+        held = next((before[job] for job in before if job in duplicates), None)
+        return Redriven(redriven, Cursor(rows[-1][0], rows[-1][1]), held, more=len(rows) == limit)
 
-    def _redrive(self, raw: Transaction, jobs: list[int], now: float) -> list[int]:
-        lock_jobs(self._queries, raw, jobs)
-        changed = raw.execute(self._queries.retry, {"ids": json.dumps(jobs), "now": now}).fetchall()
-        redriven = [job for (job,) in changed]
+    def _redrive(self, raw: Transaction, jobs: list[int], now: float, duplicates: dict[int, int]) -> list[int]:
+        redriven = retry(self._queries, raw, self._queries.retry, jobs, {"now": now}, duplicates)
         if redriven:
             raw.execute(self._queries.note_second_chance, {"ids": json.dumps(redriven)})
         return redriven

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from supervisor.domain.errors import Conflict, JobNotFound, StoreError
 from supervisor.domain.job import Status
+from supervisor.store.base import Retried
 from supervisor.store.sql.connection import Connection, RowRefused, Transaction
-from supervisor.store.sql.refused_rows import lock_jobs, one_by_one
+from supervisor.store.sql.refused_rows import lock_jobs, one_by_one, retry
+
+_Change = Callable[[Transaction, Sequence[int]], int]
 
 _BATCH = 500  # rows in one transaction of a bulk action, so that other writers get their turn in between
 
@@ -21,14 +23,11 @@ class SqlJobActions:
         self._connection = connection
         self._queries = connection.queries
 
-    def retry(self, ids: Iterable[int], now: float) -> int:
-        return self._each(self._queries.retry, ids=ids, now=now, then=self._queries.forget_second_chances)
+    def retry(self, ids: Iterable[int], now: float) -> Retried:
+        return self._retry(self._queries.retry, ids, {"now": now})
 
-    def rerun(self, job_id: int, now: float, *, payload: str | None, done: bool) -> bool:
-        more = {"payload": payload, "done": done}
-        return bool(
-            self._each(self._queries.rerun, ids=[job_id], now=now, then=self._queries.forget_second_chances, more=more)
-        )
+    def rerun(self, job_id: int, now: float, *, payload: str | None, done: bool) -> Retried:
+        return self._retry(self._queries.rerun, [job_id], {"now": now, "payload": payload, "done": done})
 
     def cancel(self, job_id: int, now: float) -> Status:
         which = {"ids": json.dumps([job_id]), "now": now}
@@ -44,30 +43,35 @@ class SqlJobActions:
         raise Conflict(f"job {job_id} is {row[0]}; only a pending or running job can be cancelled")
 
     def cancel_all(self, ids: Iterable[int], now: float) -> int:
-        return self._each(self._queries.cancel_pending, self._queries.request_cancel, ids=ids, now=now)
+        return self._each(self._by(self._queries.cancel_pending, self._queries.request_cancel, now=now), ids)
 
     def delete(self, ids: Iterable[int]) -> int:
-        return self._each(self._queries.delete_finished, ids=ids)
+        return self._each(self._by(self._queries.delete_finished), ids)
 
-    def _each(
-        self,
-        *queries: str,
-        ids: Iterable[int],
-        now: float = 0.0,
-        then: str = "",
-        more: Mapping[str, object] = MappingProxyType({}),
-    ) -> int:
-        """Change each job by the first of the queries that does, then run `then` for those. Returns how many."""
-        pending, changed, refused = list(ids), 0, list[tuple[int, str]]()
+    def _by(self, *queries: str, now: float = 0.0) -> _Change:
+        """Changes each job by the first of the queries that does."""
 
         def change(raw: Transaction, batch: Sequence[int]) -> int:
             lock_jobs(self._queries, raw, batch)
-            which = {"ids": json.dumps(batch), "now": now, **more}
-            found = [row[0] for query in queries for row in raw.execute(query, which).fetchall()]
-            if then and found:
-                raw.execute(then, {"ids": json.dumps(found)})
-            return len(found)
+            which = {"ids": json.dumps(batch), "now": now}
+            return sum(len(raw.execute(query, which).fetchall()) for query in queries)
 
+        return change
+
+    def _retry(self, query: str, ids: Iterable[int], values: Mapping[str, object]) -> Retried:
+        duplicates: dict[int, int] = {}
+
+        def change(raw: Transaction, batch: Sequence[int]) -> int:
+            changed = retry(self._queries, raw, query, batch, values, duplicates)
+            if changed:
+                raw.execute(self._queries.forget_second_chances, {"ids": json.dumps(changed)})
+            return len(changed)
+
+        return Retried(self._each(change, ids), duplicates)
+
+    def _each(self, change: _Change, ids: Iterable[int]) -> int:
+        """Change the jobs, some hundred in a transaction. Returns how many were changed."""
+        pending, changed, refused = list(ids), 0, list[tuple[int, str]]()
         while pending:
             batch, pending = pending[:_BATCH], pending[_BATCH:]
             try:

@@ -189,10 +189,10 @@ def test_many_jobs_are_changed_by_few_statements(
     monkeypatch.setattr(Transaction, "execute", counted)
     ids, actions, finished = list(range(1, count + 1)), desk.operations.actions, desk.maintenance.finished
     changed = {
-        "retry": lambda: actions.retry(ids, NOW),
+        "retry": lambda: actions.retry(ids, NOW).changed,
         "cancel": lambda: actions.cancel_all(ids, NOW),
         "delete": lambda: actions.delete(ids),
-        "redrive": lambda: len(finished.redrive(JobSelector(("tag",)), 1, Cursor(0.0, 0), NOW, count, NOW)[0]),
+        "redrive": lambda: len(finished.redrive(JobSelector(("tag",)), 1, Cursor(0.0, 0), NOW, count, NOW).jobs),
     }[action]()
     assert changed == count
     assert len(executed) <= 10
@@ -204,7 +204,7 @@ def test_of_those_with_one_key_the_first_is_retried(desk: Desk, foreign: psycopg
     )
     other = desk.put()
     desk.finish(other, Status.FAILED)
-    assert desk.operations.actions.retry([1, 2, 3, other], NOW) == 2
+    assert desk.operations.actions.retry([1, 2, 3, other], NOW) == (2, {2: 1, 3: 1})
     assert [desk.status(job).value for job in (1, 2, 3, other)] == ["pending", "failed", "failed", "pending"]
 
 
