@@ -101,7 +101,15 @@ class WriteFailed(StoreUnavailable):
 
 
 class StoreBusy(StoreUnavailable):
-    """Another transaction held the write lock for longer than the time allowed; trying again may succeed."""
+    """Another transaction held the write lock for longer than the time allowed; trying again may succeed.
+
+    `who` names its session, if that is known; `here`: it is one of this process, or of one that this has started.
+    """
+
+    def __init__(self, message: str, *, who: str = "", here: bool = False) -> None:
+        super().__init__(f"{message}: {who} holds what it waits for" if who else message)
+        self.who = who
+        self.here = here
 
 
 class LeaseHeld(StoreError):

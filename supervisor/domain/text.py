@@ -44,7 +44,7 @@ def pending_again(jobs: int, skipped: int, duplicates: int) -> str:
 
 
 def not_retried(jobs: Sequence[int], changed: int, duplicates: Mapping[int, int]) -> str:
-    """Why some of these jobs were not retried. `duplicates` are the unfinished jobs that have the keys of some of them."""
+    """Why some of these jobs were not retried. `duplicates` are the unfinished jobs that have the keys of some."""
     if len(jobs) == 1:
         why = "the unfinished job {} has the same unique key" if duplicates else "its state has just changed"
         return f"job {jobs[0]} was not retried: {why.format(*duplicates.values())}"

@@ -39,7 +39,6 @@ from supervisor.store.values import AdoptedColumn as AdoptedColumn
 from supervisor.store.values import AdoptOptions as AdoptOptions
 from supervisor.store.values import AdoptReport as AdoptReport
 from supervisor.store.values import Anomalies as Anomalies
-from supervisor.store.values import Blocker as Blocker
 from supervisor.store.values import ControlState as ControlState
 from supervisor.store.values import Cursor as Cursor
 from supervisor.store.values import Depth as Depth
@@ -167,9 +166,6 @@ class Claims(Protocol):
         self, owner: str, runs: Sequence[tuple[int, int]], fraction: float, text: str, now: float
     ) -> None:
         """Store how far these runs, (job, token) each, are; those whose claims are lost stay as they are."""
-
-    def blockers(self, owner: str, jobs: Sequence[int]) -> list[Blocker]:
-        """Who keeps a settlement of these jobs, or a claim, waiting; empty if that cannot be told."""
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
         """The largest batch that each job may run in, for those whose batch has failed before."""
@@ -355,8 +351,8 @@ class Engine(Protocol):
     def meta(self, job_id: int) -> Any:
         """The `meta` of a job; None if it has none. Opens a connection of its own."""
 
-    def producer(self, *, create: bool = True) -> Producer:
-        """With `create`, a missing database is made."""
+    def producer(self, patience: float | None = None, *, create: bool = True) -> Producer:
+        """`patience`: seconds to wait for other writers. With `create`, a missing database is made."""
 
     def claims(self, patience: float | None = None, *, keep_done: bool = True) -> Claims:
         """`patience`: seconds to wait for other writers. Without `keep_done`, jobs may be deleted with success."""

@@ -391,12 +391,3 @@ class RestoreReport(NamedTuple):
     jobs: int
     schema: int
     kept: Path | None
-
-
-class Blocker(NamedTuple):
-    """A session of a server that holds a lock for which a worker waits: `who` is for people; `here`: it is one of the
-    process that asks, or of one that this has started.
-    """
-
-    who: str
-    here: bool

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Blocker, Claims, Engine, Exchange, JobSelector, WorkerRecord
+from supervisor.store.base import Claims, Engine, Exchange, JobSelector, WorkerRecord
 from supervisor.system import settled_notice
 from supervisor.system.claim_gate import ClaimGate
 from supervisor.system.slot import Slot
@@ -97,23 +97,14 @@ class ClaimStore:
             )
         except StoreError as error:
             self.unsure = self.unsure or want > 0
-            if not isinstance(error, StoreBusy):
-                raise
-            raise self._explained(error, [settlement.job_id for settlement in settlements]) from None
+            if isinstance(error, StoreBusy) and error.here and not self.slot.read().running:
+                problem = f"a handler left a database transaction open that this worker waits for: {error.who}"
+                raise Ruined(problem) from None
+            raise
         self.unsure = self.unsure or exchange.doubtful
         if settlements:
             settled_notice.notify()
         return exchange
-
-    def _explained(self, error: StoreBusy, jobs: Sequence[int]) -> StoreError:
-        """The same error with who is in the way. Raises Ruined."""
-        found: list[Blocker] = []
-        with suppress(StoreError):
-            found = self._store.blockers(self.record.incarnation, jobs)
-        who = "; ".join(blocker.who for blocker in found)
-        if any(blocker.here for blocker in found) and not self.slot.read().running:
-            raise Ruined(f"a handler left a database transaction open that this worker waits for: {who}")
-        return StoreBusy(f"{error}: {who} holds what it waits for") if found else error
 
     def others(self, known: Set[tuple[int, int]]) -> list[Claim]:
         """What the table has for this worker beside the known (job, token): claims whose answer was lost, or whose

@@ -47,8 +47,8 @@ class PostgresEngine:
             row = connection.row(QUERIES.job_meta, {"id": job_id})
             return None if row is None else decoded(row[0])
 
-    def producer(self, *, create: bool = True) -> PostgresProducer:
-        connection = Connection(self._address)
+    def producer(self, patience: float | None = None, *, create: bool = True) -> PostgresProducer:
+        connection = Connection(self._address, patience=_limit(patience))
         try:
             if create:
                 schema.migrate(connection)
@@ -64,7 +64,7 @@ class PostgresEngine:
             self._address,
             durable=False,
             announce=True,
-            patience=LOCK_TIMEOUT if patience is None else max(patience, 0.001),
+            patience=_limit(patience),
         )
         connection.check()
         return PostgresClaims(connection, keep_done=keep_done)
@@ -89,3 +89,8 @@ class PostgresEngine:
     def changes(self, *, ends: bool = False) -> PostgresChanges:
         listening = None if self._listening is None else Connection(self._listening)
         return PostgresChanges(Connection(self._address), listening, ends=ends)
+
+
+def _limit(patience: float | None) -> float:
+    """Seconds; 0 would be none for the server."""
+    return LOCK_TIMEOUT if patience is None else max(patience, 0.001)

@@ -161,10 +161,6 @@ FROM supervisor_settle_and_claim_v3(
 SELECT id, claim_token, locked_at FROM jobs
 WHERE status = 'running' AND locked_by = :owner AND locked_at = ANY (:times::double precision[]);
 
--- name: lock_as_writers
--- What every statement that changes a row asks for first.
-LOCK TABLE jobs, job_errors, job_runs IN ROW EXCLUSIVE MODE;
-
 -- name: blockers
 -- Who keeps a session waiting: number, address and port of the client, a description. 0 is a prepared transaction.
 SELECT b.pid, host(a.client_addr), a.client_port,

@@ -11,7 +11,7 @@ from typing import Any
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Blocker, Exchange, JobSelector, WorkerRecord
+from supervisor.store.base import Exchange, JobSelector, WorkerRecord
 from supervisor.store.sql.connection import Opened, Row, RowRefused
 from supervisor.store.sql.refused_rows import IGNORED, quarantine
 from supervisor.store.sql.rows import held_by
@@ -38,9 +38,6 @@ class SqlClaims:
 
     def held_by(self, owner: str) -> list[Claim]:
         return held_by(self._connection, owner)
-
-    def blockers(self, owner: str, jobs: Sequence[int]) -> list[Blocker]:
-        return []
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
         rows = self._connection.rows(self._queries.batch_limits, {"jobs": json.dumps(list(jobs))})

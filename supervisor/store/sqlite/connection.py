@@ -30,7 +30,7 @@ from supervisor.store.sqlite.driver_errors import (
 from supervisor.store.sqlite.inserting import Inserter
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.statements import QUERIES as QUERIES
-from supervisor.store.sqlite.writelock import WriteLock
+from supervisor.store.sqlite.writelock import PATIENCE, WriteLock
 
 _TURN = 0.003  # seconds per attempt while polling for the lock
 
@@ -174,12 +174,14 @@ class Connection:
         finally:
             self.raw.execute("PRAGMA synchronous = FULL")
 
-    def poll(self) -> None:
-        """From now on wait for foreign writers by polling every few milliseconds. SQLite's own pauses grow to 100 ms,
-        with which a writer rarely gets a turn beside a program that writes one short transaction after the other.
+    def poll(self, patience: float) -> None:
+        """From now on wait so many seconds for foreign writers, by polling every few milliseconds. SQLite's own pauses
+        grow to 100 ms, with which a writer rarely gets a turn beside a program that writes one short transaction after
+        the other.
         """
         self.raw.execute(f"PRAGMA busy_timeout = {_TURN * 1000:.0f}")
-        self.patience = BUSY_TIMEOUT
+        self.patience = patience
+        self._lock.patience = min(PATIENCE, patience)
 
     def version(self) -> int:
         """Changes whenever another connection has committed. Costs microseconds."""
