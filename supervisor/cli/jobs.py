@@ -14,7 +14,7 @@ from supervisor.cli.output import document, line, result, write
 from supervisor.cli.parser import Command, Group
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.job import Status
-from supervisor.domain.text import counted
+from supervisor.domain.text import counted, pending_again
 
 if TYPE_CHECKING:
     from supervisor.ops.commands import Change
@@ -164,7 +164,7 @@ def retry(
         if all_:
             ids = _all(operations, "retry", status, type)
             confirm("retry", len(ids), yes=yes)
-            retried = operations.actions.retry(ids, operations.statistics.now())
+            retried, duplicates = commands.change(operations, "retry", ids, operations.statistics.now())
         else:
             try:
                 commands.check(operations, "retry", ids, done=done)
@@ -172,10 +172,10 @@ def retry(
                 hint = "with --done it runs again, and its result is deleted"
                 raise Stop(str(error), code=CONFLICT, hint=hint) from None
             confirm("retry", len(ids), yes=yes)
-            retried = commands.retry(operations, ids, operations.statistics.now(), done=done)
-    skipped = len(ids) - retried
-    text = f"{counted(retried, 'job')} pending again{_skipped(skipped)}"
-    result({"retried": retried, "skipped": skipped}, text, as_json=as_json)
+            retried, duplicates = commands.retry(operations, ids, operations.statistics.now(), done=done), 0
+    skipped = len(ids) - retried - duplicates
+    told = {"retried": retried, "skipped": skipped, "duplicates": duplicates}
+    result(told, pending_again(retried, skipped, duplicates), as_json=as_json)
 
 
 def _chosen(

@@ -130,8 +130,11 @@ class AsyncQueue:
         create: bool = True,
         middleware: Iterable[object] | None = None,
         listen_database: str | None = None,
+        busy_timeout: float = 5.0,
     ) -> None:
-        self._queue = Queue(url, create=create, middleware=middleware, listen_database=listen_database)
+        self._queue = Queue(
+            url, create=create, middleware=middleware, listen_database=listen_database, busy_timeout=busy_timeout
+        )
 
     @classmethod
     def of(cls, queue: Queue) -> AsyncQueue:

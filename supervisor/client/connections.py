@@ -36,9 +36,10 @@ class NotReentrant(QueueError):
 class Connections:
     """Three, so that a look at a job waits neither for a writer that waits for SQLite's lock nor for a long list."""
 
-    def __init__(self, engine: Engine, *, create: bool) -> None:
+    def __init__(self, engine: Engine, *, create: bool, patience: float) -> None:
         self.engine = engine
         self.create = create
+        self.patience = patience  # seconds to wait for other writers
         self.writer, self.reader, self.lister = Seat(writes=True), Seat(), Seat()
 
     def store(self, seat: Seat) -> Producer:
@@ -50,7 +51,7 @@ class Connections:
             # A file that was only removed may come back, so no new one is created in its place.
             self.create = False
             seat.clear()
-        seat.producer = self.engine.producer(create=self.create)
+        seat.producer = self.engine.producer(self.patience, create=self.create)
         return seat.producer
 
     def using(self, seat: Seat, work: Callable[[Producer], Answer]) -> Answer:
@@ -68,7 +69,7 @@ class Connections:
     def _beside(self, seat: Seat, work: Callable[[Producer], Answer]) -> Answer:
         if seat.writes:
             raise NotReentrant
-        with contextlib.closing(self.engine.producer(create=False)) as producer:
+        with contextlib.closing(self.engine.producer(self.patience, create=False)) as producer:
             return work(producer)
 
     def _carefully(self, seat: Seat, work: Callable[[Producer], Answer]) -> Answer:
@@ -116,7 +117,7 @@ class Connections:
         for _ in range(_MOST_MOVES):
             try:
                 engine = open_engine(url)
-                producer = engine.producer(create=False)
+                producer = engine.producer(self.patience, create=False)
             except StoreMoved as error:
                 url = error.url
                 continue

@@ -13,7 +13,7 @@ from supervisor.client.administration import Administration
 from supervisor.client.connections import Connections
 from supervisor.client.watcher import Watcher
 from supervisor.domain.errors import JobNotFound, StoreError, WaitTimeout
-from supervisor.domain.intake import Enqueue, job_id_of, new_job, new_jobs, new_request, waiting_limit
+from supervisor.domain.intake import Enqueue, job_id_of, new_job, new_jobs, new_request, seconds_of, waiting_limit
 from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJob, NewJobs, Progress
 from supervisor.domain.middleware import EnqueueHooks, hooks_of_process, load
 from supervisor.engine import open_engine
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from supervisor.client.lanes import Lane
     from supervisor.domain.job_stream import FollowEvent
     from supervisor.store.base import Engine, TransactionalInsert
+
+_LONGEST_BUSY = 3600.0  # seconds
 
 
 class Queue(Administration):
@@ -38,6 +40,8 @@ class Queue(Administration):
     Use neither mv nor cp for that while there is a -wal file: SQLite would replay the old log over the new file.
     `middleware` are objects, classes or names "module:attribute" whose `on_enqueue` sees each job first.
     If `url` is that of a pooler before PostgreSQL, `listen_database` names the server itself, for whoever waits.
+    `busy_timeout` is how many seconds, up to an hour, a call waits for a transaction of another program that is in its
+    way; then it raises StoreBusy, a StoreError.
     `close` it, use it in a `with` statement, or leave that to the garbage collector.
     """
 
@@ -48,10 +52,12 @@ class Queue(Administration):
         create: bool = True,
         middleware: Iterable[object] | None = None,
         listen_database: str | None = None,
+        busy_timeout: float = 5.0,
     ) -> None:
+        patience = seconds_of("busy_timeout", busy_timeout, _LONGEST_BUSY)
         engine = open_engine(url, listen_database)
         self._own_hooks = None if middleware is None else EnqueueHooks(load(middleware))
-        self._connections = Connections(engine, create=create)
+        self._connections = Connections(engine, create=create, patience=patience)
         self._watcher = Watcher(self._connections)
         self._prepared = False  # whether the tables existed when a caller's connection was last used
 
@@ -366,5 +372,5 @@ class Queue(Administration):
 
     def __reduce__(self) -> tuple[Callable[..., Queue], tuple[str], dict[str, object]]:
         """Pickled as its URL and its middleware, so that a queue can be passed to another process."""
-        made = functools.partial(Queue, create=self._connections.create)
+        made = functools.partial(Queue, create=self._connections.create, busy_timeout=self._connections.patience)
         return made, (self.url,), {"_own_hooks": self._own_hooks}

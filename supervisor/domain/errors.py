@@ -105,7 +105,15 @@ class WriteFailed(StoreUnavailable):
 
 
 class StoreBusy(StoreUnavailable):
-    """Another transaction held the write lock for longer than the time allowed; trying again may succeed."""
+    """Another transaction held the write lock for longer than the time allowed; trying again may succeed.
+
+    `who` names its session, if that is known; `here`: it is one of this process, or of one that this has started.
+    """
+
+    def __init__(self, message: str, *, who: str = "", here: bool = False) -> None:
+        super().__init__(f"{message}: {who} holds what it waits for" if who else message)
+        self.who = who
+        self.here = here
 
 
 class LeaseHeld(StoreError):
@@ -138,7 +146,14 @@ class EnqueueUncertain(StoreUnavailable):
 
 
 class Conflict(QueueError):
-    """The current state does not allow the request. Exit code 4 on the command line."""
+    """The current state does not allow the request. Exit code 4 on the command line.
+
+    `duplicate_of`: the unfinished job whose unique key keeps another one from being retried.
+    """
+
+    def __init__(self, message: str, *, duplicate_of: int | None = None) -> None:
+        super().__init__(message)
+        self.duplicate_of = duplicate_of
 
 
 class ConfigError(QueueError):

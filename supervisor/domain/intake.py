@@ -14,7 +14,7 @@ from typing import Any, final
 
 from supervisor.domain.capability import normalise
 from supervisor.domain.duration import seconds
-from supervisor.domain.errors import InvalidJob, JobNotFound
+from supervisor.domain.errors import InvalidJob, InvalidOption, JobNotFound
 from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs
 from supervisor.domain.spool import is_same
 
@@ -224,6 +224,13 @@ def whole(field: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidJob(field, f"{short(value)} is not a whole number from {low} to {high}")
     return value
+
+
+def seconds_of(field: str, value: object, high: float) -> float:
+    """A number of seconds from 0 on. Raises InvalidOption."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= high:
+        raise InvalidOption(f"{field}: {short(value)} is not a number of seconds from 0 to {high:g}")
+    return float(value)
 
 
 def _requires(value: str | Iterable[str]) -> str:

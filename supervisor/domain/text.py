@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 LONGEST = 2000  # characters of a message
 NAME = 200  # characters of a name from a row; valid names have 100 at most
+_MOST_TOLD = 5  # jobs that a message names
 
 
 def is_number(text: str) -> bool:
@@ -34,6 +35,26 @@ def final(text: str | bytes | None) -> str:
 def counted(number: int, one: str, more: str = "") -> str:
     """`1 job`, `37 jobs`; `more` is the plural if it is not `one` with an s."""
     return f"{number} {one if number == 1 else more or one + 's'}"
+
+
+def pending_again(jobs: int, skipped: int, duplicates: int) -> str:
+    """The result of a retry of many jobs."""
+    held = f", {duplicates} not retried because unfinished jobs have their unique keys" if duplicates else ""
+    return counted(jobs, "job") + " pending again" + (f", {skipped} skipped" if skipped else "") + held
+
+
+def not_retried(jobs: Sequence[int], changed: int, duplicates: Mapping[int, int]) -> str:
+    """Why some of these jobs were not retried. `duplicates` are the unfinished jobs that have the keys of some."""
+    if len(jobs) == 1:
+        why = "the unfinished job {} has the same unique key" if duplicates else "its state has just changed"
+        return f"job {jobs[0]} was not retried: {why.format(*duplicates.values())}"
+    told = [f"the unfinished job {other} has the unique key of job {job}" for job, other in duplicates.items()]
+    if len(told) > _MOST_TOLD:
+        told[_MOST_TOLD:] = [f"unfinished jobs have those of {len(told) - _MOST_TOLD} more"]
+    missing = len(jobs) - changed
+    if missing > len(duplicates):
+        told.append(f"the state of {missing - len(duplicates)} has just changed")
+    return f"{missing} of {len(jobs)} jobs were not retried: {', '.join(told)}"
 
 
 def untaken(type_: str, known: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from supervisor.domain.duty import Duty, Moved, Needs
@@ -12,6 +13,7 @@ from supervisor.telemetry import events
 
 _ROWS = 500  # failed jobs per run and pool
 _START = Cursor(0.0, 0)
+_BACK_AFTER = 60.0  # seconds, or the pool's interval: what was held is looked at again no sooner
 
 
 class RedrivePolicy(NamedTuple):
@@ -22,10 +24,21 @@ class RedrivePolicy(NamedTuple):
     times: int
 
 
+@dataclass(slots=True)
+class _Walk:
+    """Through the failed jobs: the cursor, the position before the first job that was held, and when it began."""
+
+    reached: Cursor = _START
+    held: Cursor | None = None
+    began: float = 0.0
+    more: bool = False
+
+
 class Redriver(Duty):
     """Walks the failed jobs in the order of their failures, each when its wait is over.
 
-    It never goes back: a job that fails again is at the end again. A new maintainer starts from the beginning.
+    A job that fails again is at the end again. A job is held while an unfinished one has its unique key: from the first
+    of those the walk begins anew when it has come to the end. A new maintainer starts from the beginning.
     """
 
     name = "retries of failed jobs"
@@ -33,28 +46,30 @@ class Redriver(Duty):
 
     def __init__(self, finished: FinishedJobs, chances: Iterable[RedrivePolicy]) -> None:
         self._finished = finished
-        self._reached = dict.fromkeys(chances, _START)
+        self._walks = {chance: _Walk() for chance in chances}
         self._failing: Items[RedrivePolicy] = Items("types")
         self._log = events(process="maintainer")
         # Accurate to a twentieth of the interval; a run without anything to do costs one seek.
-        self.every = min(max(min(chance.every for chance in self._reached) / 20, 0.5), 60.0)
+        self.every = min(max(min(chance.every for chance in self._walks) / 20, 0.5), 60.0)
 
     def run(self, now: float) -> Moved:
         """`now` is Unix seconds."""
-        jobs = 0
-        for chance in self._reached:
+        jobs, more = 0, False
+        for chance in self._walks:
             if self._failing.ready(chance):
                 with self._failing.attempt(chance, " ".join(chance.wanted.types)):
                     jobs += self._redrive(chance, now)
-        return Moved(jobs, problem=self._failing.problem)
+                    more = more or self._walks[chance].more
+        return Moved(jobs, problem=self._failing.problem, more=more)
 
     def _redrive(self, chance: RedrivePolicy, now: float) -> int:
-        rested, reached = now - chance.every, self._reached[chance]
-        if reached.failed_at > rested:
-            reached = _START  # the clock was set back: what fails now comes before what we have seen
-        redriven, self._reached[chance] = self._finished.redrive(
-            chance.wanted, chance.times, reached, rested, _ROWS, now
-        )
-        if redriven:
-            self._log.info("failed_jobs_revived", types=list(chance.wanted.types), jobs=redriven)
-        return len(redriven)
+        rested, walk = now - chance.every, self._walks[chance]
+        if walk.reached.failed_at > rested:
+            walk = _Walk(began=now)  # the clock was set back: what fails now comes before what we have seen
+        elif walk.held and not walk.more and abs(now - walk.began) >= min(chance.every, _BACK_AFTER):
+            walk = _Walk(walk.held, began=now)
+        found = self._finished.redrive(chance.wanted, chance.times, walk.reached, rested, _ROWS, now)
+        self._walks[chance] = _Walk(found.reached, walk.held or found.held, walk.began, found.more)
+        if found.jobs:
+            self._log.info("failed_jobs_revived", types=list(chance.wanted.types), jobs=list(found.jobs))
+        return len(found.jobs)

@@ -16,10 +16,10 @@ from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Job, Status
 from supervisor.domain.priority import high_enough
-from supervisor.domain.text import no_pool, text_of, untaken
+from supervisor.domain.text import no_pool, not_retried, text_of, untaken
 from supervisor.ops.hosts import check_hosts, require_hosts, require_pool
 from supervisor.ops.posted import Seen, living, pools_of, seen, types_taken
-from supervisor.store.base import Filter, Operations, Planned, SupervisorRecord
+from supervisor.store.base import Filter, Operations, Planned, Retried, SupervisorRecord
 from supervisor.system.claim_gate import MOST_PAUSED
 from supervisor.system.scoreboard import MAX_SLOTS
 
@@ -85,13 +85,21 @@ def retry(operations: Operations, ids: Sequence[int], now: float, *, done: bool 
     the others are retried.
     """
     if done:
-        retried = sum(operations.actions.rerun(job_id, now, payload=None, done=True) for job_id in ids)
+        each = [operations.actions.rerun(job_id, now, payload=None, done=True) for job_id in ids]
+        retried = Retried(
+            sum(one.changed for one in each), {job: of for one in each for job, of in one.duplicates.items()}
+        )
     else:
         retried = operations.actions.retry(ids, now)
-    if retried < len(ids):
-        which = f"job {ids[0]} was" if len(ids) == 1 else f"{len(ids) - retried} of {len(ids)} jobs were"
-        raise Conflict(f"{which} not retried: an unfinished job has the same unique key, or the state has just changed")
-    return retried
+    _require_all(ids, retried)
+    return retried.changed
+
+
+def _require_all(ids: Sequence[int], retried: Retried) -> None:
+    """Raises Conflict if not all of these jobs were retried."""
+    if retried.changed < len(ids):
+        duplicate_of = retried.duplicates.get(ids[0]) if len(ids) == 1 else None
+        raise Conflict(not_retried(ids, retried.changed, retried.duplicates), duplicate_of=duplicate_of)
 
 
 def rerun(operations: Operations, job_id: int, now: float, *, payload: str | None = None, done: bool = False) -> None:
@@ -105,10 +113,7 @@ def rerun(operations: Operations, job_id: int, now: float, *, payload: str | Non
             raise Conflict(f"job {job_id} has succeeded; only with `done` it runs again, and its result is deleted")
     else:
         check(operations, "retry", [job_id])
-    if not operations.actions.rerun(job_id, now, payload=payload, done=done):
-        raise Conflict(
-            f"job {job_id} was not retried: an unfinished job has the same unique key, or the state has just changed"
-        )
+    _require_all([job_id], operations.actions.rerun(job_id, now, payload=payload, done=done))
 
 
 def meant(change: Change, which: Filter) -> Filter:
@@ -125,11 +130,14 @@ def meant(change: Change, which: Filter) -> Filter:
     return which._replace(statuses=which.statuses or usual)
 
 
-def change(operations: Operations, what: Change, ids: Sequence[int], now: float) -> int:
-    """Change those of these jobs whose state allows it, and return how many were changed."""
+def change(operations: Operations, what: Change, ids: Sequence[int], now: float) -> tuple[int, int]:
+    """Change those of these jobs whose state allows it. Returns how many were changed, and how many could not be
+    retried because unfinished jobs have their unique keys.
+    """
     if what == "retry":
-        return operations.actions.retry(ids, now)
-    return operations.actions.cancel_all(ids, now) if what == "cancel" else operations.actions.delete(ids)
+        retried = operations.actions.retry(ids, now)
+        return retried.changed, len(retried.duplicates)
+    return operations.actions.cancel_all(ids, now) if what == "cancel" else operations.actions.delete(ids), 0
 
 
 def purgeable(older_than: str, statuses: Sequence[Status], type_: str | None, now: float) -> Filter:

@@ -17,10 +17,10 @@ from typing import Any, Protocol, TypeVar
 from supervisor.domain.job import Job, NewJob, NewJobs
 from supervisor.store.ownership import DatabaseHolder, Holder, OwnerLock, Ownership, SupervisorRecord, Writers
 from supervisor.store.sql.backlog import Backlog, Depth, JobSelector
-from supervisor.store.sql.claims import Blocker, ClaimLocks, Claims, Exchange, Expired, SettleExpired
+from supervisor.store.sql.claims import ClaimLocks, Claims, Exchange, Expired, SettleExpired
 from supervisor.store.sql.connection import RowRefused
 from supervisor.store.sql.controls import Controls, ControlState, HostControl
-from supervisor.store.sql.job_actions import Cursor, FinishedJobs, JobActions
+from supervisor.store.sql.job_actions import Cursor, FinishedJobs, JobActions, Redriven, Retried
 from supervisor.store.sql.jobs import Filter, Jobs, Page, RecordedRun, Sort
 from supervisor.store.sql.producer import Producer
 from supervisor.store.sql.registry import GoneHost, Lease, Registry, WorkerRecord
@@ -155,8 +155,8 @@ class Engine(Protocol):
     def meta(self, job_id: int) -> Any:
         """The `meta` of a job; None if it has none. Opens a connection of its own."""
 
-    def producer(self, *, create: bool = True) -> Producer:
-        """With `create`, a missing database is made."""
+    def producer(self, patience: float | None = None, *, create: bool = True) -> Producer:
+        """`patience`: seconds to wait for other writers. With `create`, a missing database is made."""
 
     def claims(self, *, keep_done: bool = True) -> Claims:
         """Without `keep_done`, jobs may be deleted with success."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement, released
-from supervisor.store.base import Blocker, Claims, Engine, JobSelector, WorkerRecord
+from supervisor.store.base import Claims, Engine, JobSelector, WorkerRecord
 from supervisor.store.base import Exchange as Answer
 from supervisor.system import settled_notice
 from supervisor.system.claim_gate import ClaimGate
@@ -267,9 +267,10 @@ class Exchange:
             )
         except StoreError as error:
             self.unsure = self.unsure or want > 0
-            if not isinstance(error, StoreBusy):
-                raise
-            raise self._explained(error, [settlement.job_id for settlement in settlements]) from None
+            if isinstance(error, StoreBusy) and error.here and not self._slot.read().running:
+                problem = f"a handler left a database transaction open that this worker waits for: {error.who}"
+                raise Ruined(problem) from None
+            raise
         self.unsure = self.unsure or answer.doubtful
         if settlements:
             settled_notice.notify()
@@ -318,16 +319,6 @@ class Exchange:
             return []
         self.unsure = False
         return [claim for claim in held if (claim.job_id, claim.token) not in known]
-
-    def _explained(self, error: StoreBusy, jobs: Sequence[int]) -> StoreError:
-        """The same error with who is in the way. Raises Ruined."""
-        found: list[Blocker] = []
-        with suppress(StoreError):
-            found = self._store.blockers(self._record.incarnation, jobs)
-        who = "; ".join(blocker.who for blocker in found)
-        if any(blocker.here for blocker in found) and not self._slot.read().running:
-            raise Ruined(f"a handler left a database transaction open that this worker waits for: {who}")
-        return StoreBusy(f"{error}: {who} holds what it waits for") if found else error
 
     def limits(self, claims: Sequence[Claim]) -> Mapping[int, int]:
         """With how many jobs each of these may run together whose batch, or neighbour, has killed a worker before."""

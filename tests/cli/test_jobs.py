@@ -277,7 +277,7 @@ def test_retry_of_a_status_takes_its_jobs_alone(
 
     ran = cli("jobs", "retry", "--all", "--status", "failed", "--type", "greet", "--json")
 
-    assert ran.document == {"retried": 1, "skipped": 0}
+    assert ran.document == {"retried": 1, "skipped": 0, "duplicates": 0}
     assert statuses(database) == ["pending", "quarantined", "failed", "done"]
 
 
@@ -312,11 +312,19 @@ def test_a_retry_whose_unique_key_is_taken_is_a_conflict(cli: Run, database: Pat
     execute(database, "UPDATE jobs SET status = 'failed'")
     cli("enqueue", "greet", "--unique-key", "k")
 
-    by_id = cli("jobs", "retry", "1")
-    by_status = cli("jobs", "retry", "--all", "--status", "failed")
+    cli("enqueue", "greet")
+    execute(database, "UPDATE jobs SET status = 'failed' WHERE id = 3")
 
-    assert (by_id.code, len(by_id.errors())) == (4, 1)
-    assert (by_status.code, by_status.out) == (0, "0 jobs pending again, 1 skipped\n")
+    by_id = cli("jobs", "retry", "1")
+    by_ids = cli("jobs", "retry", "1", "3", "--yes")
+    execute(database, "UPDATE jobs SET status = 'failed' WHERE id = 3")
+    by_status = cli("jobs", "retry", "--all", "--status", "failed", "--yes")
+
+    assert (by_id.code, by_id.errors()) == (4, ["job 1 was not retried: the unfinished job 2 has the same unique key"])
+    assert by_ids.code == 4
+    assert by_ids.errors() == ["1 of 2 jobs were not retried: the unfinished job 2 has the unique key of job 1"]
+    assert by_status.code == 0
+    assert by_status.out == "1 job pending again, 1 not retried because unfinished jobs have their unique keys\n"
 
 
 def test_cancel_ends_pending_jobs_and_asks_running_ones_to_stop(

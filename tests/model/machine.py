@@ -68,7 +68,7 @@ class StoreMachine(Processes):
             ids = ground.desk.operations.jobs.ids(Filter((status,)))
             assert ids == [row.id for row in self.rows(status)]
         before = dict(ground.table.rows)
-        assert ground.desk.operations.actions.retry(ids, ground.now) == ground.table.retry(ids, ground.now)
+        assert ground.desk.operations.actions.retry(ids, ground.now).changed == ground.table.retry(ids, ground.now)
         ground.meddled -= {job_id for job_id in ids if before.get(job_id) != ground.table.rows.get(job_id)}
 
     @precondition(lambda self: self.rows(*FINISHED))
@@ -76,8 +76,8 @@ class StoreMachine(Processes):
     def rerun(self, which: int, done: bool) -> None:
         ground, job_id = self.ground, self.job(which, *FINISHED)
         before = ground.table.rows.get(job_id)
-        changed = ground.desk.operations.actions.rerun(job_id, ground.now, payload=None, done=done)
-        assert changed == bool(ground.table.retry([job_id], ground.now, done=done))
+        changed = ground.desk.operations.actions.rerun(job_id, ground.now, payload=None, done=done).changed
+        assert changed == ground.table.retry([job_id], ground.now, done=done)
         ground.meddled -= {job_id} if before != ground.table.rows.get(job_id) else set()
 
     @rule(

@@ -14,6 +14,7 @@ import pytest
 from supervisor import AsyncQueue, InvalidJob, JobNotFound, Queue, Status, WaitTimeout
 from supervisor.client.listener import Bell
 from supervisor.client.watcher import Watcher
+from supervisor.domain.errors import InvalidOption
 from tests.queue.conftest import end
 
 
@@ -32,6 +33,13 @@ async def awaited(queue: AsyncQueue, name: str, *args: Any, **options: Any) -> A
         return [event async for event in found] if name == "events" else await found
     except (InvalidJob, JobNotFound) as error:
         return type(error), str(error)
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue])
+@pytest.mark.parametrize("busy_timeout", [-1, math.nan, math.inf, 1e6, "5", None, True])
+def test_a_busy_timeout_is_a_number_of_seconds(kind: type[Queue | AsyncQueue], url: str, busy_timeout: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"^busy_timeout: .* is not a number of seconds from 0 to 3600$"):
+        kind(url, busy_timeout=busy_timeout)
 
 
 OF_ONE_JOB = ("job", "progress", "wait", "events", "cancel", "retry", "delete")

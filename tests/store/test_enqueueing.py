@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import pickle
+import sqlite3
+import time
+from contextlib import closing
+
+import psycopg
 import pytest
 
+from supervisor import AsyncQueue, Queue
+from supervisor.domain.errors import StoreBusy
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import Settlement, done
+from supervisor.store.base import Engine
 from tests.store.kit import NOW, T0, Desk
 
 
@@ -126,9 +136,34 @@ class TestUniqueKeys:
         free = desk.put()
         desk.finish(free, Status.FAILED)
 
-        assert desk.operations.actions.retry([*failed, free], NOW) == 2
+        assert desk.operations.actions.retry([*failed, free], NOW) == (2, {failed[1]: failed[0]})
         assert [desk.status(job_id) for job_id in [*failed, free]] == [
             Status.PENDING,
             Status.FAILED,
             Status.PENDING,
         ]
+
+
+@pytest.mark.parametrize("kind", ["Queue", "unpickled", "AsyncQueue"])
+def test_a_queue_waits_for_the_transaction_of_another_program_as_long_as_it_was_told(
+    kind: str, engine: Engine, desk: Desk
+) -> None:
+    async def awaited() -> int:
+        async with AsyncQueue(engine.url, busy_timeout=0.2) as queue:
+            return await queue.enqueue("tag", unique_key="k")
+
+    def enqueue() -> int:
+        if kind == "AsyncQueue":
+            return asyncio.run(awaited())
+        with Queue(engine.url, busy_timeout=0.2) as queue, pickle.loads(pickle.dumps(queue)) as copy:
+            return (copy if kind == "unpickled" else queue).enqueue("tag", unique_key="k")
+
+    file = engine.database.file
+    with closing(psycopg.connect(engine.url) if file is None else sqlite3.connect(file)) as other:
+        engine.transactional.put(other, NewJob("tag", "{}", unique_key="k"))
+        began = time.monotonic()
+        with pytest.raises(StoreBusy):
+            enqueue()
+        assert 0.2 <= time.monotonic() - began < 3
+        other.rollback()
+    assert desk.job(enqueue()).unique_key == "k"

@@ -67,7 +67,7 @@ class TestRetry:
         job_id = desk.put()
         desk.finish(job_id, status)
 
-        assert desk.operations.actions.retry([job_id], NOW + 5) == 1
+        assert desk.operations.actions.retry([job_id], NOW + 5).changed == 1
 
         job = desk.job(job_id)
         assert (job.status, job.attempts, job.crashes) == (Status.PENDING, 0, 0)
@@ -80,20 +80,20 @@ class TestRetry:
         desk.claim(["b"])
         waiting = desk.put("c")
 
-        assert desk.operations.actions.retry([finished, running, waiting, 4711], NOW) == 0
+        assert desk.operations.actions.retry([finished, running, waiting, 4711], NOW).changed == 0
 
     def test_a_cancelled_job_can_be_retried(self, desk: Desk) -> None:
         job_id = desk.put()
         desk.operations.actions.cancel(job_id, NOW)
 
-        assert desk.operations.actions.retry([job_id], NOW) == 1
+        assert desk.operations.actions.retry([job_id], NOW).changed == 1
         assert desk.job(job_id).cancel_requested_at is None
 
     def test_one_job_is_retried_with_another_payload(self, desk: Desk) -> None:
         job_id = desk.put(payload='{"n": 1}')
         desk.finish(job_id, Status.FAILED)
 
-        assert desk.operations.actions.rerun(job_id, NOW + 5, payload='{"n": 2}', done=False) is True
+        assert desk.operations.actions.rerun(job_id, NOW + 5, payload='{"n": 2}', done=False).changed == 1
 
         assert (desk.job(job_id).status, desk.job(job_id).payload) == (Status.PENDING, {"n": 2})
         assert desk.one(now=NOW + 5).payload == '{"n": 2}'
@@ -102,9 +102,9 @@ class TestRetry:
         job_id = desk.put(payload='{"n": 1}')
         desk.finish(job_id)
 
-        assert desk.operations.actions.rerun(job_id, NOW + 5, payload=None, done=False) is False
+        assert desk.operations.actions.rerun(job_id, NOW + 5, payload=None, done=False) == (0, {})
         assert desk.status(job_id) is Status.DONE
-        assert desk.operations.actions.rerun(job_id, NOW + 5, payload=None, done=True) is True
+        assert desk.operations.actions.rerun(job_id, NOW + 5, payload=None, done=True).changed == 1
 
         job = desk.job(job_id)
         assert (job.status, job.payload, job.result, job.attempts) == (Status.PENDING, {"n": 1}, None, 0)
@@ -117,7 +117,7 @@ class TestRetry:
             desk.operations.actions.cancel(claim.job_id, NOW)
         # All of them running: none may be retried or deleted.
         ids = desk.operations.jobs.ids(Filter((Status.RUNNING,)))
-        assert (desk.operations.actions.retry(ids, NOW), desk.operations.actions.delete(ids)) == (0, 0)
+        assert (desk.operations.actions.retry(ids, NOW).changed, desk.operations.actions.delete(ids)) == (0, 0)
         desk.settle(*(done(claim, None) for claim in desk.maintenance.locks.held_by("w1")))
 
         assert desk.operations.actions.delete(ids) == 1100

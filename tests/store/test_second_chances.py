@@ -7,7 +7,7 @@ from typing import Any
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import Failure, Settlement
 from supervisor.maintenance.redriver import RedrivePolicy, Redriver
-from supervisor.store.base import Cursor, JobSelector
+from supervisor.store.base import Cursor, JobSelector, Redriven
 from tests.store.kit import BROKEN, NOW, Desk
 
 START = Cursor(0.0, 0)
@@ -30,8 +30,7 @@ def again(desk: Desk, job_id: int, at: float) -> None:
 
 
 def revive(desk: Desk, until: float, *, times: int = 2, after: Cursor = START, limit: int = 100) -> list[int]:
-    revived, _ = desk.maintenance.finished.redrive(TAG, times, after, until, limit, until)
-    return revived
+    return list(desk.maintenance.finished.redrive(TAG, times, after, until, limit, until).jobs)
 
 
 def test_a_failed_job_that_has_rested_goes_back_with_its_counters_reset(desk: Desk) -> None:
@@ -50,7 +49,7 @@ def test_it_goes_back_so_many_times_and_no_more_unless_somebody_retries_it_by_ha
         again(desk, job_id, NOW + 100 * round_)
     assert revive(desk, NOW + 300) == []
 
-    assert desk.operations.actions.retry([job_id], NOW + 300) == 1
+    assert desk.operations.actions.retry([job_id], NOW + 300).changed == 1
     again(desk, job_id, NOW + 300)
     assert revive(desk, NOW + 400) == [job_id]
 
@@ -70,21 +69,38 @@ def test_what_another_pool_takes_or_what_was_quarantined_or_cancelled_stays(desk
 def test_a_walk_is_bounded_and_goes_on_where_it_was(desk: Desk) -> None:
     jobs = [fail(desk) for _ in range(5)]  # all of the same moment
 
-    first, mark = desk.maintenance.finished.redrive(TAG, 1, START, NOW, 2, NOW)
-    second, mark = desk.maintenance.finished.redrive(TAG, 1, mark, NOW, 2, NOW)
-    third, mark = desk.maintenance.finished.redrive(TAG, 1, mark, NOW, 2, NOW)
-    last, same = desk.maintenance.finished.redrive(TAG, 1, mark, NOW, 2, NOW)
+    walk = [Redriven([], START)]
+    for _ in range(4):
+        walk.append(desk.maintenance.finished.redrive(TAG, 1, walk[-1].reached, NOW, 2, NOW))
 
-    assert [first, second, third, last] == [jobs[:2], jobs[2:4], jobs[4:], []]
-    assert same == mark
+    assert [(part.jobs, part.more) for part in walk[1:]] == [
+        (jobs[:2], True),
+        (jobs[2:4], True),
+        (jobs[4:], False),
+        ([], False),
+    ]
+    assert walk[-1].reached == walk[-2].reached
 
 
-def test_one_whose_unique_key_has_been_taken_meanwhile_stays_and_is_not_counted(desk: Desk) -> None:
-    old = fail(desk, unique_key="cat")
-    desk.put("tag", unique_key="cat", at=NOW + 1e6)
+def test_one_whose_unique_key_an_unfinished_job_has_is_retried_when_that_has_ended(desk: Desk) -> None:
+    redriver = Redriver(desk.maintenance.finished, [RedrivePolicy(TAG, 10.0, 1)])
+    old, other = fail(desk, unique_key="cat"), fail(desk)
+    late = fail(desk, unique_key="cat", at=NOW + 1)
+    unfinished = desk.put("tag", unique_key="cat", at=NOW + 1e6)
 
-    assert revive(desk, NOW + 10, times=1) == []
-    assert desk.job(old).status is Status.FAILED
+    assert redriver.run(NOW + 20).jobs == 1
+    fresh = fail(desk, at=NOW + 20, priority=1)
+    assert redriver.run(NOW + 30).jobs == 1
+    assert {desk.job(job).status for job in (old, late)} == {Status.FAILED}
+    assert {desk.job(job).status for job in (other, fresh)} == {Status.PENDING}
+
+    desk.operations.actions.cancel(unfinished, NOW + 30)
+    assert redriver.run(NOW + 40).jobs == 1
+    assert (desk.status(old), desk.status(late)) == (Status.PENDING, Status.FAILED)
+    desk.operations.actions.cancel(old, NOW + 40)
+    assert redriver.run(NOW + 50).jobs == 1
+    assert redriver.run(NOW + 60).jobs == 0
+    assert desk.status(late) is Status.PENDING
 
 
 def test_a_clock_that_is_put_back_leaves_nobody_waiting(desk: Desk) -> None:

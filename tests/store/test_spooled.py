@@ -57,7 +57,7 @@ def test_a_job_with_another_key_type_or_payload_does_not(desk: Desk) -> None:
 def test_a_job_that_was_given_another_payload_does_not_any_more(desk: Desk) -> None:
     job = put(desk, "run:k")
     desk.finish(job, Status.FAILED)
-    assert desk.operations.actions.rerun(job, NOW, payload="{}", done=False)
+    assert desk.operations.actions.rerun(job, NOW, payload="{}", done=False).changed
 
     assert named(desk) == {}
 

@@ -63,19 +63,23 @@ async def _change(what: commands.Change, state: AppState, request: models.BulkRe
                 what, state, which, "the snapshot is unknown or has expired; nothing was changed", 409
             )
         parts = [ids[start : start + ROUND].tolist() for start in range(0, len(ids), ROUND)]
-        changed = sum([await state.executor.ask(partial(_change_part, what=what, ids=part)) for part in parts])
-        return answer({"matching": len(ids), "changed": changed, "skipped": len(ids) - changed})
+        done = [await state.executor.ask(partial(_change_part, what=what, ids=part)) for part in parts]
+        return _changed(len(ids), sum(changed for changed, _ in done), sum(held for _, held in done))
     if request.count is None:
         return await _confirm(what, state, which)
     matching = await state.executor.ask(lambda operations: operations.jobs.count(which, limit=_ALL))
     if matching > request.count:
         said = f"{matching} jobs match now, more than the {request.count} expected; nothing was changed"
         return await _confirm(what, state, which, said, 409)
-    taken, changed = await _in_rounds(state.executor, what, which, request.count)
-    return answer({"matching": taken, "changed": changed, "skipped": taken - changed})
+    return _changed(*await _in_rounds(state.executor, what, which, request.count))
 
 
-def _change_part(operations: Operations, what: commands.Change, ids: list[int]) -> int:
+def _changed(matching: int, changed: int, duplicates: int) -> JSONResponse:
+    skipped = matching - changed - duplicates
+    return answer({"matching": matching, "changed": changed, "skipped": skipped, "duplicates": duplicates})
+
+
+def _change_part(operations: Operations, what: commands.Change, ids: list[int]) -> tuple[int, int]:
     return commands.change(operations, what, ids, operations.statistics.now())
 
 
@@ -86,7 +90,7 @@ async def _confirm(
     ids = await _meant(state.executor, which)
     name = state.snapshots.keep(what, ids)
     if not refusal:
-        return answer({"matching": len(ids), "changed": 0, "skipped": 0, "snapshot": name})
+        return answer({"matching": len(ids), "changed": 0, "skipped": 0, "duplicates": 0, "snapshot": name})
     hint = "check the jobs that match now, and send the new snapshot to change them"
     return problem(status, refusal, hint=hint, matching=len(ids), snapshot=name)
 
@@ -108,18 +112,18 @@ def _some_ids(operations: Operations, which: Filter, before: int | None, limit: 
     return operations.jobs.some_ids(which, before=before, limit=limit)
 
 
-async def _in_rounds(executor: StoreExecutor, what: commands.Change, which: Filter, most: int) -> tuple[int, int]:
-    """Returns how many jobs matched, and how many of them were changed."""
+async def _in_rounds(executor: StoreExecutor, what: commands.Change, which: Filter, most: int) -> tuple[int, int, int]:
+    """Returns how many jobs matched, how many of them were changed, and how many are duplicates of others."""
 
-    def act(operations: Operations, before: int | None, limit: int) -> tuple[int, int, int | None]:
+    def act(operations: Operations, before: int | None, limit: int) -> tuple[int, int, int, int | None]:
         ids, floor = _some_ids(operations, which, before, limit)
-        return len(ids), _change_part(operations, what, ids), floor
+        return len(ids), *_change_part(operations, what, ids), floor
 
-    taken = changed = 0
+    taken = changed = duplicates = 0
     before: int | None = None
     while taken < most:
-        matched, done, before = await executor.ask(partial(act, before=before, limit=min(ROUND, most - taken)))
-        taken, changed = taken + matched, changed + done
+        matched, done, held, before = await executor.ask(partial(act, before=before, limit=min(ROUND, most - taken)))
+        taken, changed, duplicates = taken + matched, changed + done, duplicates + held
         if before is None:
             break
-    return taken, changed
+    return taken, changed, duplicates

@@ -301,7 +301,8 @@ class BulkRequest(Request):
 class BulkAnswer(BaseModel):
     matching: int
     changed: int
-    skipped: int = Field(description="Not changed: their state has changed, or their unique key is in use.")
+    skipped: int = Field(description="Not changed: their state has changed.")
+    duplicates: int = Field(description="Not retried: unfinished jobs have their unique keys.")
     snapshot: str | None = Field(
         default=None,
         description="For a request without `count`: identifies the matching jobs; send it to change them.",

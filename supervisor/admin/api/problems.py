@@ -87,6 +87,9 @@ class Problem(BaseModel):
         default=None,
         description="Why: the kind of its last error, such as `permanent`, `timeout` or `crash`; or `cancelled`.",
     )
+    duplicate_of: int | None = Field(
+        default=None, description="For a retry: the unfinished job that has the same unique key."
+    )
     matching: int | None = Field(default=None, description="For a change of many jobs: how many match now.")
     snapshot: str | None = Field(
         default=None, description="For a change of many jobs: the snapshot of those that match now."
@@ -194,7 +197,7 @@ def _of_queue(error: Exception) -> JSONResponse:
     passing = isinstance(error, _PASSING) and not isinstance(error, _NOT_AGAIN)
     headers = {"Retry-After": str(RETRY_AFTER)} if passing else {}
     sentence = error.problems[0] if isinstance(error, ConfigError) else str(error)
-    told = {name: getattr(error, name, None) for name in ("field", "hint")}
+    told = {name: getattr(error, name, None) for name in ("field", "hint", "duplicate_of")}
     return problem(code, sentence, headers=headers, **told)
 
 

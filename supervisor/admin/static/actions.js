@@ -111,6 +111,7 @@
     const { done, then } = button.dataset;
     let text = filled(done, { jobs: answer.changed, number: workers });
     if (answer.skipped) text += ` Skipped: ${counted(answer.skipped, "job")}.`;
+    if (answer.duplicates) text += ` Not retried, because unfinished jobs have their unique keys: ${counted(answer.duplicates, "job")}.`;
     if (then) {
       // The dialog stays open, which prevents a refresh: the page would find that its job is gone.
       sessionStorage.setItem("said", text);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from supervisor.domain.text import counted
+from supervisor.domain.text import counted, pending_again
 from supervisor.ops import commands
 from supervisor.store.base import Filter, Operations
 
@@ -52,8 +52,8 @@ class Retry:
         if len(ids) > self.agreed:
             return f"nothing was changed: now {len(ids)} jobs have failed"
         retried = operations.actions.retry(ids, now)
-        skipped = len(ids) - retried
-        return f"{counted(retried, 'job')} pending again" + (f", {skipped} skipped" if skipped else "")
+        duplicates = len(retried.duplicates)
+        return pending_again(retried.changed, len(ids) - retried.changed - duplicates, duplicates)
 
 
 @dataclass(frozen=True, slots=True)

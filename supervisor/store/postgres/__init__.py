@@ -10,7 +10,7 @@ from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.changes import PostgresChanges
 from supervisor.store.postgres.claims import PostgresClaims
-from supervisor.store.postgres.connection import Connection
+from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection
 from supervisor.store.postgres.maintenance import PostgresMaintenance, operations
 from supervisor.store.postgres.ownership import ownership
 from supervisor.store.postgres.producer import PostgresProducer, PostgresTransactionalInsert
@@ -45,8 +45,8 @@ class PostgresEngine:
             row = connection.row(QUERIES.job_meta, {"id": job_id})
             return None if row is None else decoded(row[0])
 
-    def producer(self, *, create: bool = True) -> PostgresProducer:
-        connection = Connection(self._address)
+    def producer(self, patience: float | None = None, *, create: bool = True) -> PostgresProducer:
+        connection = Connection(self._address, patience=_limit(patience))
         try:
             if create:
                 schema.migrate(connection)
@@ -82,3 +82,8 @@ class PostgresEngine:
     def changes(self, *, ends: bool = False) -> PostgresChanges:
         listening = None if self._listening is None else Connection(self._listening)
         return PostgresChanges(Connection(self._address), listening, ends=ends)
+
+
+def _limit(patience: float | None) -> float:
+    """Seconds; 0 would be none for the server."""
+    return LOCK_TIMEOUT if patience is None else max(patience, 0.001)

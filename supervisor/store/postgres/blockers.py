@@ -1,24 +1,23 @@
-"""Who holds the locks that a worker has waited for in vain.
+"""Who holds the locks that a statement has waited for in vain.
 
-The server tells that only while somebody waits. So the same locks are asked for once more, on a connection of its own,
-and given back at once.
+The server tells that only while somebody waits. So the statement is made once more, in a transaction of its own that is
+rolled back.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from typing import Any
 
 import psycopg
-from psycopg.sql import quote
 
+from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.store.postgres.connection import Connection, own_sessions
-from supervisor.store.postgres.driver_errors import translated
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.claims import Blocker
 from supervisor.store.sql.connection import Row
 from supervisor.system.sockets import local_ends
 
@@ -26,42 +25,38 @@ _PATIENCE = 1.0  # seconds that the locks are asked for
 _POLL = 0.02
 
 
-def blockers(connection: Connection, owner: str, jobs: Sequence[int]) -> list[Blocker]:
-    """Sessions that keep a worker from settling these jobs, or from claiming. None behind a pooler, which hides the
-    session that waits. Raises StoreError.
+def explained(error: StoreError, connection: Connection, sql: str, parameters: Any) -> StoreError:
+    """The same error with the sessions that kept this statement of the connection waiting. As it is where none does any
+    more, and behind a pooler, which hides the session that waits.
     """
-    if connection.pooled:
-        return []
-    with closing(Connection(connection.address, durable=False, patience=_PATIENCE)) as waiting:
-        raw = waiting.raw
-        ids = ",".join(str(int(job)) for job in jobs)
-        wanted = (
-            "BEGIN",
-            QUERIES.lock_as_writers,
-            QUERIES.await_claims % {"owner": quote(owner, raw)},
-            QUERIES.lock_jobs % {"ids": quote(f"[{ids}]", raw)},
-            "ROLLBACK",
-        )
-        try:
-            raw.pgconn.send_query(";".join(wanted).encode())
-            rows = _while_it_waits(connection, raw)
-        except psycopg.Error as error:
-            raise translated(error, connection.address.shown) from None
+    rows: list[Row] = []
+    with suppress(StoreError, psycopg.Error):
+        if not connection.pooled:
+            with closing(Connection(connection.address, durable=False, patience=_PATIENCE)) as asking:
+                rows = _blockers(connection, asking.raw, sql, parameters)
     here = {row[0] for row in rows if _is_ours(*row[:3])} - own_sessions()
-    return [Blocker(row[3], row[0] in here) for row in rows]
+    return StoreBusy(str(error), who="; ".join(row[3] for row in rows), here=bool(here)) if rows else error
 
 
-def _while_it_waits(connection: Connection, raw: psycopg.Connection[Row]) -> list[Row]:
+def _blockers(connection: Connection, raw: psycopg.Connection[Row], sql: str, parameters: Any) -> list[Row]:
+    def ask() -> None:
+        with suppress(psycopg.Error):
+            raw.execute("BEGIN")
+            raw.execute(sql, parameters)
+            raw.execute("ROLLBACK")
+
+    asking = threading.Thread(target=ask, name="supervisor_blockers", daemon=True)
+    asking.start()
     until = time.monotonic() + _PATIENCE
-    while time.monotonic() < until:
-        found = connection.rows(QUERIES.blockers, {"waiting": raw.info.backend_pid})
-        if found:
-            return found
-        raw.pgconn.consume_input()
-        if not raw.pgconn.is_busy():
-            break
-        time.sleep(_POLL)
-    return []
+    try:
+        while asking.is_alive() and time.monotonic() < until:
+            if found := connection.rows(QUERIES.blockers, {"waiting": raw.info.backend_pid}):
+                return found
+            asking.join(_POLL)
+        return []
+    finally:
+        raw.cancel()
+        asking.join(_PATIENCE)
 
 
 def _is_ours(session: int, address: str | None, port: int) -> bool:

@@ -12,11 +12,11 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
 from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection, session_of
-from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault, translated
+from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault
 from supervisor.store.postgres.marks import Marks, SharedMarks
 from supervisor.store.postgres.statements import QUERIES, Floats, Integers
 from supervisor.store.sql.backlog import JobSelector, selected
-from supervisor.store.sql.claims import Blocker, Claims, Exchange
+from supervisor.store.sql.claims import Claims, Exchange
 from supervisor.store.sql.connection import Row, RowRefused, lock_jobs
 from supervisor.store.sql.registry import WorkerRecord
 from supervisor.store.sql.settling import record_run, settle
@@ -153,18 +153,13 @@ class PostgresClaims(Claims):
         connection = self._connection
         try:
             raw = connection.raw
-            limit = {"lock_timeout": connection.lock_timeout}
-            return raw.execute(QUERIES.settle_and_claim, parameters | limit, binary=True).fetchall()
+            parameters["lock_timeout"] = connection.lock_timeout
+            return raw.execute(QUERIES.settle_and_claim, parameters, binary=True).fetchall()
         except (psycopg.Error, UnicodeEncodeError) as error:
             connection.drop_if_lost(error)
             if may_be_a_rows_fault(error) and not is_lost(error):
                 raise RowRefused(str(error).strip().partition("\n")[0]) from None
-            raise translated(error, connection.address.shown) from None
-
-    def blockers(self, owner: str, jobs: Sequence[int]) -> list[Blocker]:
-        from supervisor.store.postgres.blockers import blockers  # rarely needed
-
-        return blockers(self._connection, owner, jobs)
+            raise connection.explained(error, QUERIES.settle_and_claim, parameters) from None
 
     def show_progress(
         self, owner: str, runs: Sequence[tuple[int, int]], fraction: float, text: str, now: float

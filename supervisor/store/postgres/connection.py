@@ -22,7 +22,7 @@ from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.driver_errors import is_lost, is_read_only, may_be_a_rows_fault, translated
 from supervisor.store.postgres.inserting import Inserted, Inserter, resolve_doubt
-from supervisor.store.postgres.statements import QUERIES, register_arrays
+from supervisor.store.postgres.statements import QUERIES, named, register_arrays
 from supervisor.store.sql.connection import Row, RowRefused
 from supervisor.system import released
 
@@ -104,7 +104,7 @@ class Connection:
 
     `durable` is meant for enqueues, whose loss loses work; without it a crash of the server may undo the last moments
     of commits. With `announce`, each transaction tells those that sleep. `patience` is how many seconds a statement
-    waits for others.
+    waits for others; its error then says for whom.
 
     Behind a pooler each transaction may be carried out by another session, which others use before and after it. Then
     settings are made in each transaction, nothing is prepared, and no session is named.
@@ -128,7 +128,7 @@ class Connection:
             # Compiling a query takes a second, and is thought to be worth it where a table was never analysed.
             "jit": "off",
             "lock_timeout": f"{patience * 1000:.0f}",
-            "statement_timeout": f"{STATEMENT_TIMEOUT * 1000:.0f}",
+            "statement_timeout": f"{(STATEMENT_TIMEOUT + max(patience - LOCK_TIMEOUT, 0.0)) * 1000:.0f}",
             "idle_in_transaction_session_timeout": f"{_IDLE_TIMEOUT * 1000:.0f}",
             "synchronous_commit": "on" if durable else "off",
         }
@@ -245,10 +245,10 @@ class Connection:
     def _fetched(self, sql: str, parameters: Any) -> list[Row]:
         raw = self.raw
         if not self._session.pooled:
-            return raw.execute(sql, _named(parameters)).fetchall()
+            return raw.execute(sql, named(parameters)).fetchall()
         raw.execute(self.begin)
         try:
-            found = raw.execute(sql, _named(parameters)).fetchall()
+            found = raw.execute(sql, named(parameters)).fetchall()
         except psycopg.Error:
             with suppress(psycopg.Error):
                 raw.execute("ROLLBACK")
@@ -280,6 +280,15 @@ class Connection:
             hint = "a standby? name the primary, or add target_session_attrs=read-write to the URL"
             raise StoreUnavailable(f"{self.address.shown}: the server is read-only; {hint}")
 
+    def explained(self, error: psycopg.Error | UnicodeEncodeError, sql: str, parameters: Any) -> StoreError:
+        """What an error of this statement means, also who held the lock that it has waited for."""
+        found = translated(error, self.address.shown)
+        if not isinstance(error, psycopg.errors.LockNotAvailable):
+            return found
+        from supervisor.store.postgres.blockers import explained  # rarely needed
+
+        return explained(found, self, sql, parameters)
+
     def drop_if_lost(self, error: BaseException) -> None:
         """A connection that has failed once is never used again, nor is one whose transaction is still open, or one to
         a server that has become read-only: another one may lead elsewhere.
@@ -301,6 +310,7 @@ class Transaction:
         self._connection = connection
         self._announce = announce
         self.inserted: Inserted | None = None  # as told by an INSERT
+        self._latest: tuple[str, Any] = "", None
 
     def __enter__(self) -> Transaction:
         connection = self._connection
@@ -320,7 +330,8 @@ class Transaction:
         return self
 
     def execute(self, sql: str, parameters: Any = (), /) -> psycopg.Cursor[Row]:
-        return self._raw.execute(sql, _named(parameters))
+        self._latest = sql, (values := named(parameters))
+        return self._raw.execute(sql, values)
 
     def executemany(self, sql: str, parameters: Iterable[Mapping[str, Any]], /) -> psycopg.Cursor[Row]:
         cursor = self._raw.cursor()
@@ -340,7 +351,7 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
-        connection, where = self._connection, self._connection.address.shown
+        connection = self._connection
         if error is None:
             try:
                 if self._announce:
@@ -358,7 +369,7 @@ class Transaction:
         if may_be_a_rows_fault(error):
             raise RowRefused(str(error).strip().partition("\n")[0]) from None
         if isinstance(error, psycopg.Error):
-            raise translated(error, where) from None
+            raise connection.explained(error, *self._latest) from None
 
     def _doubt(self, error: psycopg.Error) -> None:
         """The answer to COMMIT was lost. Returns if it has committed. Raises StoreError otherwise."""
@@ -385,10 +396,3 @@ def _connection_type() -> type[psycopg.Connection[Any]]:
     from supervisor.store.postgres.failing import connection_type
 
     return connection_type(QUERIES.statements)
-
-
-def _named(parameters: Any) -> Any:
-    """The driver has no numbered placeholders: a tuple's items are p1, p2, …"""
-    if isinstance(parameters, tuple):
-        return {f"p{number}": value for number, value in enumerate(parameters, 1)} or None
-    return parameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, repeat
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from supervisor.domain.errors import Conflict, EnqueueUncertain, StoreError
@@ -82,20 +83,39 @@ def insert_new(raw: Transaction, job: NewJob, now: float | None) -> int | None:
 
 
 def insert(raw: Transaction, jobs: NewJobs, now: float | None) -> list[int]:
-    """Insert jobs in the order given; without `now` by the server's clock. Returns their ids, for a duplicate the
+    """Insert jobs, without `now` by the server's clock. Returns their ids in the order given, for a duplicate the
     existing job's.
     """
     if isinstance(jobs, AlikeJobs):
         return [job_id for payloads in jobs.payloads for job_id in _insert_alike(raw, jobs.job, payloads, now)]
+    places = in_order_of_keys(jobs)
     ids: list[int] = []
-    for keyed, group in groupby(jobs, lambda job: job.unique_key is not None):
+    for keyed, group in groupby([jobs[place] for place in places], lambda job: job.unique_key is not None):
         if keyed:
             ids += [insert_or_find(raw, job, now)[0] for job in group]
         else:
             for some in _chunks(group):
                 copied = len(some) == _MOST and hasattr(raw, "copy")
                 ids += _copy(raw, some, now) if copied else _insert_many(raw, some, now)
-    return ids
+    return in_places(places, ids)
+
+
+def in_order_of_keys(jobs: Sequence[NewJob]) -> Sequence[int]:
+    """The places of these jobs in the order in which one transaction inserts them: those with unique keys first, by
+    their keys, for which it may have to wait. So no two transactions wait for each other.
+    """
+    if sum(job.unique_key is not None for job in jobs) < 2:
+        return range(len(jobs))
+    return sorted(range(len(jobs)), key=lambda place: _after(jobs[place]))
+
+
+def _after(job: NewJob) -> tuple[bool, str, str]:
+    return (False, job.type, job.unique_key) if job.unique_key is not None else (True, "", "")
+
+
+def in_places(places: Sequence[int], answers: Sequence[Answer]) -> list[Answer]:
+    """What came in the order of these places, in the order of the jobs."""
+    return [answer for _, answer in sorted(zip(places, answers, strict=True), key=itemgetter(0))]
 
 
 def insert_or_find(raw: Transaction, job: NewJob, now: float | None) -> tuple[int, bool]:

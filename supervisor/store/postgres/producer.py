@@ -27,7 +27,7 @@ from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.changes import RENEWAL, SLEEP
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.inserting import insert, insert_or_find
+from supervisor.store.postgres.inserting import in_order_of_keys, in_places, insert, insert_or_find
 from supervisor.store.postgres.maintenance import operations
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import RowRefused, Transaction
@@ -76,11 +76,16 @@ class PostgresProducer(Producer):
 
     def put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
         try:
+            places = in_order_of_keys(jobs)
             with self._connection.write() as raw:
                 requests = _requests(raw)
-                answers = [requests.put_or_full(job, lambda job: insert_or_find(raw, job, None)) for job in jobs]
+                if any(job.once or job.max_waiting is not None for job in jobs):
+                    requests.begin()
+                answers = [
+                    requests.put_or_full(jobs[place], lambda job: insert_or_find(raw, job, None)) for place in places
+                ]
                 self._announce(raw, jobs)
-                return answers
+                return in_places(places, answers)
         except (RowRefused, Conflict) as error:
             return [error] if len(jobs) == 1 else [self._put_alone(job) for job in jobs]
 

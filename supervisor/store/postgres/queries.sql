@@ -155,10 +155,6 @@ FROM supervisor_settle_and_claim_v1(
 SELECT id, claim_token, locked_at FROM jobs
 WHERE status = 'running' AND locked_by = :owner AND locked_at = ANY (:times::double precision[]);
 
--- name: lock_as_writers
--- What every statement that changes a row asks for first.
-LOCK TABLE jobs, job_errors, job_runs IN ROW EXCLUSIVE MODE;
-
 -- name: blockers
 -- Who keeps a session waiting: number, address and port of the client, a description. 0 is a prepared transaction.
 SELECT b.pid, host(a.client_addr), a.client_port,
@@ -834,6 +830,14 @@ WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::j
                   WHERE twin.type = jobs.type AND twin.unique_key = jobs.unique_key AND twin.unique_key IS NOT NULL
                     AND twin.status IN ('pending', 'running'))
 RETURNING id;
+
+-- name: duplicates
+-- Those of some finished jobs whose unique key an unfinished one has, and its id.
+SELECT j.id, twin.id
+FROM jobs j JOIN jobs twin ON twin.type = j.type AND twin.unique_key = j.unique_key
+WHERE j.id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+  AND j.status NOT IN ('pending', 'running')
+  AND twin.unique_key IS NOT NULL AND twin.status IN ('pending', 'running');
 
 -- name: cancel_pending
 UPDATE jobs SET status = 'cancelled', completed_at = :now, updated_at = :now, cancel_requested_at = :now,

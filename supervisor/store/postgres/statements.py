@@ -26,6 +26,13 @@ def for_driver(sql: str) -> str:
     return sql if named == sql.replace("%", "%%") else named
 
 
+def named(parameters: Any) -> Any:
+    """The driver has no numbered placeholders: a tuple's items are p1, p2, …"""
+    if isinstance(parameters, tuple):
+        return {f"p{number}": value for number, value in enumerate(parameters, 1)} or None
+    return parameters
+
+
 QUERIES = Queries({name: for_driver(sql) for name, sql in of_engine("supervisor.store.postgres").statements.items()})
 
 

@@ -51,15 +51,6 @@ class Expired(NamedTuple):
     claimed_at: float = 0.0
 
 
-class Blocker(NamedTuple):
-    """A session of a server that holds a lock for which a worker waits: `who` is for people; `here`: it is one of the
-    process that asks, or of one that this has started.
-    """
-
-    who: str
-    here: bool
-
-
 SettleExpired = Callable[[Claim, str], Settlement]
 """Decides what becomes of an expired claim of an owner, inside the transaction that reclaims it."""
 
@@ -115,10 +106,6 @@ class Claims:
     ) -> None:
         """Store how far these runs, (job, token) each, are; those whose claims are lost stay as they are."""
         raise NotImplementedError
-
-    def blockers(self, owner: str, jobs: Sequence[int]) -> list[Blocker]:
-        """Who keeps a settlement of these jobs, or a claim, waiting; empty if that cannot be told."""
-        return []
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
         """The largest batch that each job may run in, for those whose batch has failed before."""

@@ -9,7 +9,7 @@ transaction; if that is refused, with a transaction for each row, since a trigge
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol, TypeVar
 
@@ -110,6 +110,24 @@ def lock_jobs(queries: Queries, raw: Transaction, ids: Sequence[int]) -> None:
     query = queries.statements.get("lock_jobs")
     if query is not None:
         raw.execute(query, {"ids": json.dumps(ids)})
+
+
+def retry(
+    queries: Queries,
+    raw: Transaction,
+    query: str,
+    ids: Sequence[int],
+    values: Mapping[str, object],
+    duplicates: dict[int, int],
+) -> list[int]:
+    """Retry these jobs by a query and return the ids of those that are pending again. Adds to `duplicates` the others
+    whose unique key an unfinished job has: its id by theirs.
+    """
+    lock_jobs(queries, raw, ids)
+    changed = [row[0] for row in raw.execute(query, {"ids": json.dumps(ids), **values}).fetchall()]
+    if len(changed) < len(ids):
+        duplicates.update(raw.execute(queries.duplicates, {"ids": json.dumps(ids)}).fetchall())
+    return changed
 
 
 def one_by_one(

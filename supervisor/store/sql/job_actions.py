@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from supervisor.domain.errors import Conflict, JobNotFound, StoreError
 from supervisor.domain.job import Status
 from supervisor.store.queries import Queries
 from supervisor.store.sql.backlog import JobSelector, selected
-from supervisor.store.sql.connection import Concern, Connection, RowRefused, Transaction, lock_jobs, one_by_one
+from supervisor.store.sql.connection import Concern, Connection, RowRefused, Transaction, lock_jobs, one_by_one, retry
 from supervisor.store.sql.schedules import AlertStore
 
 
@@ -22,28 +21,44 @@ class Cursor(NamedTuple):
     job_id: int
 
 
+class Redriven(NamedTuple):
+    """Failed jobs that are pending again, the cursor reached, the position before the first job whose unique key an
+    unfinished one has, and whether there may be more jobs after the cursor.
+    """
+
+    jobs: Sequence[int]
+    reached: Cursor
+    held: Cursor | None = None
+    more: bool = False
+
+
+class Retried(NamedTuple):
+    """How many jobs are pending again, and those that are not because an unfinished one has their unique key: its id
+    by theirs.
+    """
+
+    changed: int
+    duplicates: Mapping[int, int]
+
+
+_Change = Callable[[Transaction, Sequence[int]], int]
+
 _BATCH = 500  # rows in one transaction of a bulk action, so that other writers get their turn in between
 
 
 class JobActions(Concern):
     """Changing jobs by hand."""
 
-    def retry(self, ids: Iterable[int], now: float) -> int:
-        """Set finished, unsuccessful jobs back to pending with their counters reset. Returns how many.
+    def retry(self, ids: Iterable[int], now: float) -> Retried:
+        """Set finished, unsuccessful jobs back to pending with their counters reset.
 
-        Skipped: jobs in another state, and those whose unique key is taken by an unfinished job.
+        Skipped: jobs in another state, and those whose unique key an unfinished job has.
         """
-        return self._each(self._queries.retry, ids=ids, now=now, then=self._queries.forget_second_chances)
+        return self._retry(self._queries.retry, ids, {"now": now})
 
-    def rerun(self, job_id: int, now: float, *, payload: str | None, done: bool) -> bool:
-        """Retry one job with another payload (JSON text; None: its own), and with `done` even if it has succeeded.
-
-        Returns whether it was changed; see `retry`.
-        """
-        more = {"payload": payload, "done": done}
-        return bool(
-            self._each(self._queries.rerun, ids=[job_id], now=now, then=self._queries.forget_second_chances, more=more)
-        )
+    def rerun(self, job_id: int, now: float, *, payload: str | None, done: bool) -> Retried:
+        """Retry one job with another payload (JSON text; None: its own), and with `done` even if it has succeeded."""
+        return self._retry(self._queries.rerun, [job_id], {"now": now, "payload": payload, "done": done})
 
     def cancel(self, job_id: int, now: float) -> Status:
         """Cancel a pending job, or ask a running one to stop. Returns its new status."""
@@ -61,31 +76,36 @@ class JobActions(Concern):
 
     def cancel_all(self, ids: Iterable[int], now: float) -> int:
         """Cancel those of these jobs that are pending, ask the running ones to stop. Returns how many."""
-        return self._each(self._queries.cancel_pending, self._queries.request_cancel, ids=ids, now=now)
+        return self._each(self._by(self._queries.cancel_pending, self._queries.request_cancel, now=now), ids)
 
     def delete(self, ids: Iterable[int]) -> int:
         """Delete finished jobs with their errors and runs. Returns how many; unfinished ones are skipped."""
-        return self._each(self._queries.delete_finished, ids=ids)
+        return self._each(self._by(self._queries.delete_finished), ids)
 
-    def _each(
-        self,
-        *queries: str,
-        ids: Iterable[int],
-        now: float = 0.0,
-        then: str = "",
-        more: Mapping[str, object] = MappingProxyType({}),
-    ) -> int:
-        """Change each job by the first of the queries that does, then run `then` for those. Returns how many."""
-        pending, changed, refused = list(ids), 0, list[tuple[int, str]]()
+    def _by(self, *queries: str, now: float = 0.0) -> _Change:
+        """Changes each job by the first of the queries that does."""
 
         def change(raw: Transaction, batch: Sequence[int]) -> int:
             lock_jobs(self._queries, raw, batch)
-            which = {"ids": json.dumps(batch), "now": now, **more}
-            found = [row[0] for query in queries for row in raw.execute(query, which).fetchall()]
-            if then and found:
-                raw.execute(then, {"ids": json.dumps(found)})
-            return len(found)
+            which = {"ids": json.dumps(batch), "now": now}
+            return sum(len(raw.execute(query, which).fetchall()) for query in queries)
 
+        return change
+
+    def _retry(self, query: str, ids: Iterable[int], values: Mapping[str, object]) -> Retried:
+        duplicates: dict[int, int] = {}
+
+        def change(raw: Transaction, batch: Sequence[int]) -> int:
+            changed = retry(self._queries, raw, query, batch, values, duplicates)
+            if changed:
+                raw.execute(self._queries.forget_second_chances, {"ids": json.dumps(changed)})
+            return len(changed)
+
+        return Retried(self._each(change, ids), duplicates)
+
+    def _each(self, change: _Change, ids: Iterable[int]) -> int:
+        """Change the jobs, some hundred in a transaction. Returns how many were changed."""
+        pending, changed, refused = list(ids), 0, list[tuple[int, str]]()
         while pending:
             batch, pending = pending[:_BATCH], pending[_BATCH:]
             try:
@@ -130,34 +150,40 @@ class FinishedJobs(Concern):
             )
         return deleted, row[0]
 
-    def redrive(
-        self, wanted: JobSelector, times: int, after: Cursor, until: float, limit: int, now: float
-    ) -> tuple[list[int], Cursor]:
+    def redrive(self, wanted: JobSelector, times: int, after: Cursor, until: float, limit: int, now: float) -> Redriven:
         """Look at `limit` jobs that failed after a cursor and not after `until` (Unix seconds), and set those that
-        are wanted and were redriven fewer than `times` times back to pending. Returns (their ids, the new cursor).
+        are wanted and were redriven fewer than `times` times back to pending, unless an unfinished job has their unique
+        key.
         """
         which = {"failed_at": after.failed_at, "id": after.job_id, "until": until, "times": times, "limit": limit}
         rows = self._connection.rows(self._queries.failed_after, which | selected(wanted))
         if not rows:
-            return [], after
-        found = [row[1] for row in rows if row[2]]
+            return Redriven([], after)
+        before = {row[1]: Cursor(row[0], row[1] - 1) for row in rows if row[2]}
+        duplicates: dict[int, int] = dict(
+            self._connection.rows(self._queries.duplicates, {"ids": json.dumps(list(before))})
+        )
         redriven: list[int] = []
+
+        def redrive(raw: Transaction, jobs: list[int]) -> int:
+            some = self._redrive(raw, jobs, now, duplicates)
+            redriven.extend(some)
+            return len(some)
+
+        found = [job for job in before if job not in duplicates]
         try:
             if found:
                 with self._connection.write() as raw:
-                    redriven = self._redrive(raw, found, now)
+                    redrive(raw, found)
         except RowRefused:  # a constraint of the application's refuses one of them
-            redriven = [
-                job
-                for job in found
-                if one_by_one(self._connection, [job], lambda raw, job: len(self._redrive(raw, [job], now)))[0]
-            ]
-        return redriven, Cursor(rows[-1][0], rows[-1][1])
+            redriven.clear()
+            _, refused = one_by_one(self._connection, found, lambda raw, job: redrive(raw, [job]))
+            redriven = [job for job in redriven if job not in dict(refused)]
+        held = next((before[job] for job in before if job in duplicates), None)
+        return Redriven(redriven, Cursor(rows[-1][0], rows[-1][1]), held, more=len(rows) == limit)
 
-    def _redrive(self, raw: Transaction, jobs: list[int], now: float) -> list[int]:
-        lock_jobs(self._queries, raw, jobs)
-        changed = raw.execute(self._queries.retry, {"ids": json.dumps(jobs), "now": now}).fetchall()
-        redriven = [job for (job,) in changed]
+    def _redrive(self, raw: Transaction, jobs: list[int], now: float, duplicates: dict[int, int]) -> list[int]:
+        redriven = retry(self._queries, raw, self._queries.retry, jobs, {"now": now}, duplicates)
         if redriven:
             raw.execute(self._queries.note_second_chance, {"ids": json.dumps(redriven)})
         return redriven

@@ -107,9 +107,7 @@ class Requests:
         """Insert the job with the given function, or find one with its key. Raises QueueFull."""
         if not job.once and job.max_waiting is None:
             return insert_or_find(job)
-        if self._alone:
-            self._raw.execute(self._alone)
-            self._alone = ""
+        self.begin()
         if (found := self._earlier(job)) is not None:
             return found, False
         if job.max_waiting is not None and self._ahead(job, job.max_waiting) >= job.max_waiting:
@@ -120,6 +118,12 @@ class Requests:
                 if type == job.type and priority <= job.priority:
                     self._waiting[type, priority, limit] += 1
         return job_id, new
+
+    def begin(self) -> None:
+        """Before anything else that such a transaction may have to wait for: others wait for its end."""
+        if self._alone:
+            self._raw.execute(self._alone)
+            self._alone = ""
 
     def put_or_full(self, job: NewJob, insert_or_find: Callable[[NewJob], Put]) -> Put | Exception:
         """The same for one of several jobs: that one finds no room concerns no other."""

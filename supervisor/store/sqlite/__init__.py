@@ -14,6 +14,7 @@ from supervisor.store.sqlite.changes import SqliteChanges, SqliteSettled
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.database import SqliteDatabase
+from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
 from supervisor.store.sqlite.maintenance import SqliteMaintenance, operations, ownership, registry
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.producer import SqliteProducer, SqliteTransactionalInsert
@@ -45,11 +46,11 @@ class SqliteEngine:
             row = connection.row(QUERIES.job_meta, {"id": job_id})
             return None if row is None else decoded(row[0])
 
-    def producer(self, *, create: bool = True) -> SqliteProducer:
+    def producer(self, patience: float | None = None, *, create: bool = True) -> SqliteProducer:
         connection = Connection(self._place, synchronous="FULL", checkpoints=True, create=create, any_thread=True)
         try:
             schema.migrate(connection)
-            connection.poll()
+            connection.poll(BUSY_TIMEOUT if patience is None else patience)
         except BaseException:
             connection.close()
             raise

@@ -30,7 +30,7 @@ from supervisor.store.sqlite.inserting import QUERIES as QUERIES
 from supervisor.store.sqlite.inserting import Inserter
 from supervisor.store.sqlite.locks import nobody_writes, reader
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.writelock import WriteLock
+from supervisor.store.sqlite.writelock import PATIENCE, WriteLock
 from supervisor.system import kernel
 
 _TURN = 0.003  # seconds per attempt while polling for the lock
@@ -82,7 +82,7 @@ class Connection:
         any_thread: bool = False,
     ) -> None:
         self.place = place
-        self.polls = False  # a statement is retried while another program writes
+        self.polls = 0.0  # seconds for which a statement is retried while another program writes
         self.inserter = Inserter(self)
         self._generation = _generation
         self._raw = self._open(create, any_thread)
@@ -196,12 +196,14 @@ class Connection:
         finally:
             self.raw.execute("PRAGMA synchronous = FULL")
 
-    def poll(self) -> None:
-        """From now on wait for foreign writers by polling every few milliseconds. SQLite's own pauses grow to 100 ms,
-        with which a writer rarely gets a turn beside a program that writes one short transaction after the other.
+    def poll(self, patience: float) -> None:
+        """From now on wait so many seconds for foreign writers, by polling every few milliseconds. SQLite's own pauses
+        grow to 100 ms, with which a writer rarely gets a turn beside a program that writes one short transaction after
+        the other.
         """
         self.raw.execute(f"PRAGMA busy_timeout = {_TURN * 1000:.0f}")
-        self.polls = True
+        self.polls = patience
+        self._lock.patience = min(PATIENCE, patience)
 
     def version(self) -> int:
         """Changes whenever another connection has committed. Costs microseconds."""
@@ -220,7 +222,7 @@ class Connection:
 
     def insisting(self, run: Callable[[], Answer], pause: float = _TURN / 10) -> Answer:
         """Retry a statement that another writer blocked, for as long as SQLite would have tried."""
-        deadline = time.monotonic() + BUSY_TIMEOUT
+        deadline = time.monotonic() + (self.polls or BUSY_TIMEOUT)
         looks = 0
         while True:
             try:

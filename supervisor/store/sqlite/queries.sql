@@ -668,6 +668,14 @@ WHERE id IN (SELECT value FROM json_each(:ids))
   AND (status IN ('failed', 'quarantined', 'cancelled') OR (:done AND status = 'done'))
 RETURNING id;
 
+-- name: duplicates
+-- Those of some finished jobs whose unique key an unfinished one has, and its id.
+SELECT j.id, twin.id
+FROM jobs j JOIN jobs twin INDEXED BY jobs_unique_key ON twin.type = j.type AND twin.unique_key = j.unique_key
+WHERE j.id IN (SELECT value FROM json_each(:ids))
+  AND j.status NOT IN ('pending', 'running')
+  AND twin.unique_key IS NOT NULL AND twin.status IN ('pending', 'running');
+
 -- name: cancel_pending
 UPDATE jobs SET status = 'cancelled', completed_at = :now, updated_at = :now,
   cancel_requested_at = :now,

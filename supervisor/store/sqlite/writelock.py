@@ -47,9 +47,13 @@ _RELEASED, _OWED, _OTHERS_UNTIL, _HOLDER, _SINCE, _URGENT, _URGENT_SINCE = range
 
 
 class WriteLock:
-    """An advisory lock of one connection. Not reentrant; each connection has a descriptor of its own."""
+    """An advisory lock of one connection. Not reentrant; each connection has a descriptor of its own.
+
+    `patience` is how many seconds a writer waits for one holder.
+    """
 
     def __init__(self, place: Place) -> None:
+        self.patience = PATIENCE
         self._place = place
         self._name = str(place.write_lock)
         self._open()
@@ -59,7 +63,7 @@ class WriteLock:
         self._passed: tuple[float, float] | None = None  # the hold for which we have waited too long
 
     def acquire(self) -> None:
-        """Wait for the lock, for at most PATIENCE seconds per hold; then continue without it."""
+        """Wait for the lock, for at most `patience` seconds per hold; then continue without it."""
         now = time.monotonic()
         if now - self._looked > _LOOK:
             self._look()
@@ -82,7 +86,7 @@ class WriteLock:
             return False
         began = time.monotonic()
         pause = _FIRST_PAUSE
-        while (now := time.monotonic()) - began < PATIENCE:
+        while (now := time.monotonic()) - began < self.patience:
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
             if abs(now - self._account[_URGENT]) < _URGENT_FOR and self._account[_URGENT_SINCE] < began:

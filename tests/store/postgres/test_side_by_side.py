@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import psycopg
 import pytest
 
-from supervisor.domain.job import Status
+from supervisor.domain.errors import StoreBusy
+from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import done, released
-from supervisor.store.base import Cursor, Engine, JobSelector
+from supervisor.store.base import Cursor, Engine, Filter, JobSelector, Producer
 from supervisor.store.postgres.connection import Transaction
 from supervisor.store.sql.job_actions import _BATCH
 from tests.store.kit import NOW, T0, Desk
@@ -77,6 +81,61 @@ class TestCancelling:
         held.commit()
         assert cancel.result() == 3
         assert all(desk.job(job).cancel_requested_at == NOW for job in jobs)
+
+
+class TestEnqueueing:
+    @pytest.mark.parametrize(
+        "enqueue",
+        [
+            lambda producer, jobs: producer.put(jobs[0]),
+            lambda producer, jobs: producer.put_each(jobs),
+            lambda producer, jobs: producer.enqueue(jobs),
+        ],
+        ids=["put", "put_each", "enqueue"],
+    )
+    def test_who_holds_a_unique_key_is_named_and_waited_for_only_so_long(
+        self, enqueue: Callable[[Producer, list[NewJob]], Any], desk: Desk, engine: Engine
+    ) -> None:
+        jobs = [NewJob("tag", "{}", unique_key="k"), NewJob("tag", "{}", unique_key="l")]
+        with closing(engine.producer(patience=0.1)) as producer:
+            with psycopg.connect(engine.url, application_name="a shop") as shop:
+                engine.transactional.put(shop, jobs[0])
+                with pytest.raises(StoreBusy) as caught:
+                    enqueue(producer, jobs)
+                pid = shop.info.backend_pid
+                who = rf"session {pid} \(a shop, user \S+, idle in transaction, transaction open for \d+ s\)"
+                assert re.search(rf": {who} holds what it waits for$", str(caught.value))
+            enqueue(producer, jobs)
+        assert len(desk.operations.jobs.ids(Filter(unique_key="k"))) == 1
+
+    @pytest.mark.parametrize("together", [False, True], ids=["enqueue_many", "puts at the same time"])
+    def test_the_same_keys_in_opposite_orders_make_no_deadlock(
+        self, together: bool, desk: Desk, engine: Engine
+    ) -> None:
+        rounds, both = 100, threading.Barrier(2, timeout=30)
+
+        def enqueue(order: Sequence[int]) -> list[list[int]]:
+            found = []
+            with closing(engine.producer()) as producer:
+                for turn in range(rounds):
+                    jobs = [NewJob("tag", "{}", unique_key=f"{turn} {number}") for number in order]
+                    both.wait()
+                    if together:
+                        first_or_last = f"{turn} " if order[0] == 0 else f"{turn} last"
+                        request = NewJob("tag", "{}", unique_key=first_or_last, max_waiting=10**6)
+                        answers = producer.put_each([request, NewJob("tag", "{}"), *jobs])[2:]
+                        ids = [answer[0] for answer in answers if isinstance(answer, tuple)]
+                    else:
+                        ids = producer.enqueue([*jobs, NewJob("tag", "{}")])[:-1]
+                    found.append(ids)
+            return found
+
+        with ThreadPoolExecutor(2) as threads:
+            orders = range(20), range(19, -1, -1)
+            up, down = (future.result() for future in [threads.submit(enqueue, order) for order in orders])
+
+        assert up == [ids[::-1] for ids in down]
+        assert [desk.job(job_id).unique_key for job_id in up[-1]] == [f"{rounds - 1} {number}" for number in range(20)]
 
 
 CLAIM = """SELECT id FROM supervisor_settle_and_claim_v1(
@@ -189,10 +248,10 @@ def test_many_jobs_are_changed_by_few_statements(
     monkeypatch.setattr(Transaction, "execute", counted)
     ids, actions, finished = list(range(1, count + 1)), desk.operations.actions, desk.maintenance.finished
     changed = {
-        "retry": lambda: actions.retry(ids, NOW),
+        "retry": lambda: actions.retry(ids, NOW).changed,
         "cancel": lambda: actions.cancel_all(ids, NOW),
         "delete": lambda: actions.delete(ids),
-        "redrive": lambda: len(finished.redrive(JobSelector(("tag",)), 1, Cursor(0.0, 0), NOW, count, NOW)[0]),
+        "redrive": lambda: len(finished.redrive(JobSelector(("tag",)), 1, Cursor(0.0, 0), NOW, count, NOW).jobs),
     }[action]()
     assert changed == count
     assert len(executed) <= 10
@@ -204,7 +263,7 @@ def test_of_those_with_one_key_the_first_is_retried(desk: Desk, foreign: psycopg
     )
     other = desk.put()
     desk.finish(other, Status.FAILED)
-    assert desk.operations.actions.retry([1, 2, 3, other], NOW) == 2
+    assert desk.operations.actions.retry([1, 2, 3, other], NOW) == (2, {2: 1, 3: 1})
     assert [desk.status(job).value for job in (1, 2, 3, other)] == ["pending", "failed", "failed", "pending"]
 
 

@@ -99,7 +99,7 @@ class TestSetAside:
     def test_it_can_be_retried(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         job = insert(foreign, claim_token=MOST)
         assert desk.claim(now=NOW) == []
-        assert desk.operations.actions.retry([job], NOW) == 1
+        assert desk.operations.actions.retry([job], NOW).changed == 1
         assert desk.one().job_id == job
 
     @pytest.mark.fault(59)

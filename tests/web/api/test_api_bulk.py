@@ -37,7 +37,7 @@ def test_without_a_count_nothing_is_changed_and_the_answer_says_how_many_match(s
     answer = site.post(f"{JOBS}/{change}", {"filter": {}})
 
     assert answer.pop("snapshot")
-    assert answer == {"matching": 1 if change == "cancel" else 3, "changed": 0, "skipped": 0}
+    assert answer == {"matching": 1 if change == "cancel" else 3, "changed": 0, "skipped": 0, "duplicates": 0}
     assert site.everything == before
 
 
@@ -46,7 +46,7 @@ def test_what_matches_is_retried_and_nothing_else(site: Site) -> None:
 
     answer = site.post(f"{JOBS}/retry", {"filter": {"status": ["failed"], "type": ["tag"]}, "count": 3})
 
-    assert answer == {"matching": 3, "changed": 3, "skipped": 0}
+    assert answer == {"matching": 3, "changed": 3, "skipped": 0, "duplicates": 0}
     assert [site.desk.status(job_id) for job_id in tag + mail] == [Status.PENDING] * 3 + [Status.FAILED] * 2
 
 
@@ -98,11 +98,11 @@ def test_fewer_than_were_expected_are_changed_all_the_same(site: Site) -> None:
 
     answer = site.post(f"{JOBS}/delete", {"filter": {"status": ["failed", "done"]}, "count": 5})
 
-    assert answer == {"matching": 2, "changed": 2, "skipped": 0}
+    assert answer == {"matching": 2, "changed": 2, "skipped": 0, "duplicates": 0}
     assert site.rows() == []
 
 
-def test_jobs_whose_key_is_taken_are_skipped(site: Site) -> None:
+def test_jobs_whose_key_an_unfinished_job_has_are_counted_apart(site: Site) -> None:
     ids = []
     for key in ("a", "b"):
         ids.append(site.desk.put(unique_key=key))
@@ -111,7 +111,7 @@ def test_jobs_whose_key_is_taken_are_skipped(site: Site) -> None:
 
     answer = site.post(f"{JOBS}/retry", {"filter": {}, "count": 2})
 
-    assert answer == {"matching": 2, "changed": 1, "skipped": 1}
+    assert answer == {"matching": 2, "changed": 1, "skipped": 0, "duplicates": 1}
     assert [site.desk.status(job_id) for job_id in ids] == [Status.FAILED, Status.PENDING]
 
 
@@ -120,7 +120,7 @@ def test_many_rounds_reach_every_job_once(site: Site, monkeypatch: pytest.Monkey
     failed(site, 500)
 
     answer = site.post(f"{JOBS}/retry", {"filter": {"status": ["failed"]}, "count": 500})
-    assert answer == {"matching": 500, "changed": 500, "skipped": 0}
+    assert answer == {"matching": 500, "changed": 500, "skipped": 0, "duplicates": 0}
     assert statuses(site) == ["pending"] * 500
 
     assert site.post(f"{JOBS}/cancel", {"filter": {}, "count": 500})["changed"] == 500
@@ -133,7 +133,12 @@ def test_jobs_that_go_on_matching_are_met_once(site: Site, monkeypatch: pytest.M
     ids = [site.desk.put() for _ in range(10)]
     site.desk.claim(want=10)
 
-    assert site.post(f"{JOBS}/cancel", {"filter": {}, "count": 10}) == {"matching": 10, "changed": 10, "skipped": 0}
+    assert site.post(f"{JOBS}/cancel", {"filter": {}, "count": 10}) == {
+        "matching": 10,
+        "changed": 10,
+        "skipped": 0,
+        "duplicates": 0,
+    }
     assert None not in [site.desk.job(job_id).cancel_requested_at for job_id in ids]
 
 

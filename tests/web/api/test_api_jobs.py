@@ -349,10 +349,11 @@ def test_a_failed_job_is_retried_and_a_waiting_one_is_not(site: Site) -> None:
 def test_a_job_whose_key_is_taken_is_left_as_it_is(site: Site) -> None:
     old = site.desk.put(unique_key="k")
     site.desk.finish(old, Status.FAILED)
-    site.desk.put(unique_key="k")
+    new = site.desk.put(unique_key="k")
     before = site.everything
 
-    assert "unique key" in site.post(f"{JOBS}/{old}/retry", status=409)["error"]
+    refused = site.post(f"{JOBS}/{old}/retry", status=409)
+    assert (refused["duplicate_of"], "unique key" in refused["error"]) == (new, True)
     assert site.everything == before
 
 

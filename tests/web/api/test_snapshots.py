@@ -27,7 +27,7 @@ def test_what_failed_after_the_question_is_left_alone(site: Site) -> None:
 
     done = site.post(f"{JOBS}/retry", FAILED | {"snapshot": asked["snapshot"]})
 
-    assert done == {"matching": 3, "changed": 2, "skipped": 1}
+    assert done == {"matching": 3, "changed": 2, "skipped": 1, "duplicates": 0}
     assert states(site) == {**dict.fromkeys(first[1:], "pending"), **dict.fromkeys(later, "failed")}
 
 
