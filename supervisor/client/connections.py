@@ -24,16 +24,13 @@ _MOST_MOVES = 10
 if sys.version_info[:2] == (3, 14):
 
     class Guard(type(threading.RLock())):  # type: ignore[misc]  # its class has no public name
-        """A lock that is released whatever a signal handler raises. In Python 3.14, `with` can lose one: gh-148874."""
+        """A lock that `with` releases whatever a signal handler raises. Python 3.14 runs handlers between the call of
+        C's `__enter__` and the block, and then forgets the lock: gh-148874.
+        """
 
         def __enter__(self) -> bool:
-            before = self._recursion_count()
-            try:
-                return super().__enter__()
-            except BaseException:
-                if self._recursion_count() > before:
-                    self.release()
-                raise
+            [acquired] = map(self.acquire, (True,))  # unlike a call, no handler runs after this
+            return acquired
 else:
     Guard = threading.RLock
 
