@@ -143,7 +143,7 @@ def test_an_interrupted_write_leaves_no_transaction_open(queue: Queue, path: Pat
 
     with pytest.raises(Alarm):
         queue._connections.using(queue._connections.writer, work)
-    with sqlite3.connect(path, timeout=0) as foreign:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as foreign:
         foreign.execute("UPDATE jobs SET priority = 1")
     assert queue.enqueue("tag") == 2
 
