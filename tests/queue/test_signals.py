@@ -157,14 +157,19 @@ def test_a_lock_is_free_again_whatever_a_handler_raises(on_signal: Callable[[Cal
     def raise_it() -> None:
         raise Alarm
 
+    def strike(now: threading.Event) -> None:
+        now.wait()
+        time.sleep(0.0005)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
     on_signal(raise_it)
-    until, main = time.monotonic() + 1, threading.main_thread().ident
-    assert main is not None
+    until, main = time.monotonic() + 1, threading.get_ident()
     with ThreadPoolExecutor(1) as other:
         while time.monotonic() < until:
-            lock = Guard()
-            striking = other.submit(lambda: (time.sleep(0.0005), signal.pthread_kill(main, signal.SIGUSR1)))
+            lock, now = Guard(), threading.Event()
+            striking = other.submit(strike, now)
             with contextlib.suppress(Alarm):
+                now.set()
                 while True:
                     with lock:
                         pass
