@@ -162,7 +162,8 @@ class Storm:
 
 def main(path: str, kind: str, seconds: str, seed: str) -> None:
     faulthandler.dump_traceback_later(float(seconds) + 4 * LIMIT, exit=True)
-    threading._active_limbo_lock = Guard()  # Python 3.14 would lose its own lock, too
+    if sys.version_info[:2] == (3, 14):
+        threading._active_limbo_lock = Guard()  # it would lose this lock of its own, too
     storm = Storm(path, kind, int(seed))
     storm.run(float(seconds))
     for what, times in storm.wrong.items():
