@@ -14,8 +14,8 @@ from supervisor.store.postgres.claims import PostgresClaims
 from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection
 from supervisor.store.postgres.database import PostgresDatabase
 from supervisor.store.postgres.maintenance import PostgresMaintenance
-from supervisor.store.postgres.operations import operations
-from supervisor.store.postgres.ownership import ownership
+from supervisor.store.postgres.operations import operations as operations_on
+from supervisor.store.postgres.ownership import ownership as ownership_at
 from supervisor.store.postgres.producer import PostgresProducer
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.operations import SqlOperations
@@ -39,7 +39,7 @@ class PostgresEngine:
         self._listening = None if listening is None else Address(listening, _PATIENCE_TO_LISTEN)
         self.url = url
         self.database = PostgresDatabase(self._address)
-        self.ownership = ownership(self._address)
+        self.ownership = ownership_at(self._address)
         self.transactional = PostgresTransactionalInsert(self._address, self.database.migrate)
 
     def meta(self, job_id: int) -> Any:
@@ -79,7 +79,7 @@ class PostgresEngine:
         except BaseException:
             connection.close()
             raise
-        return operations(connection)
+        return operations_on(connection)
 
     def move_end(self, *, planned: bool = False) -> PostgresMoveEnd:
         from supervisor.store.postgres.move import move_end  # rarely needed
