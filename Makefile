@@ -11,16 +11,18 @@ CALM ?=
 EXAMPLES ?= 2000
 BENCH ?=
 ENGINE ?= sqlite
+FORKY ?=
+export FORKY
 
 # The tests start a thousand processes: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-NEWEST = tests/web tests/store tests/processes tests/contrib tests/faults/test_worker_deaths.py tests/faults/test_supervisor_deaths.py
+NEWEST = tests/unit tests/queue tests/cli tests/maintenance tests/web tests/store tests/processes tests/contrib tests/faults/test_worker_deaths.py tests/faults/test_supervisor_deaths.py
 
 # What SQLite decides and no Python, and long.
 NOT_NEWEST = $(addprefix --ignore=tests/store/sqlite/,test_adopt_anything.py test_adopt_shapes.py test_listing_cost.py test_query_plans.py)
 
-.PHONY: install packages node demo demo-postgres test test-postgres test-models test-models-here newest newest-tests frameworks frameworks-tests coverage faults model deploy-test long long-postgres lint types soak bench bench-postgres bench-models screenshots clean
+.PHONY: install packages node demo demo-postgres test test-postgres test-models test-models-here newest newest-root newest-tests frameworks frameworks-tests coverage faults model deploy-test long long-postgres lint types soak bench bench-postgres bench-models screenshots clean
 
 install: $(VENV)/.installed
 
@@ -74,12 +76,17 @@ $(VENV)/.installed-models: pyproject.toml $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embed,ocr,speech]'
 	touch $@
 
-# The admin, store, process and framework tests on the newest Python that the machine has, where that is not the usual one.
+# All but the faults, documents and models on every newer Python of the machine, and of the Debian in FORKY=FOLDER.
 newest: $(VENV)/.installed
-	@newest=$$(tests/newest.sh $(BIN)/python); \
-	if [ -z "$$newest" ]; then echo "newest: this machine has no newer Python than $$($(BIN)/python -V)"; else \
-	  echo "newest: $$($$newest -V), $$newest" && \
-	  $(MAKE) --no-print-directory newest-tests PYTHON=$$newest VENV=$(VENV)-newest; fi
+	@echo "newest: on every Python of this machine that is newer than $$($(BIN)/python -V)"
+	@tests/newest.sh $(BIN)/python | while read -r python root; do \
+	  echo "newest: $$python $$root"; \
+	  $${root:+tests/newest_root.sh $$root} $(MAKE) --no-print-directory newest-tests PYTHON=$$python \
+	    VENV=$(VENV)-$${python##*python} </dev/null || exit; done
+
+# As root: a Debian with Python 3.14 and 3.15 in FORKY=FOLDER; debootstrap, mirrors, some minutes.
+newest-root:
+	tests/newest_root.sh $(FORKY)
 
 newest-tests: $(VENV)/.installed
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(NOT_NEWEST) $(NEWEST)
@@ -88,9 +95,9 @@ newest-tests: $(VENV)/.installed
 # Django 6 on the newest.
 frameworks: $(VENV)/.django-source
 	@$(MAKE) --no-print-directory frameworks-tests SOURCE=$(abspath $(VENV))/.django-source
-	@newest=$$(tests/newest.sh $(BIN)/python); \
+	@newest=$$(FORKY= tests/newest.sh $(BIN)/python | head -n 1); \
 	if [ -z "$$newest" ]; then echo "frameworks: Django 6 needs a newer Python than $$($(BIN)/python -V)"; else \
-	  $(MAKE) --no-print-directory frameworks-tests PYTHON=$$newest VENV=$(VENV)-newest \
+	  $(MAKE) --no-print-directory frameworks-tests PYTHON=$$newest VENV=$(VENV)-$${newest##*python} \
 	    SOURCE=$(abspath $(VENV))/.django-source; fi
 
 frameworks-tests: $(VENV)/.installed
@@ -162,4 +169,4 @@ bench-models: $(VENV)/.installed-ml
 	$(BIN)/python bench/run_models.py $(BENCH)
 
 clean:
-	rm -rf $(VENV) $(VENV)-newest $(VENV)-models clients/node/node_modules .demo bench/.peers bench/.partial .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-3.* $(VENV)-models clients/node/node_modules .demo bench/.peers bench/.partial .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache

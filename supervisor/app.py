@@ -19,7 +19,7 @@ from supervisor.config.schedules import untaken
 from supervisor.domain.errors import ConfigError, StoreError
 from supervisor.domain.text import no_pool
 from supervisor.engine import open_engine
-from supervisor.ops.doctor.environment import names
+from supervisor.ops.doctor.environment import interpreter, names
 from supervisor.ops.doctor.place import file_system
 from supervisor.ops.tokens import granted
 from supervisor.store.base import Engine, SupervisorRecord
@@ -87,6 +87,7 @@ def run(
     engine = open_engine(settings.database, settings.listen_database)
     if settings.listen_database is not None:
         os.environ["SUPERVISOR_LISTEN_DATABASE"] = settings.listen_database  # for the queues of handlers
+    _warn_about_python()
     _check_file_system(engine, network)
     if engine.database.exists() and not engine.database.check_integrity(CHECK_SECONDS):
         events(process="supervisor").info(
@@ -183,6 +184,12 @@ def _refuse_name_clash() -> None:
     finding = names()
     if finding.level == "fault":
         raise ConfigError([f"{finding.fact}: {finding.advice}"])
+
+
+def _warn_about_python() -> None:
+    finding = interpreter()
+    if finding.level == "warning":
+        events(process="supervisor").warning("untested_python", detail=finding.fact, hint=finding.advice)
 
 
 def only(settings: Settings, names: tuple[str, ...], host: str) -> Settings:

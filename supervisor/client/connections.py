@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 import weakref
@@ -18,6 +19,20 @@ from supervisor.store.base import Engine, Producer
 Answer = TypeVar("Answer")
 
 _MOST_MOVES = 10
+
+
+if sys.version_info[:2] == (3, 14):
+
+    class Guard(type(threading.RLock())):  # type: ignore[misc]  # its class has no public name
+        """A lock that `with` releases whatever a signal handler raises. Python 3.14 runs handlers between the call of
+        C's `__enter__` and the block, and then forgets the lock: gh-148874.
+        """
+
+        def __enter__(self) -> bool:
+            [acquired] = map(self.acquire, (True,))  # unlike a call, no handler runs after this
+            return acquired
+else:
+    Guard = threading.RLock
 
 
 class NotReentrant(QueueError):
@@ -162,7 +177,7 @@ class Seat:
     def forget(self) -> None:
         """Who uses it: in the child after a fork, nobody does."""
         # Reentrant: a signal handler may fork while its thread is in the middle of a call.
-        self.guard = threading.RLock()
+        self.guard = Guard()
         # Of the last call: its thread, and a lock that is held as long as it lasts. C code releases that, whatever a
         # signal handler raises. Each call has a new one, so that none is left held by a call that was never made.
         self.user, self.used = 0, threading.Lock()

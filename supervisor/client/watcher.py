@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from supervisor.client.connections import Connections, forgetful
+from supervisor.client.connections import Connections, Guard, forgetful
 from supervisor.client.listener import Bell, Listener
 from supervisor.client.watch import Watch
 from supervisor.domain.errors import JobNotFound, StoreError
@@ -46,7 +46,7 @@ class Watcher:
         self._thread: threading.Thread | None = None
         # Not held for longer than a moment, unless a signal handler interrupts that: event loops take it. Reentrant:
         # the handler and the garbage collector may use the queue. Neither looking nor waiting needs it.
-        self._lock = threading.RLock()
+        self._lock = Guard()
         self._listeners: set[Listener] = set()
         self._new: deque[Listener] = deque()
         self._waiting: dict[Bell, None] = {}  # the line, in order; the first who is present leads

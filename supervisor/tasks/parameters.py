@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -44,7 +45,7 @@ class Parameters:
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._name = name
-        signature = inspect.signature(function)
+        signature = signature_of(function)
         resolved = partial(_resolved, function, name)
         context = context_of(function)
         self._context = context.name if context is not None else None
@@ -122,8 +123,22 @@ class Parameters:
         return value if isinstance(self._result, Checked) else self._result.stored(value)
 
 
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature. If an annotation cannot be evaluated, all are strings: from Python 3.14 on, what is imported for
+    type checkers only need not be quoted. Raises TypeError or ValueError.
+    """
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        try:
+            return inspect.signature(function)
+        except Exception:
+            return inspect.signature(function, annotation_format=annotationlib.Format.STRING)
+    return inspect.signature(function)
+
+
 def _resolved(function: Callable[..., Any], name: str, annotation: Any) -> Any:
-    """An annotation that is written as a string, or stands in a module with `from __future__ import annotations`."""
+    """An annotation that is a string, as it is in quotes and in a module with `from __future__ import annotations`."""
     if not isinstance(annotation, str):
         return annotation
     try:
@@ -134,7 +149,7 @@ def _resolved(function: Callable[..., Any], name: str, annotation: Any) -> Any:
 
 def context_of(function: Callable[..., Any]) -> inspect.Parameter | None:
     """The parameter that receives the run's context: the first that is annotated so, or named `ctx`."""
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in signature_of(function).parameters.values():
         if _is_context(parameter):
             return parameter
     return None

@@ -6,6 +6,7 @@ a second time.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import faulthandler
 import signal
@@ -65,13 +66,17 @@ class Forks:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # not our stream; it may be closed
                 stream.flush()
+        self._here.loop = asyncio._get_running_loop()
         self._here.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._foreign)
 
     def after_in_parent(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._here.mask)
 
     def after_in_child(self) -> None:
-        """Remove the worker's signal handlers, so that signals have their default effect again."""
+        """Remove the worker's signal handlers, so that signals have their default effect again. A child of a coroutine
+        continues on its event loop, which asyncio has forgotten by now.
+        """
+        asyncio._set_running_loop(self._here.loop)
         signal.set_wakeup_fd(-1)
         faulthandler.unregister(signals.DUMP_STACKS)
         for number, handler in self._own.items():

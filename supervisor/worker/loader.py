@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
+from supervisor.tasks.parameters import signature_of
 from supervisor.worker.context import BatchContext, Context
 from supervisor.worker.event_loop import EventLoop
 from supervisor.worker.process_state import Changes
@@ -296,7 +297,7 @@ def _check_signature(function: Any, name: str, *parameters: str) -> None:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise HandlerError(f"{name}: it is a generator; it must return its result instead of yielding it")
     try:
-        signature = inspect.signature(function)
+        signature = signature_of(function)
     except Exception:  # a callable that is not written in Python may have no signature
         return
     try:

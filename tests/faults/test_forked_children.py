@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from supervisor import Status
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import Site, alive, descendants, kill, wait_for
 
 MakeSite = Callable[..., Site]
 POOL = """
@@ -361,3 +361,49 @@ def test_a_fork_in_a_batch_settles_nothing(make_site: MakeSite) -> None:
     site.verdict()
     assert {site.job(job).result for job in ids} == {0}
     assert not site.event("worker_died")
+
+
+PROCESSES = """
+import multiprocessing, os, time
+from ledger import record
+
+def work(payload, ctx):
+    record("start", ctx)
+    with multiprocessing.get_context(payload["method"]).Pool(2) as pool:
+        found = pool.map(abs, range(-3, 0))
+        if payload.get("hang"):
+            with open("hangs", "w"):
+                pool.apply(time.sleep, (600,))
+    record("end", ctx)
+    return found
+"""
+
+KEPT = {"fork": 0, "forkserver": 2, "spawn": 1}  # for the next pool: a server of forks, and a tracker of resources
+
+
+@pytest.mark.fault(44)
+@pytest.mark.parametrize("method", KEPT)
+@pytest.mark.parametrize("how", ["cancel", "reload", "kill"])
+def test_a_pool_of_processes_ends_with_its_job(make_site: MakeSite, method: str, how: str) -> None:
+    """Whatever ends the job; what multiprocessing keeps for the next pool ends with the worker, at the latest."""
+    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\nretry = { base = "10ms" }\n', PROCESSES)
+    supervisor = site.start()
+    for _ in range(2):
+        assert site.done(site.queue.enqueue("work", {"method": method})).result == [3, 2, 1]
+    job = site.queue.enqueue("work", {"method": method, "hang": True})
+    wait_for(lambda: (site.folder / "hangs").exists(), "a job that hangs")
+    [worker] = site.workers("work")
+    started = descendants(worker.pid)
+    assert len(started) >= 2
+    if how == "reload":
+        supervisor.send_signal(signal.SIGHUP)
+        wait_for(lambda: site.event("reloaded"), "a reload")
+    elif how == "kill":
+        kill(worker.pid)
+    site.queue.cancel(job)
+    wait_for(lambda: site.job(job).status is Status.CANCELLED, "the end of the job")
+    wait_for(lambda: sum(map(alive, started)) <= KEPT[method], "the end of its pool")
+    assert site.done(site.queue.enqueue("work", {"method": method})).result == [3, 2, 1]
+    assert site.stop(supervisor) == 0
+    assert not any(map(alive, started))
+    site.verdict(cancelled=[job], hit=[job])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -175,20 +177,16 @@ def test_of_two_supervisors_one_tells(ground: Ground) -> None:
 
 
 def test_a_job_that_cannot_be_inserted_is_told_later(ground: Ground) -> None:
-    import sqlite3
-
     duty = ground.alert()
     ground.told(duty, NOW)
     ground.fail("tag")
     path = ground.desk.engine.url.removeprefix("sqlite:///")
-    with sqlite3.connect(path) as other:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("CREATE TRIGGER no BEFORE INSERT ON jobs BEGIN SELECT RAISE(ABORT, 'not today'); END")
-    with pytest.raises(StoreError):
-        duty.run(NOW + 1)
-    with sqlite3.connect(path) as other:
+        with pytest.raises(StoreError):
+            duty.run(NOW + 1)
         other.execute("DROP TRIGGER no")
     assert len(ground.told(duty, NOW + 2)) == 1
-    other.close()
 
 
 def test_jobs_of_alerts_never_raise_one_and_others_of_their_type_do(ground: Ground) -> None:

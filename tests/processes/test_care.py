@@ -13,6 +13,7 @@ import psutil
 
 from supervisor import Status
 from supervisor.system.slot import State
+from tests import forkserver
 from tests.site_under_test import Site, descendants, wait_for
 from tests.stopwatch import Stopwatch
 
@@ -177,3 +178,17 @@ def test_controls_of_the_command_line_take_effect_within_a_second(make_site: Mak
     assert site.job(job).status is Status.PENDING
     site.rows("DELETE FROM job_controls")
     site.done(job)
+
+
+def test_a_free_threaded_build_is_told(make_site: MakeSite) -> None:
+    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
+    (site.folder / "sitecustomize.py").write_text(
+        "import sysconfig\nusual = sysconfig.get_config_var\n"
+        "sysconfig.get_config_var = lambda name: 1 if name == 'Py_GIL_DISABLED' else usual(name)\n"
+    )
+    env = os.environ | {"PYTHONPATH": str(site.folder)}
+    site.start(env=env)
+    assert "workers are processes" in site.told("untested_python")["hint"]  # type: ignore[index]
+    ran = forkserver.run(["doctor", "-c", str(site.config)], cwd=site.folder, env=env)
+    assert "is free-threaded" in ran.stdout
+    assert site.done(site.queue.enqueue("work")).status is Status.DONE

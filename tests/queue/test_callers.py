@@ -38,9 +38,10 @@ def test_a_wrong_object_gets_one_sentence(queue: Queue) -> None:
 def test_a_blocking_connection_is_refused_by_an_event_loop(url: str, path: Path) -> None:
     async def use() -> None:
         async with AsyncQueue(url) as queue:
-            for wrong in (sqlite3.connect(path), object()):
-                with pytest.raises(InvalidJob, match=r"would block|can be used here"):
-                    await queue.enqueue("tag", connection=wrong)
+            with contextlib.closing(sqlite3.connect(path)) as blocking:
+                for wrong in (blocking, object()):
+                    with pytest.raises(InvalidJob, match=r"would block|can be used here"):
+                        await queue.enqueue("tag", connection=wrong)
             assert await queue.count() == 0
 
     asyncio.run(use())

@@ -137,14 +137,15 @@ class TestWhoWaits:
         queue.enqueue("tag")
         settled_notice.listen()
         engine = queue._engine
-        assert isinstance(engine.changes(), SqliteChanges)  # for those who want to know of new jobs
         kinds = []
+        with contextlib.closing(engine.changes()) as feed:  # for those who want to know of new jobs
+            kinds.append(type(feed))
         for number in range(3):
             feed = engine.changes(ends=True)
             kinds.append(type(feed))
             feed.close()
             insert_supervisor(other, f"s{number}")
-        assert kinds == [SqliteSettled, SqliteSettled, SqliteChanges]
+        assert kinds == [SqliteChanges, SqliteSettled, SqliteSettled, SqliteChanges]
 
 
 def insert_supervisor(other: sqlite3.Connection, identity: str) -> None:

@@ -8,12 +8,15 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from supervisor import JobEvent, Queue, Status
+from supervisor.client.connections import Guard
 from supervisor.client.listener import Bell, Listener
 from supervisor.domain.errors import QueueError
 from supervisor.store.base import Producer
@@ -143,9 +146,36 @@ def test_an_interrupted_write_leaves_no_transaction_open(queue: Queue, path: Pat
 
     with pytest.raises(Alarm):
         queue._connections.using(queue._connections.writer, work)
-    with sqlite3.connect(path, timeout=0) as foreign:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as foreign:
         foreign.execute("UPDATE jobs SET priority = 1")
     assert queue.enqueue("tag") == 2
+
+
+def test_a_lock_is_free_again_whatever_a_handler_raises(on_signal: Callable[[Callable[[], object]], None]) -> None:
+    """In Python 3.14, `with` alone can forget a lock that it has just taken."""
+
+    def raise_it() -> None:
+        raise Alarm
+
+    def strike(now: threading.Event) -> None:
+        now.wait()
+        time.sleep(0.0005)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    on_signal(raise_it)
+    until, main = time.monotonic() + 1, threading.get_ident()
+    with ThreadPoolExecutor(1) as other:
+        while time.monotonic() < until:
+            lock, now = Guard(), threading.Event()
+            striking = other.submit(strike, now)
+            with contextlib.suppress(Alarm):
+                now.set()
+                while True:
+                    with lock:
+                        pass
+            striking.result()
+            assert other.submit(lock.acquire, timeout=0).result()
+            other.submit(lock.release).result()
 
 
 def test_news_that_were_told_without_the_bell_are_found_and_told_again(queue: Queue) -> None:

@@ -1,6 +1,7 @@
 """`@task`: from a call to a payload and back, and the database into which tasks go."""
 
 from __future__ import annotations
+import __future__
 
 import asyncio
 import contextlib
@@ -31,6 +32,8 @@ from supervisor.testing import context, run_due
 from supervisor.worker.loader import Handler, HandlerError
 
 UserId = NewType("UserId", int)
+
+SINCE_314 = pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated at once before 3.14")
 
 
 class Opaque:
@@ -410,20 +413,24 @@ def test_parameters_that_a_payload_cannot_hold_are_refused() -> None:
             _ = each.parameters
 
 
-def test_only_the_context_may_be_imported_for_type_checkers_alone() -> None:
+@pytest.mark.parametrize("names", ["later", pytest.param("now", marks=SINCE_314)])
+def test_only_the_context_may_be_imported_for_type_checkers_alone(names: str) -> None:
     space: dict[str, Any] = {}
-    exec(
-        "from __future__ import annotations\n"
+    code = (
         "def one(path: str, context: Context) -> None: ...\n"
-        "def two(path: Missing) -> str: return path\n",
-        space,
+        "def two(path: Missing) -> str: return path\n"
+        "def three(context: Context) -> None: ...\n"
     )
+    flags = __future__.annotations.compiler_flag if names == "later" else 0
+    exec(compile(code, "tasks.py", "exec", flags, dont_inherit=True), space)
     one, two = task(space["one"]), task(space["two"])
     assert one.payload("a") == {"path": "a"}
     assert one.parameters.arguments({"path": "a"}, 1) == {"path": "a", "context": 1}
     with pytest.raises(TypeError, match="two: the annotation 'Missing' cannot be resolved: name 'Missing' is not"):
         _ = two.parameters
     assert two("a") == "a"  # it can still be called
+    with pytest.raises(HandlerError, match="it must take"):
+        Handler(space["three"], "handlers:three")
 
 
 def test_a_type_belongs_to_one_function() -> None:
@@ -492,11 +499,12 @@ class TestWhichDatabase:
 def test_a_plain_task_needs_only_the_standard_library(tmp_path: Path) -> None:
     code = """
 import sys
+already = set(sys.modules)
 from supervisor import task
 @task
 def resize(path: str, sizes: list[int] | None = None) -> dict: ...
 resize.enqueue("cat.jpg", sizes=[1])
-loaded = {name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names
+loaded = {name.partition(".")[0] for name in sys.modules.keys() - already} - sys.stdlib_module_names
 print(sorted(name for name in loaded if not name.startswith("_")))
 """
     env = os.environ | {tasks.VARIABLE: f"sqlite:///{tmp_path}/app.db"}

@@ -27,6 +27,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from supervisor.domain.errors import Fail, InvalidJob
 from supervisor.domain.middleware import FailedJob
+from supervisor.tasks.parameters import signature_of
 from supervisor.worker.context import Context
 
 if not os.environ.get("DJANGO_SETTINGS_MODULE"):
@@ -139,7 +140,7 @@ def _run(payload: Any, ctx: Context) -> Any:
 def _bound(task: Any, args: list[Any], kwargs: dict[str, Any]) -> Callable[[], Any]:
     """The call. Arguments that do not fit fail at once: another attempt would not help."""
     try:
-        inspect.signature(task.func).bind(*args, **kwargs)
+        signature_of(task.func).bind(*args, **kwargs)
     except TypeError as error:
         raise Fail(f"{task.module_path}: {error}") from None
     inside = getattr(AsyncToSync.executors, "current", None) is not None  # of a test that is itself asynchronous

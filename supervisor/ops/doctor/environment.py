@@ -6,11 +6,12 @@ import importlib.util
 import platform
 import sqlite3
 import sys
+import sysconfig
 from importlib import metadata
 
-from supervisor.ops.diagnosis import Finding, fault, good, note
+from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 
-_NEWEST_PYTHON = (3, 13)
+_NEWEST_PYTHON = (3, 15)
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _FIXED_SQLITE = (3, 51, 3)  # connections that write and checkpoint at once
 
@@ -24,6 +25,12 @@ def interpreter() -> Finding:
     version = platform.python_version()
     if not sys.platform.startswith("linux"):
         return fault("system", f"this is {sys.platform}", "run the supervisor on Linux")
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return warning(
+            "python",
+            f"Python {version} in {sys.prefix} is free-threaded, a build with which job-supervisor is not tested",
+            "use the usual build of this version: workers are processes, so they use all cores with it, too",
+        )
     if sys.version_info[:2] > _NEWEST_PYTHON:
         newest = ".".join(map(str, _NEWEST_PYTHON))
         return note("python", f"Python {version} in {sys.prefix}: newer than {newest}, the newest version tested")

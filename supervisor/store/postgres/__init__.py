@@ -11,8 +11,9 @@ from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.changes import PostgresChanges
 from supervisor.store.postgres.claims import PostgresClaims
 from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection
-from supervisor.store.postgres.maintenance import PostgresMaintenance, operations
-from supervisor.store.postgres.ownership import ownership
+from supervisor.store.postgres.maintenance import PostgresMaintenance
+from supervisor.store.postgres.maintenance import operations as operations_on
+from supervisor.store.postgres.ownership import ownership as ownership_at
 from supervisor.store.postgres.producer import PostgresProducer, PostgresTransactionalInsert
 from supervisor.store.postgres.schema import PostgresDatabase
 from supervisor.store.postgres.statements import QUERIES
@@ -37,7 +38,7 @@ class PostgresEngine:
         self._listening = None if listening is None else Address(listening, _PATIENCE_TO_LISTEN)
         self.url = url
         self.database = PostgresDatabase(self._address)
-        self.ownership = ownership(self._address)
+        self.ownership = ownership_at(self._address)
         self.transactional = PostgresTransactionalInsert(self._address, self.database.migrate)
 
     def meta(self, job_id: int) -> Any:
@@ -72,7 +73,7 @@ class PostgresEngine:
         except BaseException:
             connection.close()
             raise
-        return operations(connection)
+        return operations_on(connection)
 
     def move_end(self, *, planned: bool = False) -> PostgresMoveEnd:
         from supervisor.store.postgres.move import move_end  # rarely needed

@@ -15,7 +15,8 @@ from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.database import SqliteDatabase
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
-from supervisor.store.sqlite.maintenance import SqliteMaintenance, operations, ownership, registry
+from supervisor.store.sqlite.maintenance import SqliteMaintenance, ownership, registry
+from supervisor.store.sqlite.maintenance import operations as operations_on
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.producer import SqliteProducer, SqliteTransactionalInsert
 from supervisor.system import settled_notice
@@ -65,7 +66,7 @@ class SqliteEngine:
 
     def operations(self) -> Operations:
         schema.require_current(self._place)
-        return operations(Connection(self._place, synchronous="FULL", checkpoints=True))
+        return operations_on(Connection(self._place, synchronous="FULL", checkpoints=True))
 
     def move_end(self, *, planned: bool = False) -> SqliteMoveEnd:
         from supervisor.store.sqlite.move import move_end  # rarely needed
