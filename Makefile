@@ -17,7 +17,8 @@ export FORKY
 # The tests start a thousand processes: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-NEWEST = tests/unit tests/queue tests/cli tests/maintenance tests/web tests/store tests/processes tests/contrib tests/faults/test_worker_deaths.py tests/faults/test_supervisor_deaths.py
+NEWEST = tests/web tests/store tests/processes tests/contrib tests/faults/test_worker_deaths.py tests/faults/test_supervisor_deaths.py
+NEWEST += $(if $(FORKY),tests/unit tests/queue tests/cli tests/maintenance)
 
 # What SQLite decides and no Python, and long.
 NOT_NEWEST = $(addprefix --ignore=tests/store/sqlite/,test_adopt_anything.py test_adopt_shapes.py test_listing_cost.py test_query_plans.py)
@@ -76,9 +77,10 @@ $(VENV)/.installed-models: pyproject.toml $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embed,ocr,speech]'
 	touch $@
 
-# All but the faults, documents and models on every newer Python of the machine, and of the Debian in FORKY=FOLDER.
+# Admin, store, process and framework tests on the newest Python of the machine, if that is not the usual one. With
+# FORKY=FOLDER on those of that Debian, too, and on all of them more tests.
 newest: $(VENV)/.installed
-	@echo "newest: on every Python of this machine that is newer than $$($(BIN)/python -V)"
+	@echo "newest: on what is newer than $$($(BIN)/python -V)"
 	@tests/newest.sh $(BIN)/python | while read -r python root; do \
 	  echo "newest: $$python $$root"; \
 	  $${root:+tests/newest_root.sh $$root} $(MAKE) --no-print-directory newest-tests PYTHON=$$python \

@@ -124,17 +124,37 @@ class Parameters:
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature. If an annotation cannot be evaluated, all are strings: from Python 3.14 on, what is imported for
-    type checkers only need not be quoted. Raises TypeError or ValueError.
+    """The signature. From Python 3.14 on, an annotation that cannot be evaluated is a string, as if it were quoted: it
+    may name what is imported for type checkers only. Raises TypeError or ValueError.
     """
-    if sys.version_info >= (3, 14):
-        import annotationlib
+    try:
+        return inspect.signature(function)
+    except Exception as error:
+        if sys.version_info >= (3, 14) and not isinstance(error, ValueError):
+            import annotationlib
 
-        try:
-            return inspect.signature(function)
-        except Exception:
-            return inspect.signature(function, annotation_format=annotationlib.Format.STRING)
-    return inspect.signature(function)
+            formats = (annotationlib.Format.STRING, annotationlib.Format.FORWARDREF)
+            try:
+                texts, known = (inspect.signature(function, annotation_format=each) for each in formats)
+            except Exception:  # what is missing is no name
+                raise TypeError(f"{function}: its annotations cannot be evaluated: {error}") from None
+            return _with_texts(known, texts)
+        raise
+
+
+def _with_texts(known: inspect.Signature, texts: inspect.Signature) -> inspect.Signature:
+    """The first, but with the text of each annotation that lacks a name."""
+
+    def best(value: Any, text: Any) -> Any:
+        return text if "ForwardRef(" in repr(value) else value
+
+    return known.replace(
+        parameters=[
+            each.replace(annotation=best(each.annotation, texts.parameters[name].annotation))
+            for name, each in known.parameters.items()
+        ],
+        return_annotation=best(known.return_annotation, texts.return_annotation),
+    )
 
 
 def _resolved(function: Callable[..., Any], name: str, annotation: Any) -> Any:

@@ -92,7 +92,8 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
     for name in pool.middleware:  # only imported here; what is wrong with it is reported by the workers
         with contextlib.suppress(Exception):
             importlib.import_module(name.partition(":")[0])
-    _finish_imports({"supervisor", *(module.partition(".")[0] for module in pool.handler.partition(":")[0].split(","))})
+    own = [*pool.handler.partition(":")[0].split(","), *pool.middleware]
+    _finish_imports({"supervisor", *(name.partition(":")[0].partition(".")[0] for name in own)})
     _judge(pool, "importing it", 'start = "spawn"', image.findings(), warn)
     if handler is None or not pool.preload_setup:
         return None

@@ -144,13 +144,15 @@ def test_what_the_handlers_package_imports_lazily_is_in_the_image(
     )
     (tmp_path / "quick" / "models.py").write_text("lazy import quick_to_load\nlazy import quick_to_load as again\n")
     (tmp_path / "quick_to_load.py").write_text("lazy import quick_for_others\n")
+    (tmp_path / "quickened.py").write_text("lazy import quick_too\ndef around(job, run): ...\n")
+    (tmp_path / "quick_too.py").write_text("")
     config = tmp_path / "supervisor.toml"
-    config.write_text('[pools.quick]\nhandler = "quick.jobs:handle"\n')
+    config.write_text('[pools.quick]\nhandler = "quick.jobs:handle"\nmiddleware = ["quickened:around"]\n')
     fork_safety.load_image(load(config).pools["quick"], None, pytest.fail)
     loaded = {name for name in sys.modules if name.startswith("quick")}
     for name in loaded:
         del sys.modules[name]
-    assert loaded == {"quick", "quick.jobs", "quick.models", "quick_to_load"}
+    assert loaded == {"quick", "quick.jobs", "quick.models", "quick_to_load", "quickened", "quick_too"}
 
 
 def test_with_devices_to_share_out_the_image_must_not_have_used_the_gpu(

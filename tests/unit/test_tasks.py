@@ -433,6 +433,30 @@ def test_only_the_context_may_be_imported_for_type_checkers_alone(names: str) ->
         Handler(space["three"], "handlers:three")
 
 
+@SINCE_314
+def test_a_name_for_type_checkers_hides_no_other_type() -> None:
+    code = """
+from dataclasses import dataclass
+def tasks():
+    @dataclass
+    class Point:
+        x: int
+    def one(point: Point, context: Context | None = None) -> list[Point]: ...
+    def two(point: Point, others: list[Missing]) -> None: ...
+    def three(point: Point, ratio: 1 / 0) -> None: ...
+    return task(one), task(two), three
+"""
+    space: dict[str, Any] = {"task": task, "__name__": __name__}
+    exec(compile(code, "tasks.py", "exec", dont_inherit=True), space)
+    one, two, three = space["tasks"]()
+    arguments = one.parameters.arguments({"point": {"x": 3}}, 1)
+    assert (arguments["point"].x, arguments["context"]) == (3, 1)
+    with pytest.raises(TypeError, match=r"two: the annotation 'list\[Missing\]' cannot be resolved: name 'Missing'"):
+        _ = two.parameters
+    with pytest.raises(TypeError, match=r"three.*cannot be evaluated: division by zero"):
+        _ = task(three).parameters
+
+
 def test_a_type_belongs_to_one_function() -> None:
     @task("mail")
     def one() -> None: ...
