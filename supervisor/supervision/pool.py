@@ -172,8 +172,8 @@ class Pool:
 
     @property
     def asleep(self) -> bool:
-        """Whether it needs no worker, and those that it has are leaving."""
-        return not (self.scale.target or any(not worker.leaving for worker in self.workers.living()))
+        """Whether it has no worker and needs none."""
+        return not (self.scale.target or self.workers.living())
 
     @property
     def places(self) -> int | None:

@@ -97,7 +97,7 @@ class Release:
         return new_code_failed(wrong, old_serves=old_serves) if wrong and self.failed and replaces else wrong
 
     def outcome(self, *, asleep: bool) -> str:
-        """What a reload reports of it, once it is known; `asleep`: its pool needs no worker."""
+        """What a reload reports of it, once it is known; `asleep`: its pool has no worker and needs none."""
         if self.failed:
             return "failed"
         if self.state is not ReleaseState.CANDIDATE:
