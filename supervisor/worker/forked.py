@@ -12,6 +12,7 @@ import faulthandler
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
 from os import _exit
 from traceback import print_exception
@@ -73,10 +74,12 @@ class Forks:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._here.mask)
 
     def after_in_child(self) -> None:
-        """Remove the worker's signal handlers, so that signals have their default effect again. A child of a coroutine
-        continues on its event loop, which asyncio has forgotten by now.
+        """Remove the worker's signal handlers, so that signals have their default effect again. asyncio has forgotten
+        the event loop, so that the child may run one of its own. If it returns to the old one, that remembers first.
         """
-        asyncio._set_running_loop(self._here.loop)
+        if (loop := self._here.loop) is not None:
+            loop.call_soon(asyncio._set_running_loop, loop)
+            getattr(loop, "_ready", deque[object]()).rotate(1)
         signal.set_wakeup_fd(-1)
         faulthandler.unregister(signals.DUMP_STACKS)
         for number, handler in self._own.items():

@@ -294,7 +294,7 @@ def test_devices_of_pools_that_run_elsewhere_are_not_looked_for(tmp_path: Path) 
 
 def test_limits_that_are_too_low_for_the_workers_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(tmp_path, text=CONFIGURATION.replace("workers = 1", "workers = 100"))
-    allowed = {resource.RLIMIT_NOFILE: (1024, 1 << 20), resource.RLIMIT_NPROC: (-1, -1)}
+    allowed = {resource.RLIMIT_NOFILE: (1024, 1 << 20), resource.RLIMIT_NPROC: (resource.RLIM_INFINITY,) * 2}
     monkeypatch.setattr(resource, "getrlimit", allowed.__getitem__)
     assert [one.level for one in limits.limits(settings)] == ["ok"]
 

@@ -170,6 +170,9 @@ async def handle(payload, ctx):
     record("end", ctx)
     return code
 """
+RUNS = ASYNC.replace("handle", "Fork", 1).replace(
+    "await asyncio.sleep(0)", "os._exit(asyncio.run(asyncio.sleep(0, 3)))", 1
+)
 CODES = {
     "raises": 1,
     "exits": 7,
@@ -250,13 +253,17 @@ def test_five_forks_among_many_jobs_double_nothing_and_time_limit_and_cancel_sti
 
 
 @pytest.mark.fault(44)
-@pytest.mark.parametrize("handlers", [RETURNS, ASYNC.replace("handle", "Fork", 1)], ids=["returns", "async"])
-def test_a_child_whose_handler_returns_is_no_second_worker(make_site: MakeSite, handlers: str) -> None:
+@pytest.mark.parametrize(
+    ("handlers", "code"),
+    [(RETURNS, 0), (ASYNC.replace("handle", "Fork", 1), 1), (RUNS, 3)],
+    ids=["returns", "async", "own event loop"],
+)
+def test_a_child_whose_handler_returns_is_no_second_worker(make_site: MakeSite, handlers: str, code: int) -> None:
     site = make_site(POOL.format(prefetch='"auto"').replace("jobs:work", "jobs:Fork"), handlers)
     site.start()
     ways, _ = fork_jobs(site, ["returns"], 60)
     site.verdict()
-    assert site.job(ways["returns"]).result == (0 if handlers == RETURNS else 1)
+    assert site.job(ways["returns"]).result == code
     assert not site.event("worker_died")
 
 
