@@ -100,7 +100,8 @@ def test_nothing_is_prepared_where_others_would_meet_it(desk: Desk, direct: psyc
 
 
 def test_a_row_that_another_holds_is_waited_for_only_so_long(engine: Engine, direct: psycopg.Connection) -> None:
-    claims = engine.claims(patience=0.2)
+    claims = engine.claims()
+    claims.be_patient(0.2)
     desk = Desk.at(engine)
     desk.put()
     desk.claims = claims
