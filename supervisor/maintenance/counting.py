@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.domain.counting import ended
+from supervisor.domain.history import finished_run
 from supervisor.domain.settlement import Settlement
 from supervisor.system.counters import Row
 from supervisor.telemetry import events
@@ -28,7 +28,7 @@ class Counter:
         if count < len(settlements):
             return
         for settlement in settlements:
-            run = ended(settlement, now)
+            run = finished_run(settlement, now)
             if run is not None:
                 self._row.ran(run.type, run.run, run.wait, failed=run.failed)
 

@@ -15,9 +15,9 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from supervisor.domain import middleware
+from supervisor.domain.batching import Prefetch
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
-from supervisor.domain.prefetch import Pace
 from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system import failpoints, forkmark, settled_notice
 from supervisor.system.claim_gate import ClaimGate
@@ -81,7 +81,7 @@ class Worker:
     def __post_init__(self) -> None:
         self._counter = Counter(self.row, self.pool.types)
         self._log = events(pool=self.pool.name, worker=self.record.name)
-        self._pace = Pace(self.pool.prefetch)
+        self._pace = Prefetch(self.pool.prefetch)
         self._growth = MemoryWatch(self.pool.max_memory)
         self._most = self.pool.max_jobs_per_worker or sys.maxsize
         self._slept = self._posted = False  # since the last round; woken by a post
