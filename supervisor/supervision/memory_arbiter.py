@@ -16,10 +16,9 @@ from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.known_sizes import KnownSizes
 from supervisor.supervision.plan import allowed, needs_image_trial
 from supervisor.supervision.pool import Pool, is_typical, spares_wanted
-from supervisor.supervision.pool_workers import is_idle
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.templates import Templates
-from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.supervision.worker_process import WorkerProcess, is_idle
 from supervisor.system import kernel, memory_limit
 from supervisor.telemetry import events
 
@@ -68,7 +67,7 @@ class MemoryArbiter:
 
     def learn(self, worker: WorkerProcess) -> None:
         """A worker has been set up."""
-        pool = self._pools[worker.pool]
+        pool = self._pools[worker.release.pool]
         self._measure_templates()
         self._meter.look(self._devices_of(pool))
         self._note(pool)
@@ -79,7 +78,7 @@ class MemoryArbiter:
         running = self._pools.running()
         on_device: dict[str, list[int]] = {}
         for worker in filter(is_typical, self._meter.take(running)):
-            on_device.setdefault(worker.pool, []).append(worker.memory.on_device)
+            on_device.setdefault(worker.release.pool, []).append(worker.memory.on_device)
         for name, used in on_device.items():
             pool = self._pools[name]
             pool.size.on_device = (pool.size.on_device or RecentPeak()).seen(used, now)
@@ -95,8 +94,8 @@ class MemoryArbiter:
     def _measure_templates(self) -> None:
         """Also those without workers: after a reload, a template loads the new code, and perhaps a model, at once."""
         for template in self._templates:
-            if template.ready and not (template.memory or template.gone):
-                template.memory = kernel.memory_shared_with_children(template.pid)
+            if template.image.ready and not (template.memory or template.gone):
+                template.memory = kernel.memory_shared_with_children(template.child.pid)
 
     def _note(self, pool: Pool) -> None:
         if self._is_measured(pool):
@@ -188,7 +187,7 @@ class MemoryArbiter:
             if grant.without_old_code:
                 without_old_code.add(pool.name)
         if unloaded or without_old_code:
-            self._templates.unload(unloaded | without_old_code, without_old_code, self._pools.workers())
+            self._templates.unload(unloaded | without_old_code, without_old_code, self._pools.templates())
 
     def _give_way(self) -> None:
         """There is enough for all again."""
@@ -243,7 +242,7 @@ class MemoryArbiter:
             before = found.get(image, Template(0, ending=True))
             kept = template.memory if template.kept_for else 0
             ending = before.ending and template.retired
-            loading = before.loading or not (template.ready or template.gone or template.why_broken)
+            loading = before.loading or (template.image.loading and not template.gone)
             found[image] = Template(before.used + template.memory, ending, before.kept + kept, loading)
         return found
 
@@ -274,7 +273,7 @@ class MemoryArbiter:
 
 def _crew(device: str, living: list[WorkerProcess], need: Need) -> Crew:
     """The workers on one device. What is still being loaded counts as it is expected."""
-    there = [worker for worker in living if (worker.device or "") == device]
+    there = [worker for worker in living if (worker.request.device or "") == device]
     leaving = sum(worker.leaving for worker in there)
     used = sum(_at_least(worker, worker.memory.unique, need.worker) for worker in there)
     on_device = sum(_at_least(worker, worker.memory.on_device, need.device) for worker in there) if device else 0
