@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from supervisor.domain.errors import StoreError
 from supervisor.domain.text import human
 from supervisor.store.base import DatabaseHolder, Holder, OwnerLock, Writers
-from supervisor.supervision import exit_reason
+from supervisor.supervision.exit_reason import Cause
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel
@@ -88,7 +88,7 @@ class LockHolder:
         slot, state = worker.slot.read(), kernel.cpu_and_state(hold.holder.pid).state
         if hold.holder.pid == worker.process.pid and state in ("T", "t"):
             if now - hold.since >= STOPPED_FOR:
-                worker.kill(exit_reason.STOPPED)
+                worker.kill(Cause.STOPPED)
             return
         if slot.places > 1:
             self._judge_shared(worker, slot, hold, now)
@@ -99,13 +99,13 @@ class LockHolder:
         if hold.over_since is not None and now - hold.over_since >= AFTER_ITS_END:
             # With several ended runs it is unknown which one it was; the current run is not the cause.
             if slot.job:
-                worker.kill(exit_reason.HELD_EARLIER)
+                worker.kill(Cause.HELD_EARLIER)
             else:
-                worker.kill(exit_reason.HELD_DATABASE, (slot.last_job, slot.last_token))
+                worker.kill(Cause.HELD_DATABASE, (slot.last_job, slot.last_token))
         elif slot.job and not over and now - hold.since > _longest(worker):
             # A run before it whose outcome is not committed may have begun it, too.
             unsure = slot.unsettled and slot.started > hold.free
-            worker.kill(exit_reason.HELD_EARLIER if unsure else exit_reason.HELD_DATABASE)
+            worker.kill(Cause.HELD_EARLIER if unsure else Cause.HELD_DATABASE)
         self._name(hold, now, _run(worker, slot))
 
     def _judge_shared(self, worker: WorkerProcess, slot: Snapshot, hold: Hold, now: float) -> None:
@@ -117,9 +117,9 @@ class LockHolder:
             patience = BESIDE_OTHERS if slot.running else AFTER_ITS_END
             if now - hold.over_since >= patience and not kernel.waits_for_disk(hold.holder.pid):
                 run = (slot.job, slot.token) if slot.running else (slot.last_job, slot.last_token)
-                worker.kill(exit_reason.HELD_DATABASE, run)
+                worker.kill(Cause.HELD_DATABASE, run)
         elif not late and now - hold.since > _longest(worker):
-            worker.kill(exit_reason.HELD_DATABASE)
+            worker.kill(Cause.HELD_DATABASE)
         self._name(hold, now, _run(worker, slot))
 
     def _judge_attended(self, process: SupervisedProcess, hold: Hold, now: float) -> None:
@@ -227,4 +227,4 @@ class DatabaseHealth:
                 process.kill()
         for worker in workers:
             if worker.process.pid == self._seen.pid:
-                worker.kill(exit_reason.STOPPED)
+                worker.kill(Cause.STOPPED)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from supervisor.maintenance.deaths import DeathReport
-from supervisor.supervision import exit_reason
-from supervisor.supervision.exit_reason import Circumstances, explain
+from supervisor.supervision.exit_reason import Cause, Circumstances, explain
 from supervisor.supervision.maintainer_client import MaintainerClient
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
@@ -134,7 +133,7 @@ class Ends:
         pool.deaths.ended(why, worker, now)
         log = events(process="supervisor")
         tell = log.debug if why.expected else log.warning
-        unknown = why.reason == exit_reason.HELD_DATABASE and why.batch > 1  # which of its jobs it was
+        unknown = why.reason == Cause.HELD_DATABASE.word and why.batch > 1  # which of its jobs it was
         tell(
             "worker_left" if why.expected else "worker_died",
             **named(worker),
@@ -177,7 +176,7 @@ class Ends:
         for worker in orphaned:
             if worker.end.status in (None, signal.SIGKILL):
                 # The kernel kills them with it, and may already have done so.
-                worker.kill(exit_reason.ALONE if worker is accused else exit_reason.TEMPLATE)
+                worker.kill(Cause.ALONE if worker is accused else Cause.TEMPLATE)
             if not worker.process.pid:
                 worker.ended(now)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from supervisor.supervision import exit_reason
+from supervisor.supervision.exit_reason import Cause
 from supervisor.supervision.pool import Pool, problem_of
 from supervisor.supervision.worker_process import WorkerProcess, named
 from supervisor.system.slot import State
@@ -62,7 +62,7 @@ class Stopping:
             _name(left)
             return True
         for worker in left:
-            worker.kill(exit_reason.SHUTDOWN)
+            worker.kill(Cause.SHUTDOWN)
         self._kill_at = now + _AGAIN
         return False
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from supervisor.config.settings import Settings
 from supervisor.store.base import Engine
-from supervisor.supervision import exit_reason
 from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.ends import Ends
+from supervisor.supervision.exit_reason import Cause
 from supervisor.supervision.known_sizes import KnownSizes
 from supervisor.supervision.maintainer_client import MaintainerClient
 from supervisor.supervision.memory_arbiter import MemoryArbiter
@@ -106,7 +106,7 @@ class Workforce:
         running = [worker for worker in self.pools.running() if worker.slot.read().claims]
         if lapsed:
             for worker in running:
-                worker.kill(exit_reason.PARTITION)
+                worker.kill(Cause.PARTITION)
         return bool(running)
 
     def status(self, now: float) -> Mapping[str, Any]:
