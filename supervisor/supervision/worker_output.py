@@ -16,7 +16,7 @@ from supervisor.supervision.exit_reason import NO_RUN, Run
 from supervisor.system.outlet import Outlet
 from supervisor.system.reactor import Reactor
 from supervisor.telemetry import events
-from supervisor.template.template import BYTES_A_SECOND
+from supervisor.template.worker_start import BYTES_A_SECOND
 
 TAIL_BYTES = 8192  # kept for job_errors
 STACKS_WITHIN = 6.0  # seconds within which a worker writes its requested stacks or is killed
