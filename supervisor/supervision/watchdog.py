@@ -108,7 +108,7 @@ def limit_teardown(worker: WorkerProcess, now: float) -> None:
         worker.watched.overdue_since = now
         log = events(process="supervisor")
         log.warning("teardown_timed_out", **named(worker), limit_seconds=limit)
-        worker.signal(signals.DUMP_STACKS)  # for the log: they show where it hangs
+        worker.process.signal(signals.DUMP_STACKS)  # for the log: they show where it hangs
     elif now - worker.watched.overdue_since >= _DUMPING:
         worker.kill(Cause.TEARDOWN)
 
@@ -135,9 +135,9 @@ def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
             _tell_interrupted(worker, slot)
             _dump_stacks(worker, now)
         worker.slot.requests.cancel(slot.job, slot.token, ladder.reason)
-        worker.signal(signals.INTERRUPT)
+        worker.process.signal(signals.INTERRUPT)
     elif step is Step.REPEAT:
-        worker.signal(signals.INTERRUPT)
+        worker.process.signal(signals.INTERRUPT)
     elif step is Step.KILL:
         over = ladder.reason is Cancel.TIMEOUT
         worker.kill(Cause.TIME_LIMIT if over else Cause.CANCELLED, ladder.run)
@@ -147,8 +147,8 @@ def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
 def _dump_stacks(worker: WorkerProcess, now: float) -> None:
     """Let it write the stacks of all its threads, which are kept for its job."""
     if worker.process.output is not None:
-        worker.process.output.expect_stacks(now)
-    worker.signal(signals.DUMP_STACKS)
+        worker.process.output.passed_on.expect_stacks(now)
+    worker.process.signal(signals.DUMP_STACKS)
 
 
 def _tell_interrupted(worker: WorkerProcess, slot: Snapshot) -> None:

@@ -77,6 +77,10 @@ class Process:
     pidfd: int = -1
     output: WorkerOutput | None = None
 
+    def signal(self, number: int) -> None:
+        if self.pidfd >= 0:
+            ending.send_signal(self.pidfd, number)
+
     def close(self) -> None:
         if self.pidfd >= 0:
             os.close(self.pidfd)
@@ -180,9 +184,9 @@ class WorkerProcess:
         self.slot.requests.start()
         self.stage = max(self.stage, Stage.FORKED)
         if self.draining:
-            self.signal(signals.DRAIN)
+            self.process.signal(signals.DRAIN)
         if self.end.killed is not None:
-            self.signal(9)
+            self.process.signal(9)
 
     def notice_ready(self, slot: Snapshot) -> bool:
         """Check whether it has been set up since the last check, also if it has ended since then; and whether it leaves
@@ -207,19 +211,19 @@ class WorkerProcess:
         if self.living and not self.draining:
             self.draining = True
             self.slot.requests.drain()
-            self.signal(signals.DRAIN)
+            self.process.signal(signals.DRAIN)
 
     def serve(self) -> None:
         """Let a spare take jobs."""
         self.serving = True
         self.slot.requests.serve()
-        self.signal(signals.INTERRUPT)  # it has no run that this could interrupt; it wakes up
+        self.process.signal(signals.INTERRUPT)  # it has no run that this could interrupt; it wakes up
 
     def kill(self, reason: Cause, run: Run | None = None) -> None:
         """Kill it because of its current run, or of this run. The first reason counts."""
         if self.end.killed is None:
             self.end.killed = Kill(reason, self.slot.work.run if run is None else run)
-        self.signal(9)
+        self.process.signal(9)
 
     def ended(self, now: float, status: int | None = None, peak_memory: int | None = None) -> None:
         """Record that its process is dead or was never started."""
@@ -227,10 +231,6 @@ class WorkerProcess:
         end.at = end.at or now
         if status is not None:
             end.status, end.peak_memory = status, peak_memory
-
-    def signal(self, number: int) -> None:
-        if self.process.pidfd >= 0:
-            ending.send_signal(self.process.pidfd, number)
 
 
 def named(worker: WorkerProcess) -> dict[str, Any]:

@@ -36,7 +36,9 @@ class Workforce:
         self.pools = Pools()
         self.templates = Templates(supervisor, engine, board, reactor)
         self.ends = Ends(self.pools, self.templates, reactor, client)
-        self._outputs = Outputs(reactor, around.outlet, self.pools.outputs)
+        self._outputs = Outputs(
+            reactor, around.outlet, lambda: [w.process.output for w in self.pools.workers() if w.process.output]
+        )
         self.staffing = Staffing(self.pools, self.templates, client.slots, self._outputs, self.ends, reactor)
         self._budget = MemoryArbiter(
             self.pools,
