@@ -18,7 +18,7 @@ from supervisor.supervision.template_process import TemplateProcess
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import child, ending, kernel
-from supervisor.system.oom import OomCounter
+from supervisor.system.cgroup import OomCounter
 from supervisor.system.reactor import Reactor
 from supervisor.system.slot import State
 from supervisor.telemetry import events

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from supervisor.domain.memory import Grant, is_far_over
+from supervisor.domain.budget import Grant, is_far_over
 from supervisor.domain.scaling import Missing, leaving, missing, within
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pool_workers import is_idle

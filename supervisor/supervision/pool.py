@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.memory import Grant
-from supervisor.domain.recent_peak import RecentPeak
-from supervisor.domain.residency import Residency
+from supervisor.domain.budget import Grant, Residency
 from supervisor.domain.scaling import Load, ScalingPolicy, Taken, decide, spares_kept, still_due
 from supervisor.supervision.failures import CAUTIOUS, STALE, Failures, is_cautious_enough, plan_replacement
 from supervisor.supervision.pool_workers import PoolWorkers
 from supervisor.supervision.release import ImageTrial, Releases
+from supervisor.supervision.sizes import WorkerSize
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel
 from supervisor.system.slot import State
@@ -93,16 +92,6 @@ class Scale:
         if decision.target < self.target:
             self._shrunk_at = now
         self.target, self.reason, self.roof = decision.target, decision.reason, decision.roof
-
-
-@dataclass(slots=True)
-class WorkerSize:
-    """What one worker needs, as measured since the last reload; bytes."""
-
-    memory: RecentPeak = field(default_factory=RecentPeak)  # 0: not measured
-    has_settled: bool = False  # one was measured behind a job: before its first one, a worker may still grow
-    on_device: RecentPeak | None = None  # None: not measured
-    metered: bool = False  # the memory of every worker is measured
 
 
 @dataclass(eq=False)

@@ -19,22 +19,22 @@ from supervisor.maintenance.maintainer import Orders
 from supervisor.maintenance.messages import trouble_of
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.supervision import exit_reason
+from supervisor.supervision.budget import MemoryBudgets
 from supervisor.supervision.children import STARTING, AdminProcess, MaintainerClient, Serve, Slots, orders_of
 from supervisor.supervision.database_health import DatabaseHealth
 from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.ends import Ends
-from supervisor.supervision.known_sizes import KnownSizes
-from supervisor.supervision.memory_arbiter import MemoryArbiter
 from supervisor.supervision.plan import next_try
 from supervisor.supervision.pool import look_at
 from supervisor.supervision.pools import Pools, ReloadOutcome
+from supervisor.supervision.sizes import KnownSizes
 from supervisor.supervision.staffing import Staffing
 from supervisor.supervision.stopping import Burst, Stopping
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.watchdog import cancel, watch
 from supervisor.supervision.worker_output import Outputs
-from supervisor.system import kernel, lifeline, memory_limit, settled_notice, signals
+from supervisor.system import cgroup, kernel, lifeline, settled_notice, signals
 from supervisor.system.channel import Message
 from supervisor.system.outlet import Outlet
 from supervisor.system.reactor import Reactor
@@ -87,12 +87,12 @@ class Supervisor:
         )
         self._ends = Ends(self._pools, self._templates, self._reactor, self._client)
         self._staffing = Staffing(self._pools, self._templates, slots, self._outputs, self._ends, self._reactor)
-        self._arbiter = MemoryArbiter(
+        self._memory = MemoryBudgets(
             self._pools,
             self._templates,
             KnownSizes(self.engine.database.folder),
             DeviceMeter(),
-            pressure_file=memory_limit.pressure_file(),
+            pressure_file=cgroup.pressure_file(),
         )
         self._reloads: int | None = None
         self._stopping = Stopping()
@@ -169,7 +169,7 @@ class Supervisor:
 
     def _make_pools(self, settings: Settings) -> None:
         self._pools.configure(settings.pools)
-        self._arbiter.configure(settings.machine)
+        self._memory.configure(settings.machine)
 
     def _orders(self) -> Orders:
         return orders_of(self.settings, self.record, self._pools, burst=self.burst is not None)
@@ -250,7 +250,7 @@ class Supervisor:
                 pool.scale.rate.measure(pool.workers.living(), now)
             self._ends.look_around(now)
             self._staffing.look_around(now)
-            self._arbiter.look_around(now)
+            self._memory.look_around(now)
             self._outputs.tell_dropped(now)
             self._health.free_writers(self._pools.running(), (self._maintainer, self._admin), now)
             self._heed_gate()
@@ -280,9 +280,9 @@ class Supervisor:
         for pool in self._pools.values():
             for worker in pool.workers.living():
                 if look_at(pool, worker, now):
-                    self._arbiter.learn(worker)
+                    self._memory.learn(worker)
             pool.decide(now)
-        self._arbiter.divide(now)
+        self._memory.divide(now)
         for pool in list(self._pools.values()):
             before = targets[pool.name]
             after, why = pool.scale.target, pool.scale.reason
@@ -311,7 +311,7 @@ class Supervisor:
                 "log_lost": self._outlet.lost,
                 "templates": self._templates.pids(),
                 "pools": self._pools.status(now),
-                "memory": self._arbiter.status(),
+                "memory": self._memory.status(),
                 "reload": self._reload_outcome(now),
             }
             self.board.post(status)

@@ -110,7 +110,7 @@ class Templates:
                 if not any(name in without_old_code for name in template.spec.pools):
                     continue
                 for name in kept:
-                    self._log.warning("old_code_unloaded", pool=name, why="other pools need its memory")
+                    self._log.warning("old_code_unloaded", pool=name, why="its memory is needed for another model")
             template.dismiss()
 
     def stuck(self, now: float) -> list[TemplateProcess]:

@@ -10,8 +10,7 @@ from typing import Any, cast
 import pytest
 
 from supervisor.config import load
-from supervisor.domain.memory import Grant
-from supervisor.domain.recent_peak import RecentPeak
+from supervisor.domain.budget import Grant
 from supervisor.domain.scaling import Counts, Leaving, Missing, leaving, missing, spares_kept, within
 from supervisor.supervision.exit_reason import ExitReport
 from supervisor.supervision.failures import is_cautious_enough
@@ -19,6 +18,7 @@ from supervisor.supervision.plan import plan
 from supervisor.supervision.pool import Pool, look_at
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.release import Release, Releases
+from supervisor.supervision.sizes import RecentPeak
 from supervisor.supervision.worker_process import Stage, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
