@@ -23,11 +23,10 @@ from supervisor.domain.scaling import Missing
 from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.plan import allowed, needs_image_trial
 from supervisor.supervision.pool import Pool, is_typical, spares_wanted
-from supervisor.supervision.pool_workers import is_idle
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.sizes import KnownSizes, RecentPeak
 from supervisor.supervision.templates import Templates
-from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.supervision.worker_process import WorkerProcess, is_idle
 from supervisor.system import cgroup, kernel
 
 _RESERVE = 0.1  # of the machine's memory, for others, if no budget is stated
@@ -64,25 +63,16 @@ class Pressure:
 
 
 class MemoryBudgets:
-    """As long as all pools fit at their largest sizes, it only measures each of them once. Times are monotonic seconds.
-
-    `pressure_file` is the kernel's account of its lack of memory, None if there is none.
+    """As long as all pools fit at their largest sizes, it only measures each of them once; what it has measured is kept
+    in the `folder`. Times are monotonic seconds.
     """
 
-    def __init__(
-        self,
-        pools: Pools,
-        templates: Templates,
-        sizes: KnownSizes,
-        meter: DeviceMeter,
-        *,
-        pressure_file: Path | None = None,
-    ) -> None:
+    def __init__(self, pools: Pools, templates: Templates, folder: Path) -> None:
         self._pools = pools
         self._templates = templates
-        self._sizes = sizes
-        self._meter = meter
-        self._pressure = Pressure(pressure_file)
+        self._sizes = KnownSizes(folder)
+        self._meter = DeviceMeter()
+        self._pressure = Pressure(cgroup.pressure_file())
         self._machine = MachineSettings()
         self._budgets: dict[str, int] = {}
         self._images: dict[str, str] = {}
@@ -100,7 +90,7 @@ class MemoryBudgets:
 
     def learn(self, worker: WorkerProcess) -> None:
         """A worker has been set up."""
-        self._meter.look(self._devices_of(self._pools[worker.pool]))
+        self._meter.look(self._devices_of(self._pools[worker.release.pool]))
         self._look_again()
 
     def look_around(self, now: float) -> None:
@@ -108,7 +98,7 @@ class MemoryBudgets:
         running = self._pools.running()
         on_device: dict[str, list[int]] = {}
         for worker in filter(is_typical, self._meter.take(running)):
-            on_device.setdefault(worker.pool, []).append(worker.memory.on_device)
+            on_device.setdefault(worker.release.pool, []).append(worker.memory.on_device)
         for name, used in on_device.items():
             size = self._pools[name].size
             size.on_device = (size.on_device or RecentPeak()).seen(used, now)
@@ -142,8 +132,8 @@ class MemoryBudgets:
     def _measure_templates(self) -> None:
         """Also those without workers: after a reload, a template loads the new code, and perhaps a model, at once."""
         for template in self._templates:
-            if template.ready and not (template.memory or template.gone):
-                template.memory = kernel.memory_shared_with_children(template.pid)
+            if template.image.ready and not (template.memory or template.gone):
+                template.memory = kernel.memory_shared_with_children(template.child.pid)
 
     def _need(self, pool: Pool) -> Need | None:
         """Measured in this run, else before; None if neither and the budget is stated."""
@@ -196,7 +186,7 @@ class MemoryBudgets:
         unloaded = {name for name, grant in grants.items() if grant.unloaded}
         without_old_code = {name for name, grant in grants.items() if grant.without_old_code}
         if unloaded or without_old_code:
-            self._templates.unload(unloaded | without_old_code, without_old_code, self._pools.workers())
+            self._templates.unload(unloaded | without_old_code, without_old_code, self._pools.templates())
 
     def _give_way(self) -> None:
         """There is enough for all again."""
@@ -244,7 +234,7 @@ class MemoryBudgets:
         expected, living = need or Need(0), pool.workers.living()
         found = {}
         for device in pool.settings.gpus or ("",):
-            there = [worker for worker in living if (worker.device or "") == device]
+            there = [worker for worker in living if (worker.request.device or "") == device]
             leaving = sum(worker.leaving for worker in there)
             used = sum(_at_least(worker, worker.memory.unique, expected.worker) for worker in there)
             on_device = sum(_at_least(worker, worker.memory.on_device, expected.device) for worker in there if device)
@@ -258,7 +248,7 @@ class MemoryBudgets:
             before = found.get(image, Template(0, ending=True))
             kept = template.memory if template.kept_for else 0
             ending = before.ending and template.retired
-            loading = before.loading or not (template.ready or template.gone or template.why_broken)
+            loading = before.loading or (template.image.loading and not template.gone)
             found[image] = Template(before.used + template.memory, ending, before.kept + kept, loading)
         return found
 

@@ -36,7 +36,7 @@ _STEPS = (5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0)
 
 def _longest(worker: WorkerProcess) -> float:
     """Seconds after which a run of this worker has ended, or has extended its time limit."""
-    return max(worker.settings.timeouts) + worker.settings.kill_grace + _BEYOND
+    return max(worker.release.settings.timeouts) + worker.release.settings.kill_grace + _BEYOND
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class LockHolder:
             return
         family = kernel.ancestry(holder.pid)
         for worker in workers:
-            if worker.pid in family:
+            if worker.process.pid in family:
                 self._judge_worker(worker, before, now)
                 return
         for process in attended:
@@ -86,7 +86,7 @@ class LockHolder:
 
     def _judge_worker(self, worker: WorkerProcess, hold: Hold, now: float) -> None:
         slot, state = worker.slot.read(), kernel.cpu_and_state(hold.holder.pid).state
-        if hold.holder.pid == worker.pid and state in ("T", "t"):
+        if hold.holder.pid == worker.process.pid and state in ("T", "t"):
             if now - hold.since >= STOPPED_FOR:
                 worker.kill(exit_reason.STOPPED)
             return
@@ -143,9 +143,9 @@ class LockHolder:
 def _run(worker: WorkerProcess, slot: Snapshot) -> str:
     if slot.together > 1:
         of = f"one of {slot.together} jobs that run together, or have just ended,"
-        return f"{of} in worker {worker.name} (pid {worker.pid})"
+        return f"{of} in worker {worker.request.name} (pid {worker.process.pid})"
     of = f"job {slot.job}" if slot.job else "a run that has ended"
-    return f"{of} in worker {worker.name} (pid {worker.pid})"
+    return f"{of} in worker {worker.request.name} (pid {worker.process.pid})"
 
 
 def _stranger(pid: int) -> str:
@@ -180,6 +180,10 @@ class DatabaseHealth:
     @property
     def trouble(self) -> str:
         return "; ".join(filter(None, (self._trouble, self._holder.sentence)))
+
+    def release(self, *, registered: bool) -> None:
+        """Give up our own lock file."""
+        self._owner.release(registered=registered and not self.lost)
 
     def heed(self, message: Message) -> None:
         """Process the maintainer's report."""
@@ -222,5 +226,5 @@ class DatabaseHealth:
                 self._log.error(f"{process.role}_stopped", pid=process.pid, holding="the writers' lock")
                 process.kill()
         for worker in workers:
-            if worker.pid == self._seen.pid:
+            if worker.process.pid == self._seen.pid:
                 worker.kill(exit_reason.STOPPED)

@@ -1,4 +1,8 @@
-"""Why a worker ended, as text, and which run is charged for it."""
+"""The end of a worker, decided in one place: what it died of, which run is charged, and what follows for its pool.
+
+`explain` is a pure function of the worker's last slot and of what the supervisor knows besides. `_CAUSES` is the table
+of what each cause means.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, NamedTuple
 
 from supervisor.domain.recovery import Charge
@@ -34,29 +39,76 @@ HELD_DATABASE = "held_database"  # it left a transaction open
 AFTER_INTERRUPT = "after_interrupt"  # it took longer than kill_grace
 HELD_EARLIER = "held_database_earlier"  # a run before the current one left a transaction open, or may have
 
+# Other causes.
 OUT_OF_MEMORY = "out_of_memory"  # killed by the kernel
-RUINED = 71  # the exit code of a worker that found its own process damaged; its slot says how
+SIGNAL, EXIT, UNKNOWN = "signal", "exit", "unknown"
+RUINED = "ruined"
+EXIT_RUINED = 71  # the exit code of a worker that found its own process damaged; its slot says how
 
-_KILLS: dict[str, tuple[Charge, str]] = {
-    TIME_LIMIT: ("attempt", "over its time limit of {limit}; the worker was killed"),
-    CANCELLED: ("cancel", "cancelled, and killed because it did not stop"),
-    STUCK: ("crash", "the worker was stuck: no heartbeat and no CPU used; it was killed"),
-    STOPPED: ("crash", "the worker was stopped by a signal; it was killed"),
-    SHUTDOWN: ("nothing", "the supervisor shut down before the job was done"),
-    PARTITION: ("nothing", "the supervisor could not renew its lease, and on_partition is stop; the worker was killed"),
-    STARTUP: ("nothing", "the worker was not set up within startup_timeout; it was killed"),
-    TEMPLATE: ("nothing", "the template it was forked from died"),
-    ALONE: ("crash", "the template it was forked from died again, while only this job was running"),
-    UNWATCHED: ("nothing", "the supervisor cannot open more files, so the worker could not be watched"),
-    TEARDOWN: ("nothing", "its teardown took longer than shutdown_grace; it was killed"),
-    HELD_DATABASE: ("crash", "it held the database's write lock {when}: a transaction was not committed"),
-    HELD_EARLIER: ("nothing", "an earlier run in the same worker, or this one, had left a database transaction open"),
-    AFTER_INTERRUPT: ("nothing", "after_interrupt did not end within kill_grace; the worker was ended"),
-    OUT_OF_MEMORY: ("crash", "the kernel killed the worker because it was out of memory"),
+
+class Effect(Enum):
+    """What an end says about the pool's next worker."""
+
+    EXPECTED = "it left as it was asked to"
+    UNRELATED = "neither its code nor its jobs ended it"
+    INTERRUPTED = "what it was doing was stopped, which the next worker need not fear"
+    DIED = "it had worked before"
+    DIED_EARLY = "it had never committed a job: a crash loop may begin"
+    SET_UP_KILLED = "its set-up was ended by a signal that anybody may have sent"
+    SET_UP_FAILED = "its code cannot be used: the pool backs off"
+
+
+class _Cause(NamedTuple):
+    """What follows from a cause of death: for its run, for the pool, and in words. `kind` is that of the failure, where
+    it is not the cause.
+    """
+
+    charge: Charge
+    effect: Effect
+    message: str
+    kind: str = ""
+
+
+_CAUSES = {
+    # Killed by the supervisor:
+    TIME_LIMIT: _Cause("attempt", Effect.DIED, "over its time limit of {limit}; the worker was killed", "timeout"),
+    CANCELLED: _Cause("cancel", Effect.INTERRUPTED, "cancelled, and killed because it did not stop"),
+    STUCK: _Cause("crash", Effect.DIED, "the worker was stuck: no heartbeat and no CPU used; it was killed"),
+    STOPPED: _Cause("crash", Effect.DIED, "the worker was stopped by a signal; it was killed"),
+    SHUTDOWN: _Cause("nothing", Effect.EXPECTED, "the supervisor shut down before the job was done"),
+    PARTITION: _Cause(
+        "nothing",
+        Effect.DIED,
+        "the supervisor could not renew its lease, and on_partition is stop; the worker was killed",
+    ),
+    STARTUP: _Cause("nothing", Effect.DIED, "the worker was not set up within startup_timeout; it was killed"),
+    TEMPLATE: _Cause("nothing", Effect.UNRELATED, "the template it was forked from died"),
+    ALONE: _Cause(
+        "crash",
+        Effect.UNRELATED,
+        "the template it was forked from died again, while only this job was running",
+        "crash",
+    ),
+    UNWATCHED: _Cause(
+        "nothing", Effect.UNRELATED, "the supervisor cannot open more files, so the worker could not be watched"
+    ),
+    TEARDOWN: _Cause("nothing", Effect.INTERRUPTED, "its teardown took longer than shutdown_grace; it was killed"),
+    HELD_DATABASE: _Cause(
+        "crash", Effect.DIED, "it held the database's write lock {when}: a transaction was not committed"
+    ),
+    HELD_EARLIER: _Cause(
+        "nothing", Effect.DIED, "an earlier run in the same worker, or this one, had left a database transaction open"
+    ),
+    # It ended by itself, or somebody else killed it:
+    OUT_OF_MEMORY: _Cause("crash", Effect.DIED, "the kernel killed the worker because it was out of memory"),
+    AFTER_INTERRUPT: _Cause(
+        "nothing", Effect.INTERRUPTED, "after_interrupt did not end within kill_grace; the worker was ended", "crash"
+    ),
+    SIGNAL: _Cause("crash", Effect.DIED, "the worker was killed by {signal}", "crash"),
+    RUINED: _Cause("crash", Effect.DIED, "the worker's process was damaged", "crash"),
+    EXIT: _Cause("crash", Effect.DIED, "the worker's process ended with exit code {code}{where}", "crash"),
+    UNKNOWN: _Cause("crash", Effect.DIED, "the worker died of an unknown cause", "crash"),
 }
-"""What is charged for each kill, and the sentence for people."""
-
-_KINDS = {TIME_LIMIT: "timeout", ALONE: "crash"}  # of the failure, where it is not the reason
 _NOT_ITS_SET_UP = (SHUTDOWN, PARTITION, TEMPLATE, ALONE, UNWATCHED)  # deaths that say nothing about the set-up
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _LEFT_OPEN = (HELD_DATABASE, HELD_EARLIER)  # deaths caused by a run that has ended
@@ -92,55 +144,62 @@ class Circumstances(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExitReport:
-    """`expected` ends are normal; `reason` is one word for logs, `message` a sentence for people.
+    """`reason` is one word for logs, `message` a sentence for people, `effect` what it says about the next worker.
 
     `run` is the run that was active, or one that is charged although it had ended; `batch` is its number of jobs.
     `uncommitted` is the number of ended runs whose outcomes are lost, the last of them `last_job`; a run that is not
-    charged because another run may be the cause is included as the last. `early` says that nothing was ever
-    committed, `broken` that the set-up failed: by an error, or because the process ended before it was ready; then
-    `by_signal` says that it, or its template, was ended by a signal that anybody may have sent.
+    charged because another run may be the cause is included as the last.
     """
 
     reason: str
     message: str
     charge: Charge
+    effect: Effect
     run: Run = NO_RUN
     batch: int = 1
     uncommitted: int = 0
     last_job: int = 0
-    early: bool = False
-    expected: bool = False
-    broken: bool = False
-    by_signal: bool = False
     failure: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def expected(self) -> bool:
+        return self.effect is Effect.EXPECTED
+
+    @property
+    def suspect(self) -> int:
+        """The job that may have caused it although it had ended, and that will run again; 0 for none."""
+        accused = self.charge == "crash" and self.run[0] == self.last_job != 0
+        died = self.effect in (Effect.INTERRUPTED, Effect.DIED, Effect.DIED_EARLY)
+        return self.last_job if died and (self.uncommitted or accused) else 0
 
 
 def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
-    """Explain a death from the worker's last slot and what else is known."""
+    """Explain a death from the worker's last slot and what else is known: its cause, who is charged, what follows."""
     if slot.state is State.BROKEN:
-        return ExitReport("setup_failed", slot.text, "nothing", early=True, broken=True)
+        return ExitReport("setup_failed", slot.text, "nothing", Effect.SET_UP_FAILED)
     if slot.state is State.LEFT and slot.job == 0 and slot.lost:
         # The worker has charged its job already.
-        return ExitReport("program_died", slot.text, "nothing", early=_early(slot))
+        return ExitReport("program_died", slot.text, "nothing", _died(slot))
     if slot.state is State.LEFT and slot.job == 0:
-        return ExitReport("left", "it left as requested", "nothing", expected=True)
-    cause, message, kind, number, code = _cause(slot, known)
+        return ExitReport("left", "it left as requested", "nothing", Effect.EXPECTED)
+    cause, number, code = _cause(slot, known)
+    message = _message(cause, slot, known, number, code)
     if slot.state is State.STARTING and (cause not in _NOT_ITS_SET_UP or (cause == TEMPLATE and known.unproven)):
         return _set_up_ended(slot, cause, message, number)
     blame = _blame(slot, known, cause)
     message += blame.added
+    rule = _CAUSES[cause]
     return ExitReport(
         cause,
         message,
         blame.charge,
+        _died(slot) if rule.effect is Effect.DIED else rule.effect,
         blame.run,
         batch=blame.batch,
         uncommitted=blame.uncommitted,
         last_job=blame.last_job,
-        early=_early(slot),
-        expected=cause == SHUTDOWN,
         failure={
-            "kind": kind,
+            "kind": rule.kind or cause,
             "message": message,
             "exit_code": code,
             "signal": None if number is None else name_of(number),
@@ -163,7 +222,7 @@ class _Blame(NamedTuple):
 
 
 def _blame(slot: Snapshot, known: Circumstances, cause: str) -> _Blame:
-    charge, _ = _KILLS.get(cause, ("crash", ""))
+    charge = _CAUSES[cause].charge
     run, accused = _run(slot, known, charge)
     added = "; its last job had just ended, and its outcome was not committed" if accused else ""
     if charge == "crash" and slot.places > 1 and slot.together > 1:  # it is not known which
@@ -182,12 +241,11 @@ def _blame(slot: Snapshot, known: Circumstances, cause: str) -> _Blame:
 def _set_up_ended(slot: Snapshot, cause: str, message: str, number: int | None) -> ExitReport:
     """Whatever ended it before it was ready: its code cannot be used, as if it had raised an error."""
     if cause == STARTUP:
-        return ExitReport(STARTUP, message, "nothing", early=True, broken=True)
-    by_signal = cause in (STOPPED, TEMPLATE) or (cause == "signal" and number in _FROM_OUTSIDE)
+        return ExitReport(STARTUP, message, "nothing", Effect.SET_UP_FAILED)
     message = f"{slot.phase.label} failed: {message}"
-    return ExitReport(
-        cause if by_signal else "setup_failed", message, "nothing", early=True, broken=True, by_signal=by_signal
-    )
+    if cause in (STOPPED, TEMPLATE) or (cause == SIGNAL and number in _FROM_OUTSIDE):
+        return ExitReport(cause, message, "nothing", Effect.SET_UP_KILLED)
+    return ExitReport("setup_failed", message, "nothing", Effect.SET_UP_FAILED)
 
 
 def _in_doubt(slot: Snapshot, known: Circumstances, cause: str) -> bool:
@@ -198,11 +256,12 @@ def _in_doubt(slot: Snapshot, known: Circumstances, cause: str) -> bool:
     return bool(slot.job) and slot.doubtful and not sure and slot.job not in known.suspects
 
 
-def _early(slot: Snapshot) -> bool:
-    """Whether it never committed anything. A batch that kills its worker is smaller next time, so such deaths end
+def _died(slot: Snapshot) -> Effect:
+    """Whether it ever committed anything. A batch that kills its worker is smaller next time, so such deaths end
     on their own.
     """
-    return slot.done - slot.unsettled <= slot.lost and slot.together == 1
+    early = slot.done - slot.unsettled <= slot.lost and slot.together == 1
+    return Effect.DIED_EARLY if early else Effect.DIED
 
 
 def _run(slot: Snapshot, known: Circumstances, charge: Charge) -> tuple[Run, bool]:
@@ -222,31 +281,36 @@ def _run(slot: Snapshot, known: Circumstances, charge: Charge) -> tuple[Run, boo
     return NO_RUN, False
 
 
-def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, str, str, int | None, int | None]:
-    """(reason, message, kind of failure, signal, exit code)."""
+def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, int | None, int | None]:
+    """(cause, signal, exit code)."""
     status = known.status
     code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None
     number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
-    killed_for = known.kill.reason if known.kill is not None else ""
-    if number == signal.SIGKILL and not killed_for and known.out_of_memory():
-        killed_for = OUT_OF_MEMORY
-    if killed_for:
-        when = "for longer than its time limit" if slot.job else "after its end"
-        message = _KILLS[killed_for][1].format(limit=human(known.timeout), when=when)
-        if killed_for == HELD_DATABASE and slot.places > 1 and slot.together > 1:
-            message = f"one of its {slot.together} jobs left a database transaction open; it is not known which"
-        if killed_for == OUT_OF_MEMORY and known.peak_memory:
-            message += f"; it had used {human_size(known.peak_memory)} at its peak"
-        return killed_for, message, _KINDS.get(killed_for, killed_for), number, code
-    if number is not None:
-        return "signal", f"the worker was killed by {name_of(number)}", "crash", number, code
-    asked = slot.phase is Phase.AFTER_INTERRUPT and slot.state is not State.STARTING
-    if code is not None and asked:
-        return AFTER_INTERRUPT, _KILLS[AFTER_INTERRUPT][1], "crash", number, code
-    if code == RUINED:
-        return "ruined", shortened(slot.text) or "the worker's process was damaged", "crash", number, code
-    if code is not None:
-        when = "" if slot.state is State.STARTING else " in the middle of its work"
-        message = f"the worker's process ended with exit code {code}{when}"
-        return "exit", message, "crash", number, code
-    return "unknown", "the worker died of an unknown cause", "crash", number, code
+    if known.kill is not None:
+        cause = known.kill.reason
+    elif number is not None:
+        cause = OUT_OF_MEMORY if number == signal.SIGKILL and known.out_of_memory() else SIGNAL
+    elif code is None:
+        cause = UNKNOWN
+    elif slot.phase is Phase.AFTER_INTERRUPT and slot.state is not State.STARTING:
+        cause = AFTER_INTERRUPT
+    else:
+        cause = RUINED if code == EXIT_RUINED else EXIT
+    return cause, number, code
+
+
+def _message(cause: str, slot: Snapshot, known: Circumstances, number: int | None, code: int | None) -> str:
+    if cause == RUINED and slot.text:
+        return shortened(slot.text)
+    if cause == HELD_DATABASE and slot.places > 1 and slot.together > 1:
+        return f"one of its {slot.together} jobs left a database transaction open; it is not known which"
+    message = _CAUSES[cause].message.format(
+        limit=human(known.timeout),
+        when="for longer than its time limit" if slot.job else "after its end",
+        signal="" if number is None else name_of(number),
+        code=code,
+        where="" if slot.state is State.STARTING else " in the middle of its work",
+    )
+    if cause == OUT_OF_MEMORY and known.peak_memory:
+        message += f"; it had used {human_size(known.peak_memory)} at its peak"
+    return message

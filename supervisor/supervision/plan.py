@@ -7,9 +7,8 @@ from typing import NamedTuple
 from supervisor.domain.budget import Grant, is_far_over
 from supervisor.domain.scaling import Missing, leaving, missing, within
 from supervisor.supervision.pool import Pool
-from supervisor.supervision.pool_workers import is_idle
 from supervisor.supervision.release import ImageTrial
-from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.supervision.worker_process import WorkerProcess, is_idle
 from supervisor.system.slot import RecycleReason
 
 
@@ -92,7 +91,7 @@ def _evicted(pool: Pool, grant: Grant) -> list[WorkerProcess]:
         return pool.workers.stale()[:1]
     chosen = []
     for device in grant.keep:
-        there = [w for w in pool.workers.living() if not w.leaving and (w.device or "") == device]
+        there = [w for w in pool.workers.living() if not w.leaving and (w.request.device or "") == device]
         surplus = len(there) - grant.most_on(device)
         if surplus > 0:
             there.sort(key=lambda one: (not one.stale, one.serving, not is_idle(one), -one.asked_at))

@@ -6,22 +6,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from supervisor.domain.scaling import Counts, assign
-from supervisor.supervision.template_process import TemplateProcess
-from supervisor.supervision.worker_process import WorkerProcess
-from supervisor.system.slot import State
+from supervisor.supervision.templates import TemplateProcess
+from supervisor.supervision.worker_process import WorkerProcess, is_idle
 
 _TOGETHER = 1.0  # seconds between two requests in which both workers count as requested at the same time
-
-
-def is_idle(worker: WorkerProcess) -> bool:
-    """Whether it has no job, because none is due, because it is a spare, or because it is still being set up."""
-    return worker.slot.read().state in (State.IDLE, State.STARTING, State.SPARE)
 
 
 def _comes_first(one: WorkerProcess, ready: WorkerProcess, used: Mapping[str | None, int]) -> bool:
     """Whether a worker that is not ready yet, and was requested together with one that is, has a less used device."""
     together = one.asked_at < ready.asked_at + _TOGETHER
-    return together and not one.is_ready and used[one.device] < used[ready.device]
+    return together and not one.is_ready and used[one.request.device] < used[ready.request.device]
 
 
 def _besides(spares: int, workers: Sequence[WorkerProcess]) -> int:
@@ -32,7 +26,7 @@ def _besides(spares: int, workers: Sequence[WorkerProcess]) -> int:
 def _may_run(worker: WorkerProcess) -> bool:
     """Whether a job may run in it, or a process that one has left behind. In its teardown it runs none."""
     if not worker.living:
-        return not worker.swept
+        return not worker.end.swept
     slot = worker.slot.read()
     return not (slot.ceased_at and slot.alone)
 
@@ -83,10 +77,10 @@ class PoolWorkers(dict[str, WorkerProcess]):
         """
         if self._taken() >= target:
             return None
-        used = Counter(worker.device for worker in self.living() if worker.serving)
+        used = Counter(worker.request.device for worker in self.living() if worker.serving)
         waiting = [worker for worker in self.living() if not (worker.serving or worker.leaving)]
         ready = [worker for worker in waiting if worker.is_ready]
-        best = min(ready, key=lambda one: (bool(one.stale), used[one.device], one.asked_at), default=None)
+        best = min(ready, key=lambda one: (bool(one.stale), used[one.request.device], one.asked_at), default=None)
         if best is None or any(_comes_first(one, best, used) for one in waiting):
             return None
         return best
@@ -109,7 +103,7 @@ class PoolWorkers(dict[str, WorkerProcess]):
         )
 
     def next_name(self, pool: str) -> str:
-        taken = {worker.name for worker in self.values()}
+        taken = {worker.request.name for worker in self.values()}
         number = 1
         while f"{pool}-{number}" in taken:
             number += 1
@@ -120,9 +114,9 @@ class PoolWorkers(dict[str, WorkerProcess]):
         staying, stale = self.staying(), self.stale()
         beyond = len(staying) + len(stale) - target
         left = stale[max(0, beyond) :]  # the first ones already have successors
-        device = left[0].device if left and beyond >= 0 else None
+        device = left[0].request.device if left and beyond >= 0 else None
         if device not in gpus:
-            device = assign(gpus, [worker.device for worker in [*staying, *left]], [self._devices.get(name)])
+            device = assign(gpus, [worker.request.device for worker in [*staying, *left]], [self._devices.get(name)])
         if device is not None:
             self._devices[name] = device
         return device

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from supervisor.supervision import exit_reason
-from supervisor.supervision.pool import Pool
-from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.supervision.pool import Pool, problem_of
+from supervisor.supervision.worker_process import WorkerProcess, named
 from supervisor.system.slot import State
 from supervisor.telemetry import events
 
@@ -19,16 +19,24 @@ _PATIENCE = 10.0  # seconds for killed workers to end
 
 
 class Stopping:
-    """`why` is empty until it has begun. Times are monotonic seconds.
+    """`why` is empty until it has begun. `burst` ends it when its work is done; with `when_drained`, so does a drain of
+    its host. Times are monotonic seconds.
 
     A killed worker does not end while it hangs in the kernel, or if it now belongs to another user. The supervisor
     does not wait for it forever, because that would also delay the next start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, burst: Burst | None, *, when_drained: bool) -> None:
         self.why = ""
+        self.burst = burst
+        # A burst would wait for ever for the end of its jobs.
+        self.when_drained = when_drained or burst is not None
         self._kill_at = 0.0
         self._killed_since: float | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.burst is None else self.burst.exit_code
 
     def begin(self, why: str, grace: float, now: float) -> None:
         """Start stopping. Running jobs have `grace` seconds."""
@@ -64,9 +72,7 @@ def _name(workers: Iterable[WorkerProcess]) -> None:
     for worker in workers:
         log.error(
             "worker_left_behind",
-            pool=worker.pool,
-            worker=worker.name,
-            pid=worker.pid,
+            **named(worker),
             job=worker.slot.read().job or None,
             hint="it was killed but does not end: it hangs in the kernel, or belongs to another user now",
         )
@@ -106,7 +112,7 @@ class Burst:
         hopeless = [p for p in pools if p.code.current.restarts.failed_setups >= _BROKEN_LIMIT and p.scale.waiting.due]
         if hopeless:
             self._gave_up = True
-            problem = hopeless[0].problem(time.monotonic())
+            problem = problem_of(hopeless[0], time.monotonic())
             events().error("burst_given_up", pools=[pool.name for pool in hopeless], problem=problem)
             return "the burst cannot continue"
         return "the burst is over" if news["over"] and not unsettled else ""

@@ -59,7 +59,7 @@ STDERR_PIPE_BYTES = 1 << 20  # so that workers can continue to write for a while
 
 class TemplateSpec(NamedTuple):
     """What a template and its workers need. `wakes` maps a pool to the eventfd of its idle workers, `threads` to
-    the number of threads of a numerical library in each of them.
+    the number of threads of a numerical library in each of them. `alone`: for one pool, whose templates have died.
     """
 
     supervisor: str
@@ -70,6 +70,7 @@ class TemplateSpec(NamedTuple):
     news: int
     log: LogSettings
     keep_done: bool
+    alone: bool = False
 
     @property
     def any_pool(self) -> PoolSettings:

@@ -17,7 +17,7 @@ from supervisor.domain.process_health import CANCEL_GRACE
 from supervisor.domain.recovery import JobPolicy, settle_held
 from supervisor.domain.settlement import Failure
 from supervisor.supervision import exit_reason
-from supervisor.supervision.exit_reason import Circumstances, Kill, explain
+from supervisor.supervision.exit_reason import Circumstances, Effect, Kill, explain
 from supervisor.supervision.worker_process import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.concurrent import threads
@@ -48,7 +48,13 @@ def test_a_death_charges_none_of_several_and_halves_their_number(slot: Slot) -> 
     slot.work.show((7, 1, 0.0, 9.0), 3, doubtful=True)
     slot.work.end(2, (9, 1), 3)  # two that have ended are not committed
     ended = explain(slot.read(), Circumstances(KILLED))
-    assert (ended.charge, ended.run, ended.batch, ended.uncommitted, ended.early) == ("crash", (7, 1), 5, 0, False)
+    assert (ended.charge, ended.run, ended.batch, ended.uncommitted, ended.effect) == (
+        "crash",
+        (7, 1),
+        5,
+        0,
+        Effect.DIED,
+    )
     held = [claim(job) for job in (7, 8, 9, 10, 11)]
     failure, policy = Failure("crash", ""), JobPolicy()
     settled = settle_held(held, ended.run, ended.charge, failure, policy, 0.5, ended.batch)

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE, TemplateDeaths
 from supervisor.supervision import exit_reason
-from supervisor.supervision.exit_reason import Circumstances, Kill, explain
+from supervisor.supervision.exit_reason import Circumstances, Effect, Kill, explain
 from supervisor.supervision.worker_process import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Cancel, Phase, Slot, State
 
@@ -84,11 +84,11 @@ def test_a_run_that_had_ended_uncommitted_is_charged_the_second_time(slot: Slot)
     slot.work.begin(7, 1, 0.0, 0.0)
     slot.work.finish(1)
     first = explain(slot.read(), Circumstances(EXIT_3))
-    assert (first.run, first.uncommitted, first.last_job, first.early) == ((0, 0), 1, 7, True)
+    assert (first.run, first.uncommitted, first.last_job, first.effect) == ((0, 0), 1, 7, Effect.DIED_EARLY)
     for known in (
         Circumstances(EXIT_3, cautious=True),
         Circumstances(EXIT_3, suspects=frozenset({7})),
-        Circumstances(exit_reason.RUINED << 8, cautious=True),
+        Circumstances(exit_reason.EXIT_RUINED << 8, cautious=True),
     ):
         second = explain(slot.read(), known)
         assert (second.charge, second.run) == ("crash", (7, 1))
@@ -101,18 +101,18 @@ def test_a_death_with_nothing_committed_is_early_whatever_had_run(slot: Slot) ->
     for job in range(1, 4):
         slot.work.begin(job, 1, 0.0, 0.0)
         slot.work.finish(job)
-    assert explain(slot.read(), Circumstances(EXIT_3)).early
+    assert explain(slot.read(), Circumstances(EXIT_3)).effect is Effect.DIED_EARLY
     slot.work.settle(2)
-    assert not explain(slot.read(), Circumstances(EXIT_3)).early
+    assert explain(slot.read(), Circumstances(EXIT_3)).effect is Effect.DIED
 
 
 @pytest.mark.fault(45)
 def test_the_exit_code_of_a_ruined_worker_tells_with_the_words_of_its_slot(slot: Slot) -> None:
     slot.work.begin(7, 1, 0.0, 0.0)
     slot.tell("its own descriptors were closed")
-    ended = explain(slot.read(), Circumstances(exit_reason.RUINED << 8))
+    ended = explain(slot.read(), Circumstances(exit_reason.EXIT_RUINED << 8))
     assert (ended.reason, ended.message, ended.charge) == ("ruined", "its own descriptors were closed", "crash")
-    assert os.waitstatus_to_exitcode(exit_reason.RUINED << 8) == exit_reason.RUINED
+    assert os.waitstatus_to_exitcode(exit_reason.EXIT_RUINED << 8) == exit_reason.EXIT_RUINED
 
 
 @pytest.mark.fault(46)
@@ -161,8 +161,8 @@ def test_whatever_ends_a_worker_before_it_is_ready_its_set_up_has_failed(
     slot.state(State.STARTING)
     slot.enter(phase)
     ended = explain(slot.read(), known)
-    assert (ended.broken, ended.charge, ended.reason) == (True, "nothing", reason)
-    assert ended.by_signal == (reason != "setup_failed")
+    effect = Effect.SET_UP_FAILED if reason == "setup_failed" else Effect.SET_UP_KILLED
+    assert (ended.effect, ended.charge, ended.reason) == (effect, "nothing", reason)
     assert ended.message == f"{phase.label} failed: {why}"
 
 
@@ -172,4 +172,5 @@ def test_whatever_ends_a_worker_before_it_is_ready_its_set_up_has_failed(
 )
 def test_its_set_up_has_not_failed_if_something_else_ended_it(slot: Slot, reason: str) -> None:
     slot.state(State.STARTING)
-    assert not explain(slot.read(), Circumstances(KILLED, kill=Kill(reason))).broken
+    effect = explain(slot.read(), Circumstances(KILLED, kill=Kill(reason))).effect
+    assert effect not in (Effect.SET_UP_FAILED, Effect.SET_UP_KILLED)
