@@ -16,7 +16,7 @@
    function what a worker died of, which run is charged, and what follows for its pool.
 10. `stopping`: when the supervisor ends, and when a burst is over.
 
-Beside that road, each behind a few calls: `memory_arbiter` and what it uses (who may have how much memory),
+Beside that road, each behind a few calls: `budget` and what it uses (who may have how much memory),
 `database_health` (the locks of the database, as seen from outside), `worker_output` (what workers print), `reloading`,
 `admin_process`, `pools` (all of them, and what `status` shows), `supervised_process` (a child that is replaced when it
 dies or hangs) and `surroundings` (descriptors, times, signals, log, systemd).

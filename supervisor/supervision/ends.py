@@ -17,7 +17,7 @@ from supervisor.supervision.templates import TemplateProcess, Templates
 from supervisor.supervision.watchdog import look_at
 from supervisor.supervision.worker_process import WorkerProcess, named
 from supervisor.system import child, ending, kernel
-from supervisor.system.oom import OomCounter
+from supervisor.system.cgroup import OomCounter
 from supervisor.system.reactor import Reactor
 from supervisor.system.slot import State
 from supervisor.telemetry import events

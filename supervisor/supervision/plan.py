@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from supervisor.domain.memory import Grant, is_far_over
+from supervisor.domain.budget import Grant, is_far_over
 from supervisor.domain.scaling import Counts, Missing, leaving, missing, within
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.release import ImageTrial

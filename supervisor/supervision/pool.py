@@ -7,13 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.memory import Grant
+from supervisor.domain.budget import Grant, Residency
 from supervisor.domain.process_health import Restarts
-from supervisor.domain.recent_peak import RecentPeak
-from supervisor.domain.residency import Residency
 from supervisor.domain.scaling import Load, ScalingPolicy, Taken, assign, decide, spares_kept, still_due
 from supervisor.supervision.exit_reason import Cause, Effect, ExitReport
 from supervisor.supervision.release import ImageTrial, Releases
+from supervisor.supervision.sizes import WorkerSize
 from supervisor.supervision.templates import TemplateProcess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import State
@@ -194,16 +193,6 @@ class PoolWorkers(dict[str, WorkerProcess]):
 def _besides(spares: int, workers: Sequence[WorkerProcess]) -> int:
     waiting = sum(not (worker.serving or worker.leaving) for worker in workers)
     return len(workers) - min(spares, waiting)
-
-
-@dataclass(slots=True)
-class WorkerSize:
-    """What one worker needs, as measured since the last reload; bytes."""
-
-    memory: RecentPeak = field(default_factory=RecentPeak)  # 0: not measured
-    has_settled: bool = False  # one was measured behind a job: before its first one, a worker may still grow
-    on_device: RecentPeak | None = None  # None: not measured
-    metered: bool = False  # the memory of every worker is measured
 
 
 @dataclass(eq=False)

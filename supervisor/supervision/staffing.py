@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 
 from supervisor.config.settings import Settings
-from supervisor.domain.memory import CodeTrial
+from supervisor.domain.budget import CodeTrial
 from supervisor.domain.text import shortened
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.exit_reason import Cause
@@ -26,8 +26,6 @@ from supervisor.system import ending, signals
 from supervisor.system.channel import Message
 from supervisor.system.reactor import Reactor
 from supervisor.telemetry import events
-
-_NO_ROOM_FOR_BOTH = "there is no memory for its old model beside the new one"
 
 
 @dataclass(eq=False, frozen=True)
@@ -84,15 +82,9 @@ class Staffing:
             self._break(template)
 
     def _try_out(self, pool: Pool, settings: Settings, now: float) -> None:
-        """After a reload, load the new code of a sleeping pool, to report whether it can be loaded.
-
-        If there is memory only for one of them, the old code goes first.
-        """
+        """After a reload, load the new code of a sleeping pool, to report whether it can be loaded."""
         trial = CodeTrial.NOW if pool.grant is None else pool.grant.trial
-        if trial is CodeTrial.INSTEAD:
-            events(process="supervisor").warning("old_code_unloaded", pool=pool.name, why=_NO_ROOM_FOR_BOTH)
-            pool.code.drop_old()
-        if trial in (CodeTrial.INSTEAD, CodeTrial.LATER):
+        if trial is CodeTrial.LATER:
             return  # until the memory is free
         if trial is CodeTrial.NEVER:
             pool.code.current.trial = ImageTrial.NO_ROOM

@@ -244,7 +244,7 @@ class Templates:
                 if not any(name in without_old_code for name in template.spec.pools):
                     continue
                 for name in kept:
-                    why = "other pools need its memory"
+                    why = "its memory is needed for another model"
                     events(process="supervisor").warning("old_code_unloaded", pool=name, why=why)
             template.dismiss()
 

@@ -8,12 +8,10 @@ from typing import Any
 
 from supervisor.config.settings import Settings
 from supervisor.store.base import Engine
-from supervisor.supervision.device_memory import DeviceMeter
+from supervisor.supervision.budget import MemoryBudgets
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.exit_reason import Cause
-from supervisor.supervision.known_sizes import KnownSizes
 from supervisor.supervision.maintainer_client import MaintainerClient
-from supervisor.supervision.memory_arbiter import MemoryArbiter
 from supervisor.supervision.plan import next_try
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.staffing import Staffing
@@ -21,7 +19,6 @@ from supervisor.supervision.surroundings import Surroundings
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.watchdog import look_at, watch
 from supervisor.supervision.worker_output import Outputs
-from supervisor.system import memory_limit
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 
@@ -40,13 +37,7 @@ class Workforce:
             reactor, around.outlet, lambda: [w.process.output for w in self.pools.workers() if w.process.output]
         )
         self.staffing = Staffing(self.pools, self.templates, client.slots, self._outputs, self.ends, reactor)
-        self._budget = MemoryArbiter(
-            self.pools,
-            self.templates,
-            KnownSizes(engine.database.folder),
-            DeviceMeter(),
-            pressure_file=memory_limit.pressure_file(),
-        )
+        self._budget = MemoryBudgets(self.pools, self.templates, engine.database.folder)
         self._deadlines: list[float | None] = []  # of running jobs, and of runs that are to be stopped
         around.timers.add("ends", self.ends.moments)
         around.timers.add("floods", self._outputs.floods)

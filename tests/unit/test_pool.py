@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 
 from supervisor.config import load
-from supervisor.domain.memory import Grant
-from supervisor.domain.recent_peak import RecentPeak
+from supervisor.domain.budget import Grant
 from supervisor.domain.scaling import Counts, Leaving, Missing, leaving, missing, spares_kept, within
 from supervisor.supervision.exit_reason import Effect, ExitReport
 from supervisor.supervision.plan import next_to_serve, plan
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.release import Release, Releases
+from supervisor.supervision.sizes import RecentPeak
 from supervisor.supervision.watchdog import is_cautious_enough, look_at
 from supervisor.supervision.worker_process import RELOADED, Request, Stage, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
