@@ -14,10 +14,10 @@
    (`time_limits`). It kills, and says why.
 9. `ends`: an end is noticed through a pidfd, explained, reported, and made up for. `exit_reason` decides as a pure
    function what a worker died of, which run is charged, and what follows for its pool.
-10. `stopping`: when the supervisor ends, and when a burst is over.
+10. `stopping`: how the supervisor ends.
 
 Beside that road, each behind a few calls: `budget` and what it uses (who may have how much memory),
 `database_health` (the locks of the database, as seen from outside), `worker_output` (what workers print), `reloading`,
-`admin_process`, `pools` (all of them, and what `status` shows), `supervised_process` (a child that is replaced when it
-dies or hangs) and `surroundings` (descriptors, times, signals, log, systemd).
+`burst`, `admin_process`, `pools` (all of them, and what `status` shows), `supervised_process` (a child that is replaced
+when it dies or hangs) and `service` (descriptors, times, signals, log, systemd).
 """
