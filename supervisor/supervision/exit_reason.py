@@ -1,6 +1,6 @@
-"""The end of a worker, decided in one place: what it died of, which run is charged, and what follows for its pool.
+"""The ends of workers and templates, decided in one place: the cause, which run is charged, and what follows.
 
-`explain` is a pure function of the worker's last slot and of what the supervisor knows besides. `Cause` is the table
+`explain` is a pure function of a worker's last slot and of what the supervisor knows besides. `Cause` is the table
 of what each cause of death means.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -199,6 +199,27 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
         "duration": known.ran,
     }
     return replace(report, failure=failure)
+
+
+class TemplateEnd(NamedTuple):
+    """What follows from the end of a template. `counts`: a job of one of its pools may have ended it, and may do so
+    again. `accused` is the job that is charged; 0 for none.
+    """
+
+    counts: bool
+    accused: int = 0
+
+
+def explain_template(workers: Sequence[Snapshot], *, wanted: bool, isolated: bool, unproven: bool) -> TemplateEnd:
+    """The end of a template, and with it of these workers. No job is charged, unless its pool is `isolated`, because
+    this happens repeatedly, and only one job was running.
+
+    `wanted`: it was ready, and nobody had asked it to end. `unproven`: none of its workers has ever been ready, and it
+    serves one pool only. Then the set-up may have ended it, and there is no other pool to protect.
+    """
+    by_set_up = unproven and all(slot.state is State.STARTING for slot in workers)
+    alone = wanted and isolated and len(workers) == 1
+    return TemplateEnd(wanted and not by_set_up, workers[0].job if alone else 0)
 
 
 def _charged(end: ExitReport, cause: Cause, slot: Snapshot, known: Circumstances) -> ExitReport:

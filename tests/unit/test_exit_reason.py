@@ -9,7 +9,15 @@ import pytest
 
 from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE, TemplateDeaths
 from supervisor.supervision import exit_reason
-from supervisor.supervision.exit_reason import Cause, Circumstances, Effect, Kill, explain
+from supervisor.supervision.exit_reason import (
+    Cause,
+    Circumstances,
+    Effect,
+    Kill,
+    TemplateEnd,
+    explain,
+    explain_template,
+)
 from supervisor.supervision.time_limits import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Cancel, Phase, Slot, State
 
@@ -172,3 +180,32 @@ def test_its_set_up_has_not_failed_if_something_else_ended_it(slot: Slot, reason
     slot.state(State.STARTING)
     effect = explain(slot.read(), Circumstances(KILLED, kill=Kill(reason))).effect
     assert effect not in (Effect.SET_UP_FAILED, Effect.SET_UP_KILLED)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "isolated", "unproven", "running", "expected"),
+    [
+        (True, False, False, [7, 8], TemplateEnd(counts=True)),  # an accident, or one of the two: nobody knows
+        (True, True, False, [7], TemplateEnd(counts=True, accused=7)),
+        (True, True, False, [0], TemplateEnd(counts=True)),
+        (True, True, False, [7, 8], TemplateEnd(counts=True)),
+        (False, True, False, [7], TemplateEnd(counts=False)),  # it was told to end
+        (True, False, True, [None], TemplateEnd(counts=False)),  # its set-up ended it, which concerns its pool alone
+        (True, False, False, [None], TemplateEnd(counts=True)),  # it may end the workers of other pools, too
+        (True, False, True, [7], TemplateEnd(counts=True)),
+    ],
+)
+def test_a_template_that_dies_with_one_job_in_an_isolated_pool_accuses_it(
+    wanted: bool, isolated: bool, unproven: bool, running: list[int | None], expected: TemplateEnd
+) -> None:
+    """None is a worker that is being set up, 0 one without a job."""
+    slots = []
+    for job in running:
+        slot = Slot(memoryview(bytearray(SLOT_BYTES)))
+        slot.assign("w1", "tag-1")
+        if job is not None:
+            slot.state(State.BUSY if job else State.IDLE)
+        if job:
+            slot.work.begin(job, 1, 0.0, 0.0)
+        slots.append(slot.read())
+    assert explain_template(slots, wanted=wanted, isolated=isolated, unproven=unproven) == expected
