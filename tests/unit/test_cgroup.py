@@ -1,4 +1,4 @@
-"""Where the kernel's count of its out-of-memory kills is found, on machines and in containers of every kind."""
+"""What the kernel tells of our control group's memory, on machines and in containers of every kind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.system.oom import OomCounter
+from supervisor.system import cgroup
+from supervisor.system.cgroup import OomCounter
 
 V2 = "30 23 0:26 {root} {point} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "35 31 0:32 {root} {point} rw,relatime - cgroup cgroup rw,memory\n"
@@ -91,3 +92,32 @@ def test_a_count_that_cannot_be_read_for_a_while_is_no_kill_afterwards(machine: 
     assert not killer.struck()
     machine.write("proc/vmstat", "oom_kill 4\n")
     assert killer.struck()
+
+
+@pytest.mark.parametrize(
+    ("mounts", "groups", "limit"),
+    [
+        (V2.format(root="/", point="/sys/fs/cgroup"), "0::/app/inner\n", "sys/fs/cgroup/app/inner/memory.max"),
+        (V2.format(root="/", point="/sys/fs/cgroup"), "0::/app/inner\n", "sys/fs/cgroup/app/memory.max"),
+        (V2.format(root="/docker/ab", point="/cg"), "0::/docker/ab\n", "cg/memory.max"),
+        # The path may be the host's; what is mounted is the container's own.
+        (V2.format(root="/", point="/cg"), "0::/docker/ab\n", "cg/memory.max"),
+        (V2.format(root="/", point="/cg"), "0::/../elsewhere\n", "cg/memory.max"),
+        (OTHER + V1.format(root="/", point="/cg"), "5:cpu:/x\n4:cpu,memory:/app\n", "cg/app/memory.limit_in_bytes"),
+        (V1.format(root="/", point="/cg"), "4:memory:/app\n", "cg/memory.limit_in_bytes"),
+    ],
+)
+def test_the_limits_of_our_group_and_of_those_around_it_count(
+    machine: Machine, mounts: str, groups: str, limit: str
+) -> None:
+    machine.write("proc/self/mountinfo", mounts)
+    machine.write("proc/self/cgroup", groups)
+    whole = cgroup.available(machine.root)
+    for text in ("max\n", "9223372036854771712\n", "of no use"):
+        machine.write(limit, text)
+        assert cgroup.available(machine.root) == whole
+    machine.write(limit, "1048576\n")
+    assert cgroup.available(machine.root) == 1 << 20
+    machine.write("proc/self/cgroup", "nonsense")
+    machine.write("proc/self/mountinfo", "nonsense")
+    assert cgroup.available(machine.root) == whole

@@ -1,29 +1,67 @@
-"""What workers of each pool needed when they were last measured, kept in a small file from one start to the next."""
+"""What one worker of a pool needs: as measured since the last reload, and as known from earlier starts."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.memory import Need
+from supervisor.domain.budget import Need
 from supervisor.system.replacing import replace
 from supervisor.telemetry import events
 
+PERIOD = 600.0  # seconds for which a measurement counts at least
 NAME = "sizes.json"
 _WORTH = 0.05  # a change that is smaller than this part is not written
 _MOST = 1 << 20  # bytes of a file that is read
 
 
+class RecentPeak(NamedTuple):
+    """The largest of the values seen lately. Of two periods, so that a value counts for one period at least, and until
+    the next values are seen. Times are monotonic seconds.
+    """
+
+    latest: int = 0
+    before: int = 0
+    began: float = 0.0
+
+    @property
+    def value(self) -> int:
+        return max(self.latest, self.before)
+
+    def over(self, now: float) -> bool:
+        """Whether a new period begins with the next values."""
+        return now - self.began >= PERIOD
+
+    def seen(self, values: Iterable[int], now: float) -> RecentPeak:
+        most = max(values, default=0)
+        if not self.value:
+            return RecentPeak(most, 0, now)
+        return RecentPeak(most, self.latest, now) if self.over(now) else self._replace(latest=max(self.latest, most))
+
+
+@dataclass(slots=True)
+class WorkerSize:
+    """What one worker needs, as measured since the last reload; bytes."""
+
+    memory: RecentPeak = field(default_factory=RecentPeak)  # 0: not measured
+    has_settled: bool = False  # one was measured behind a job: before its first one, a worker may still grow
+    on_device: RecentPeak | None = None  # None: not measured
+    metered: bool = False  # the memory of every worker is measured
+
+
 class KnownSizes:
-    """A size counts for a pool with the same settings only. Supervisors of one database share the file."""
+    """Sizes in a small file, from one start to the next. One counts for a pool with the same settings only. Supervisors
+    of one database share the file.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
-        self._log = events(process="supervisor")
-        self._told = False
+        self._warned = False
         self._new: dict[str, dict[str, Any]] = {}
         self._keys: dict[str, tuple[PoolSettings, str]] = {}
         self._known = self._read()
@@ -33,7 +71,7 @@ class KnownSizes:
         entry = self._known.get(pool.name)
         if entry is None or entry["settings"] != self._key(pool):
             return None
-        return Need(entry["worker"], entry["template"], entry["device"])
+        return Need(*(entry[part] for part in Need._fields))
 
     def learn(self, pool: PoolSettings, need: Need) -> None:
         """Remember a measurement; `save` writes it."""
@@ -57,7 +95,7 @@ class KnownSizes:
         try:
             replace(self._path, json.dumps({"version": 1, "pools": self._known}), mode=0o666)
         except OSError as error:
-            self._tell(f"cannot be written: {error.strerror}")
+            self._warn(f"cannot be written: {error.strerror}")
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
@@ -67,16 +105,16 @@ class KnownSizes:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            self._tell(f"cannot be read: {error.strerror}")
+            self._warn(f"cannot be read: {error.strerror}")
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            self._tell("is not as it was written")
+            self._warn("is not as it was written")
         return {}
 
-    def _tell(self, problem: str) -> None:
-        if not self._told:
-            self._told = True
+    def _warn(self, problem: str) -> None:
+        if not self._warned:
+            self._warned = True
             hint = "the sizes of workers are measured again after the next start"
-            self._log.warning("sizes_unknown", file=str(self._path), problem=problem, hint=hint)
+            events(process="supervisor").warning("sizes_unknown", file=str(self._path), problem=problem, hint=hint)
 
 
 def _checked(entry: dict[str, Any]) -> dict[str, Any]:
@@ -89,8 +127,9 @@ def _checked(entry: dict[str, Any]) -> dict[str, Any]:
 
 def _settings_key(pool: PoolSettings) -> str:
     """The same as long as a worker can be expected to need the same memory."""
-    told = (
+    expected = (
         pool.handler,
+        pool.path,
         pool.command,
         sorted(pool.options.items(), key=str),
         sorted(pool.env.items()),
@@ -103,4 +142,4 @@ def _settings_key(pool: PoolSettings) -> str:
         pool.batch_size,
         bool(pool.gpus),
     )
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(expected).encode()).hexdigest()[:16]

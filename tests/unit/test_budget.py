@@ -1,4 +1,4 @@
-"""The arbiter of memory: single decisions, and what holds in every course of events."""
+"""How pools share memory: single decisions, and what holds in every course of events."""
 
 from __future__ import annotations
 
@@ -11,38 +11,57 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from supervisor.domain.arbiter import arbitrate
-from supervisor.domain.memory import MACHINE, CodeTrial, Crew, Demand, Grant, Need, Patience, Template
-from supervisor.domain.residency import Residency
+from supervisor.domain.budget import (
+    MACHINE,
+    CodeTrial,
+    Grant,
+    Need,
+    Patience,
+    Renewal,
+    Residency,
+    Template,
+    Tenant,
+    Work,
+    Workers,
+)
+from supervisor.domain.division import divide
 
 PATIENCE = Patience(min_residency=30.0, max_wait=60.0)
 NOW = 1000.0
 
 
-def demand(name: str, workers: int = 0, *, wanted: int = 1, need: int | None = 60, **more: Any) -> Demand:
+def parts(more: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a tenant, from those of its parts."""
+    found: dict[str, Any] = {}
+    for name, kind in (("work", Work), ("residency", Residency), ("renewal", Renewal)):
+        found[name] = kind(**{key: more.pop(key) for key in kind._fields if key in more})
+    return found | more
+
+
+def demand(name: str, workers: int = 0, *, wanted: int = 1, need: int | None = 60, **more: Any) -> Tenant:
     """A pool whose workers use `need` each; `leaving` of them have been told to leave."""
     leaving, image = more.pop("leaving", 0), more.pop("image", name)
-    crew = Crew(workers - leaving, leaving, workers * (more.pop("used", None) or need or 0))
-    found = Demand(name, wanted, None if need is None else Need(need, more.pop("template", 0)), {"": crew}, image)
-    return found._replace(**more)
+    there = Workers(workers - leaving, leaving, workers * (more.pop("used", None) or need or 0))
+    needs = Need(need or 0, more.pop("template", 0))
+    return Tenant(name, wanted, None if need is None else needs, more.pop("held", {"": there}), image, **parts(more))
 
 
-def idle(name: str, workers: int = 1, *, since: float = 900.0, **more: Any) -> Demand:
+def idle(name: str, workers: int = 1, *, since: float = 900.0, **more: Any) -> Tenant:
     return demand(name, workers, idle_since=since, loaded_at=more.pop("loaded_at", 100.0), resident=True, **more)
 
 
-def busy(name: str, workers: int = 1, **more: Any) -> Demand:
+def busy(name: str, workers: int = 1, **more: Any) -> Tenant:
     more = {"loaded_at": 100.0, "resident": True, "due": 5, "busy": workers, "oldest_wait": 2.0} | more
     return demand(name, workers, **more)
 
 
-def waiting(name: str, seconds: float = 1.0, **more: Any) -> Demand:
+def waiting(name: str, seconds: float = 1.0, **more: Any) -> Tenant:
     return demand(name, **({"due": 3, "oldest_wait": seconds} | more))
 
 
-def decide(*demands: Demand, budget: int = 130, **more: Any) -> dict[str, Grant]:
+def decide(*demands: Tenant, budget: int = 130, **more: Any) -> dict[str, Grant]:
     templates: Mapping[str, Template] = more.pop("templates", {})
-    return arbitrate(demands, {MACHINE: budget} | more.pop("devices", {}), templates, PATIENCE, NOW, **more)
+    return divide(demands, {MACHINE: budget} | more.pop("devices", {}), templates, PATIENCE, NOW, **more)
 
 
 def sizes(grants: Mapping[str, Grant]) -> dict[str, int]:
@@ -205,8 +224,8 @@ def test_what_is_being_measured_counts_as_the_largest_of_the_others() -> None:
 
 
 def test_it_counts_as_the_largest_also_when_it_has_loaded_a_part_of_its_model() -> None:
-    crew = {"": Crew(1, 0, 5)}
-    found = decide(busy("caption"), busy("tag", need=None, due=0, busy=0, crews=crew), demand("embed"))
+    there = {"": Workers(1, 0, 5)}
+    found = decide(busy("caption"), busy("tag", need=None, due=0, busy=0, held=there), demand("embed"))
 
     assert sizes(found) == {"caption": 1, "tag": 1, "embed": 0}
 
@@ -266,7 +285,7 @@ def test_a_template_that_is_loading_counts_as_it_is_expected(need: int | None) -
     """Not only in the decision that starts it. One that is not known is expected to be as large as the largest."""
     loading = {"tag": Template(loading=True)}
     known = idle("caption", 0, wanted=1, need=10, template=60)
-    tag = waiting("tag", need=60)._replace(need=need and Need(need, 60), crews={"": Crew(1)}, starting=True)
+    tag = waiting("tag", need=need, template=60, held={"": Workers(1)}, starting=True)
 
     found = decide(tag, known, budget=100, templates=loading)
 
@@ -282,25 +301,34 @@ def test_a_template_as_large_as_the_budget_lets_others_have_their_turn() -> None
 
 
 def test_new_code_is_loaded_without_a_worker_only_where_there_is_room() -> None:
-    asleep = demand("tag", wanted=0, need=5, template=50, untried=True)
+    def asleep(**more: Any) -> Tenant:
+        return demand("tag", **({"wanted": 0, "need": 5, "template": 50, "untried": True} | more))
+
     old = {"tag": Template(50, kept=50)}
 
-    assert decide(asleep, idle("caption"))["tag"].trial is CodeTrial.NOW
-    assert decide(asleep, idle("caption", need=90))["tag"].trial is CodeTrial.NEVER
-    assert decide(asleep, demand("caption", 1, need=90, leaving=1, wanted=0))["tag"].trial is CodeTrial.LATER
-    assert decide(asleep, idle("caption", need=40), templates=old)["tag"].trial is CodeTrial.INSTEAD
-    assert decide(asleep, idle("caption", need=90), templates=old)["tag"].trial is CodeTrial.NEVER
+    assert decide(asleep(), idle("caption"))["tag"].trial is CodeTrial.NOW
+    assert decide(asleep(), idle("caption", need=90))["tag"].trial is CodeTrial.NEVER
+    assert decide(asleep(), demand("caption", 1, need=90, leaving=1, wanted=0))["tag"].trial is CodeTrial.LATER
+    assert decide(asleep(), idle("caption", need=90), templates=old)["tag"].trial is CodeTrial.NEVER
     tried = demand("embed", wanted=0, need=5, template=50)
-    found = decide(asleep, tried, idle("caption", need=75), templates={"embed": Template(50)})
+    found = decide(asleep(), tried, idle("caption", need=75), templates={"embed": Template(50)})
     assert found["embed"].unloaded
     assert found["tag"].trial is CodeTrial.LATER
-    held_back = asleep._replace(wanted=1)
+    held_back = asleep(wanted=1)
     assert decide(idle("caption", need=75), held_back, templates=old)["tag"].trial is CodeTrial.NEVER
+
+
+def test_old_code_ends_for_the_new_code_of_its_pool_if_there_is_room_for_one_of_them() -> None:
+    asleep = demand("tag", wanted=0, need=5, template=50, untried=True)
+
+    found = decide(asleep, idle("caption", need=40), templates={"tag": Template(50, kept=50)})["tag"]
+
+    assert (found.trial, found.without_old_code) == (CodeTrial.LATER, True)
 
 
 def test_a_successor_starts_first_if_there_is_room_and_else_after_its_predecessor() -> None:
     assert decide(busy("caption", wanted=1, replacing=True))["caption"].most == 2
-    assert decide(busy("caption", wanted=1, replacing=True), budget=100)["caption"] == Grant({"": 1}, {}, crowded=True)
+    assert decide(busy("caption", wanted=1, replacing=True), budget=100)["caption"] == Grant({"": 1}, crowded=True)
 
 
 def test_spares_start_where_everybody_else_has_a_place_and_take_nobody_s() -> None:
@@ -318,9 +346,13 @@ def test_under_pressure_the_youngest_idle_worker_leaves_and_none_starts_without_
     assert sizes(decide(*both, budget=1000, pressed=True)) == {"caption": 1, "tag": 1}
 
 
+def on_devices(name: str, workers: dict[str, Workers], **more: Any) -> Tenant:
+    return Tenant(name, 1, Need(1, 0, 8), workers, name, **parts(more))
+
+
 def test_each_worker_goes_to_a_device_with_room() -> None:
-    crews = {"0": Crew(1, 0, 1, 8), "1": Crew()}
-    tag = Demand("tag", 3, Need(1, 0, 8), crews, due=9, resident=True, busy=1)
+    crews = {"0": Workers(1, 0, 1, 8), "1": Workers()}
+    tag = Tenant("tag", 3, Need(1, 0, 8), crews, **parts({"due": 9, "resident": True, "busy": 1}))
 
     found = decide(tag, devices={"0": 14, "1": 20}, budget=1000)["tag"]
 
@@ -328,13 +360,13 @@ def test_each_worker_goes_to_a_device_with_room() -> None:
 
 
 def test_only_workers_of_a_device_make_room_on_it() -> None:
-    def on(device: str) -> dict[str, Crew]:
-        return {name: Crew(int(name == device), 0, int(name == device), 8 * (name == device)) for name in ("0", "1")}
+    def on(device: str) -> dict[str, Workers]:
+        return {name: Workers(int(name == device), 0, int(name == device), 8 * (name == device)) for name in ("0", "1")}
 
     more: dict[str, Any] = {"resident": True, "loaded_at": 0.0}
-    first = Demand("first", 1, Need(1, 0, 8), on("0"), "first", idle_since=1.0, **more)
-    second = Demand("second", 1, Need(1, 0, 8), on("1"), "second", idle_since=2.0, **more)
-    tag = Demand("tag", 1, Need(1, 0, 8), {"1": Crew()}, "tag", due=1, oldest_wait=1.0)
+    first = on_devices("first", on("0"), idle_since=1.0, **more)
+    second = on_devices("second", on("1"), idle_since=2.0, **more)
+    tag = on_devices("tag", {"1": Workers()}, due=1, oldest_wait=1.0)
 
     found = decide(first, second, tag, devices={"0": 14, "1": 14}, budget=1000)
 
@@ -343,14 +375,14 @@ def test_only_workers_of_a_device_make_room_on_it() -> None:
 
 
 def test_of_two_full_devices_the_one_whose_pool_is_idle_for_longest_is_freed() -> None:
-    def on(device: str) -> dict[str, Crew]:
-        return {name: Crew(int(name == device), 0, int(name == device), 8 * (name == device)) for name in ("0", "1")}
+    def on(device: str) -> dict[str, Workers]:
+        return {name: Workers(int(name == device), 0, int(name == device), 8 * (name == device)) for name in ("0", "1")}
 
     more: dict[str, Any] = {"resident": True, "loaded_at": 0.0}
-    lately = Demand("lately", 1, Need(1, 0, 8), on("0"), "lately", idle_since=2.0, **more)
-    before = Demand("before", 1, Need(1, 0, 8), on("1"), "before", idle_since=1.0, **more)
-    busy = Demand("busy", 1, Need(1, 0, 8), on("1"), "busy", due=1, busy=1, **more)
-    tag = Demand("tag", 1, Need(1, 0, 8), on(""), "tag", due=1, oldest_wait=1.0)
+    lately = on_devices("lately", on("0"), idle_since=2.0, **more)
+    before = on_devices("before", on("1"), idle_since=1.0, **more)
+    busy = on_devices("busy", on("1"), due=1, busy=1, **more)
+    tag = on_devices("tag", on(""), due=1, oldest_wait=1.0)
     devices = {"0": 14, "1": 14}
 
     assert sizes(decide(lately, before, tag, devices=devices, budget=1000)) == {"lately": 1, "before": 0, "tag": 0}
@@ -397,7 +429,7 @@ class Sim:
         return min(self.high, max(self.low, self.busy(now) + len(self.due)))
 
     def live(self, now: float) -> None:
-        """What happens in this second without the arbiter."""
+        """What happens in this second without a decision."""
         self.due += [now] * self.arrivals.count(int(now))
         self.workers = [w for w in self.workers if not (w.leaving and w.job_until <= now)]
         for worker in self.workers:
@@ -417,28 +449,21 @@ class Sim:
         """A worker that has run no job counts as it is expected."""
         return sum(max(worker.size, self.need) for worker in self.workers)
 
-    def demand(self, now: float) -> Demand:
+    def demand(self, now: float) -> Tenant:
         leaving = sum(worker.leaving for worker in self.workers)
         is_idle = not (self.due or self.busy(now))
         ready = any(worker.ready_at <= now and not worker.leaving for worker in self.workers)
         self.residency = self.residency.seen(
             now, wanted=self.wanted(now), staying=len(self.workers) - leaving, ready=ready, idle=is_idle
         )
-        r = self.residency
-        return Demand(
+        return Tenant(
             self.name,
             self.wanted(now),
             Need(self.need, self.template),
-            {"": Crew(len(self.workers) - leaving, leaving, self.used)},
+            {"": Workers(len(self.workers) - leaving, leaving, self.used)},
             self.name,
-            len(self.due),
-            self.busy(now),
-            now - self.due[0] if self.due else 0.0,
-            r.idle_since,
-            loaded_at=r.loaded_at,
-            absent_since=r.absent_since,
-            resident=r.resident,
-            starting=r.starting,
+            work=Work(len(self.due), self.busy(now), now - self.due[0] if self.due else 0.0),
+            residency=self.residency,
         )
 
     def obey(self, grant: Grant, now: float) -> None:
@@ -499,7 +524,7 @@ def run(pools: list[Sim], budget: int, patience: Patience, *, tight: bool = Fals
         for pool in pools:
             pool.live(now)
         templates = {one.name: Template(one.template * one.template_loaded) for one in pools}
-        grants = arbitrate([one.demand(now) for one in pools], {MACHINE: budget}, templates, patience, now)
+        grants = divide([one.demand(now) for one in pools], {MACHINE: budget}, templates, patience, now)
         for pool in pools:
             pool.obey(grants[pool.name], now)
         assert tight or used(pools) <= budget
