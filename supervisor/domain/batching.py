@@ -54,7 +54,7 @@ class Candidate(NamedTuple):
 
 
 def together(candidates: Sequence[Candidate], most: int, budget: float) -> list[int]:
-    """The places of the jobs that run next, at most `most`.
+    """The indices of the jobs that run next, at most `most`.
 
     The first one always runs, so that no key has to wait for the others to be used up. The others follow in order
     while the sum of their costs is within the budget, and none is left out for one behind it with the same key.
@@ -64,13 +64,13 @@ def together(candidates: Sequence[Candidate], most: int, budget: float) -> list[
     most = min(most, first.most)
     if first.key is None:
         return chosen
-    for place in range(1, len(candidates)):
-        candidate = candidates[place]
+    for index in range(1, len(candidates)):
+        candidate = candidates[index]
         if candidate.key != first.key:
             continue
         if len(chosen) >= min(most, candidate.most) or cost + candidate.cost > budget:
             break
-        chosen.append(place)
+        chosen.append(index)
         cost += candidate.cost
         most = min(most, candidate.most)
     return chosen

@@ -9,12 +9,6 @@ from typing import NamedTuple
 
 from supervisor.domain.text import human, shortened
 
-# Is a process healthy? Three separate checks: alive (from the kernel), heartbeat, and progress.
-#
-# This module is the second. A late heartbeat alone is not enough: native code that holds the interpreter's lock stops
-# the heartbeat and still works. What counts is whether CPU time advances. (Progress, the third, is covered by the job's
-# own time limit.)
-
 CANCEL_GRACE = 5.0  # seconds for a handler to see ctx.cancelled, before it is interrupted; a pool may change both
 KILL_GRACE = 5.0  # seconds for the clean-up of an interrupted handler
 
@@ -51,6 +45,9 @@ def first_late(kept: Signs | None, now: Signs) -> Signs:
 def judge(now: Signs, earlier: Signs | None, heartbeat_timeout: float) -> Verdict:
     """Judge a process by its signs now and those of when its beat was first found late.
 
+    A late heartbeat alone is not enough: native code that holds the interpreter's lock stops the heartbeat and still
+    works. What counts is whether CPU time advances. (That a job makes progress is up to its time limit.)
+
     `earlier` is None while the beat is on time. A process is judged stuck only after `heartbeat_timeout` seconds
     without a beat and without CPU; if this cannot be determined, it counts as busy.
     """
@@ -72,13 +69,6 @@ def hangs(now: Signs, earlier: Signs | None, limit: float) -> bool:
     late = now.at - now.beat
     return late > limit * _LONGER or judge(now, earlier, limit) in (Verdict.STOPPED, Verdict.STUCK)
 
-
-# When a worker or a template that died is replaced: at once, unless its pool is in a crash loop.
-#
-# Of templates that die after they were ready, some job kills them, and with them all their workers. No job is charged
-# for the first such death: it may be an accident, and it is unknown which job it was. From the second death within a
-# time window, the pools of that template are isolated: each gets a template of its own and one worker at a time, so
-# that the next death identifies one job.
 
 _FREE = 3  # early deaths in a row that cost no delay
 _FIRST_DELAY = 0.1  # seconds, doubled with each further early death
@@ -158,7 +148,13 @@ _LONGEST_PAUSE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class TemplateDeaths:
-    """The deaths of a pool's templates. Times are monotonic seconds, oldest first; `charged` counts a job's crashes."""
+    """The deaths of a pool's templates. Times are monotonic seconds, oldest first; `charged` counts a job's crashes.
+
+    Of templates that die after they were ready, some job kills them, and with them all their workers. No job is charged
+    for the first such death: it may be an accident, and it is unknown which job it was. From the second death within a
+    time window, the pools of that template are isolated: each gets a template of its own and one worker at a time, so
+    that the next death identifies one job.
+    """
 
     at: tuple[float, ...] = ()
     charged: dict[int, int] = field(default_factory=dict)
