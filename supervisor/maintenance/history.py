@@ -72,20 +72,20 @@ class HistoryRecorder(Duty):
 
     def _write(self, minute: float, now: float) -> int:
         before = self._history.counted(self._supervisor)
-        counted = decoded(before)
+        counted = decoded_sums(before)
         sums = {
             name: Sums(counters.done, counters.failed, counters.run_seconds, counters.wait_seconds)
             for name, counters in counters.read(self._path).types.items()
         }
         minutes = recorded(minute, sums, counted, self._backlog.queue_sizes(now))
-        if not minutes or not self._history.record(self._supervisor, before, encoded(sums), minutes):
+        if not minutes or not self._history.record(self._supervisor, before, encoded_sums(sums), minutes):
             return 0
         return len(minutes)
 
 
-def encoded(sums: Mapping[str, Sums]) -> str:
+def encoded_sums(sums: Mapping[str, Sums]) -> str:
     return json.dumps({name: list(total) for name, total in sorted(sums.items())})
 
 
-def decoded(text: str) -> dict[str, Sums]:
+def decoded_sums(text: str) -> dict[str, Sums]:
     return {name: Sums(*total) for name, total in json.loads(text).items()}

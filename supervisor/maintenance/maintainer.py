@@ -20,27 +20,24 @@ from supervisor.domain.duty import Duty, Needs
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.schedule import Schedule
 from supervisor.maintenance.alerts import RaiseAlert, Sources
-from supervisor.maintenance.burst import BurstWatch
-from supervisor.maintenance.changes import CommitWatch
-from supervisor.maintenance.clock import ClockWatch
-from supervisor.maintenance.controls import cancel_poller, control_poller, unhandled_types
-from supervisor.maintenance.counting import Counter
-from supervisor.maintenance.deaths import DeathReport, Deaths
-from supervisor.maintenance.depth import DepthGauge
+from supervisor.maintenance.deaths import Counter, DeathReport, Deaths
+from supervisor.maintenance.finished_jobs import Pruner, RedrivePolicy, Redriver
 from supervisor.maintenance.history import HistoryRecorder
-from supervisor.maintenance.lease import HostWatch, LeaseRenewal
-from supervisor.maintenance.messages import failing_duties, trouble_of
-from supervisor.maintenance.posted import post
-from supervisor.maintenance.pruner import Pruner
-from supervisor.maintenance.reclaimer import Reclaimer
-from supervisor.maintenance.recovery import Recovery
-from supervisor.maintenance.redriver import RedrivePolicy, Redriver
-from supervisor.maintenance.renewer import LockTimes, Renewer
+from supervisor.maintenance.lease import HostWatch, LeaseRenewal, publish
+from supervisor.maintenance.locks import LockTimes, Reclaimer, Renewer
+from supervisor.maintenance.recovery import Recovery, StartUp
+from supervisor.maintenance.reports import (
+    BurstWatch,
+    DepthGauge,
+    cancel_poller,
+    control_poller,
+    failing_duties,
+    trouble_of,
+    unhandled_types,
+)
 from supervisor.maintenance.scheduler import Failing, Scheduler, error_text
-from supervisor.maintenance.schedules import FireSchedule
-from supervisor.maintenance.slot_reader import SlotReader
-from supervisor.maintenance.start import StartUp
-from supervisor.maintenance.waker import Waker
+from supervisor.maintenance.schedules import ClockWatch, FireSchedule
+from supervisor.maintenance.waking import CommitWatch, SlotReader, Waker
 from supervisor.store.base import Engine, JobSelector, SupervisorRecord
 from supervisor.system import counters, signals
 from supervisor.system.channel import Channel
@@ -105,7 +102,7 @@ class Maintainer:
         self._lease: LeaseRenewal | None = None
         if lease_time := engine.ownership.lease_time:
             gate.need_lease()
-            self._lease = LeaseRenewal(store.registry, orders.record, gate, lease_time, lambda: post(board))
+            self._lease = LeaseRenewal(store.registry, orders.record, gate, lease_time, lambda: publish(board))
             self._of_host.insert(0, self._lease)
         self._start_up = StartUp(store.registry, orders.record, self._recovery, channel.send, self._of_host)
         self._starting = self._scheduler(self._start_up)

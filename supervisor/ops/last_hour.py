@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from supervisor.domain.history import HOUR, Minute, Sums, minute_of, recorded
-from supervisor.maintenance.history import decoded
+from supervisor.maintenance.history import decoded_sums
 from supervisor.store.base import Operations, SupervisorRecord
 from supervisor.system import counters
 from supervisor.system.scoreboard import counters_of
@@ -21,7 +21,7 @@ def minutes(operations: Operations, here: Iterable[SupervisorRecord], now: float
     found = operations.history.minutes(now - HOUR, now)
     for supervisor, sums in counted:
         if sums:
-            found += recorded(minute_of(now), sums, decoded(operations.history.counted(supervisor)), ())
+            found += recorded(minute_of(now), sums, decoded_sums(operations.history.counted(supervisor)), ())
     return found
 
 

@@ -16,7 +16,7 @@ from supervisor.config.settings import AdminSettings, Settings
 from supervisor.domain.errors import StoreError
 from supervisor.maintenance.deaths import DeathReport
 from supervisor.maintenance.maintainer import Maintainer, Orders
-from supervisor.maintenance.messages import trouble_of
+from supervisor.maintenance.reports import trouble_of
 from supervisor.store.base import Engine, SupervisorRecord
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.supervised_process import SupervisedProcess

@@ -16,7 +16,7 @@ from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError, StoreError
 from supervisor.domain.text import without_password
 from supervisor.maintenance.maintainer import Orders
-from supervisor.maintenance.messages import trouble_of
+from supervisor.maintenance.reports import trouble_of
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.supervision import exit_reason
 from supervisor.supervision.children import STARTING, AdminProcess, MaintainerClient, Serve, Slots, orders_of

@@ -9,7 +9,7 @@ import pytest
 from supervisor.domain.job import Status
 from supervisor.domain.recovery import JobPolicy, observation_time, renewal_interval
 from supervisor.domain.settlement import done, released
-from supervisor.maintenance.reclaimer import Reclaimed, Reclaimer
+from supervisor.maintenance.locks import Reclaimed, Reclaimer
 from tests.store.kit import LOCK, NOW, Desk, execute, worker_record
 
 LATER = NOW + 7200.0  # the wall clock jumps by two hours

@@ -1,0 +1,222 @@
+"""Wakes idle workers as soon as there may be a job, no matter who inserted it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from supervisor.domain.duty import Duty, Result
+from supervisor.domain.polling import HintWindow
+from supervisor.maintenance.failed_items import FailedItems
+from supervisor.store.base import Backlog, ChangeFeed, JobSelector
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import Snapshot, State
+
+PRESENT = (State.STARTING, State.IDLE, State.BUSY, State.DRAINING, State.SPARE)
+
+_RESTING = (State.IDLE, State.DRAINING, State.SPARE)
+
+
+def pool_of(worker: str) -> str:
+    """The pool of a worker, from its name: `tag` for `tag-2`."""
+    return worker.rpartition("-")[0]
+
+
+class SlotReader:
+    """Reads slots, copying only what is needed."""
+
+    def __init__(self, board: Scoreboard) -> None:
+        self._board = board
+
+    def workers(self) -> list[Snapshot]:
+        """A copy of every worker's slot."""
+        slots = (self._board.slot(number).read() for number in range(1, self._board.highest + 1))
+        return [slot for slot in slots if slot.state in PRESENT]
+
+    def idle(self) -> Counter[str]:
+        """The number of idle workers of each pool."""
+        count: Counter[str] = Counter()
+        for number in range(1, self._board.highest + 1):
+            slot = self._board.slot(number)
+            if slot.is_idle():
+                count[pool_of(slot.name)] += 1
+        return count
+
+    def at_rest(self) -> tuple[bool, int]:
+        """(whether no worker holds a claim or is starting, jobs done by all), to detect the end of a burst."""
+        workers = self.workers()
+        rest = all(w.state in _RESTING and w.claims == 0 and w.job == 0 for w in workers)
+        return rest, sum(w.done for w in workers)
+
+
+# Notices commits as they happen, so that the other duties can react.
+#
+# The feed's descriptor is only a hint: after one, the version is checked repeatedly, at the intervals that the feed
+# asks for. Without hints nothing is lost: polling finds the change a second later.
+
+_BUSY_PAUSE = 0.005  # seconds without listening when no worker is idle, at least
+_LONGEST_PAUSE = 0.025
+_BUSY_SHARE = 0.2  # of the time for which no worker has been idle
+_FRUITLESS_PAUSE = 0.0005  # seconds more for each check in a row that woke nobody: commits of busy workers
+_QUIET = 0.05  # seconds after which checks are no longer "in a row"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Result):
+    changed: bool = False
+
+    @property
+    def news(self) -> bool:
+        return self.changed
+
+
+_NOTHING, _NEWS = Seen(), Seen(True)
+
+
+class CommitWatch(Duty):
+    """Listens while there are idle workers. All times are seconds of `clock`."""
+
+    name = "changes"
+    every = 1.0  # seconds: the safety net
+    quiet = True
+
+    def __init__(self, feed: ChangeFeed, clock: Callable[[], float] = time.monotonic) -> None:
+        self._feed = feed
+        self._clock = clock
+        self._version = -1
+        self._window = HintWindow(feed.window)
+        self._checked = 0.0
+        self._idle_at = clock()
+        self._deaf_until = 0.0
+        self._looked = 0.0
+        self._fruitless = 0
+
+    def fileno(self) -> int | None:
+        return self._feed.fileno()
+
+    def listening(self) -> bool:
+        """Whether a hint should end the maintainer's sleep."""
+        return self._clock() >= self._deaf_until
+
+    def heard(self) -> None:
+        """Consume the hints and open the window."""
+        if self._feed.drain():
+            self._window.open(self._clock())
+
+    def next_at(self, now: float) -> float | None:
+        """The next check within the window."""
+        return None if self.check_at is None else now + self.check_at - self._clock()
+
+    @property
+    def check_at(self) -> float | None:
+        """The same in seconds of `clock`."""
+        return self._deaf_until if self._deaf_until > self._window.opened else self._window.next_after(self._checked)
+
+    def run(self, now: float) -> Seen:
+        at = self._clock()
+        self._deaf_until = 0.0
+        self._checked = at
+        version = self._feed.version()
+        if version == self._version:
+            self._listen(at)
+            return _NOTHING
+        self._version = version
+        self._window.found()
+        return _NEWS
+
+    def woke(self, *, anybody: bool, posted: int) -> None:
+        """The result of the last check: whether any worker was idle, and how many were woken."""
+        at = self._clock()
+        if anybody:
+            self._idle_at = at
+            self._listen(at)
+        else:
+            # A worker that becomes idle checks the queue itself first, so nothing is lost by not listening briefly.
+            self._deaf_until = at + min(max(_BUSY_PAUSE, (at - self._idle_at) * _BUSY_SHARE), _LONGEST_PAUSE)
+            self._feed.pause()
+        self._fruitless = 0 if posted or at - self._looked > _QUIET else self._fruitless + 1
+        self._looked = at
+        if self._fruitless:
+            self._deaf_until = max(self._deaf_until, at + min(self._fruitless * _FRUITLESS_PAUSE, _BUSY_PAUSE))
+
+    def _listen(self, at: float) -> None:
+        if self._feed.resume():
+            self._window.open(at)  # what was committed before this gave no hint: act as if one had come
+
+    def close(self) -> None:
+        self._feed.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Woken(Result):
+    posted: int = 0
+
+
+class Waker(Duty):
+    """Posts min(idle workers, due jobs) to each pool, at every change.
+
+    `pools` maps a pool's name to what it wants and the eventfd on which its idle workers sleep. `claiming` tells
+    whether they may claim at all, `admitted` what of it.
+    """
+
+    name = "waking"
+    every = 60.0  # seconds, when nothing changes
+    rest = 0.0
+    quiet = True
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        slots: SlotReader,
+        pools: Mapping[str, tuple[JobSelector, int]],
+        watch: CommitWatch,
+        claiming: Callable[[], bool] = lambda: True,
+        admitted: Callable[[JobSelector], JobSelector] = lambda wanted: wanted,
+    ) -> None:
+        self._backlog = backlog
+        self._slots = slots
+        self._pools = pools
+        self._watch = watch
+        self._claiming = claiming
+        self._admitted = admitted
+        self._failing: FailedItems[str] = FailedItems("pool")
+
+    def next_at(self, now: float) -> float | None:
+        return self._failing.next_try(now)
+
+    def run(self, now: float) -> Woken:
+        idle = self._slots.idle() if self._claiming() else Counter[str]()
+        self._failing.keep(set(idle))  # a pool without idle workers is not tried
+        posted = 0
+        for name, count in idle.items():
+            if name in self._pools and self._failing.ready(name):
+                with self._failing.attempt(name):
+                    posted += self._wake(*self._pools[name], count, now)
+        self._watch.woke(anybody=bool(idle), posted=posted)
+        return Woken(posted, problem=self._failing.problem)
+
+    def _wake(self, wanted: JobSelector, eventfd: int, idle: int, now: float) -> int:
+        wanted = self._admitted(wanted)
+        first = self._backlog.any_due(wanted, now)
+        if first:
+            wake_workers(eventfd, 1)  # it wakes up while we count
+        due = self._backlog.depth(wanted, now, idle).due
+        if min(idle, due) > first:
+            wake_workers(eventfd, min(idle, due) - first)
+        return due
+
+
+def wake_workers(eventfd: int, workers: int) -> None:
+    """Wake this many of a pool's idle workers."""
+    with contextlib.suppress(BlockingIOError):  # a handler has filled it, so nobody sleeps
+        os.eventfd_write(eventfd, workers)
+
+
+def present_workers(board: Scoreboard) -> Iterator[tuple[int, Snapshot]]:
+    """The workers that exist, by their slots."""
+    slots = ((number, board.slot(number).read()) for number in range(1, board.highest + 1))
+    return ((number, slot) for number, slot in slots if slot.state in PRESENT)
