@@ -89,32 +89,32 @@ class Redriver(Duty):
     name = "retries of failed jobs"
     needs = Needs.WRITING
 
-    def __init__(self, finished: FinishedJobs, chances: Iterable[RedrivePolicy]) -> None:
+    def __init__(self, finished: FinishedJobs, policies: Iterable[RedrivePolicy]) -> None:
         self._finished = finished
-        self._walks = {chance: _Walk() for chance in chances}
+        self._walks = {policy: _Walk() for policy in policies}
         self._failing: FailedItems[RedrivePolicy] = FailedItems("types")
         self._log = events(process="maintainer")
         # Accurate to a twentieth of the interval; a run without anything to do costs one seek.
-        self.every = min(max(min(chance.every for chance in self._walks) / 20, 0.5), 60.0)
+        self.every = min(max(min(policy.every for policy in self._walks) / 20, 0.5), 60.0)
 
     def run(self, now: float) -> Moved:
         """`now` is Unix seconds."""
         jobs, more = 0, False
-        for chance in self._walks:
-            if self._failing.ready(chance):
-                with self._failing.attempt(chance, " ".join(chance.wanted.types)):
-                    jobs += self._redrive(chance, now)
-                    more = more or self._walks[chance].more
+        for policy in self._walks:
+            if self._failing.ready(policy):
+                with self._failing.attempt(policy, " ".join(policy.wanted.types)):
+                    jobs += self._redrive(policy, now)
+                    more = more or self._walks[policy].more
         return Moved(jobs, problem=self._failing.problem, more=more)
 
-    def _redrive(self, chance: RedrivePolicy, now: float) -> int:
-        rested, walk = now - chance.every, self._walks[chance]
+    def _redrive(self, policy: RedrivePolicy, now: float) -> int:
+        rested, walk = now - policy.every, self._walks[policy]
         if walk.reached.failed_at > rested:
             walk = _Walk(began=now)  # the clock was set back: what fails now comes before what we have seen
-        elif walk.held and not walk.more and abs(now - walk.began) >= min(chance.every, _BACK_AFTER):
+        elif walk.held and not walk.more and abs(now - walk.began) >= min(policy.every, _BACK_AFTER):
             walk = _Walk(walk.held, began=now)
-        found = self._finished.redrive(chance.wanted, chance.times, walk.reached, rested, _ROWS_REDRIVEN, now)
-        self._walks[chance] = _Walk(found.reached, walk.held or found.held, walk.began, found.more)
+        found = self._finished.redrive(policy.wanted, policy.times, walk.reached, rested, _ROWS_REDRIVEN, now)
+        self._walks[policy] = _Walk(found.reached, walk.held or found.held, walk.began, found.more)
         if found.jobs:
-            self._log.info("failed_jobs_revived", types=list(chance.wanted.types), jobs=list(found.jobs))
+            self._log.info("failed_jobs_revived", types=list(policy.wanted.types), jobs=list(found.jobs))
         return len(found.jobs)

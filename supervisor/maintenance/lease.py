@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from time import monotonic, time
 from typing import Any, NamedTuple
 
-from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.domain.duty import Changed, Duty, Needs
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.maintenance.waking import present_workers
@@ -131,17 +130,6 @@ _MARGIN = 1.0  # seconds for a claim to reach the server, and for clocks that di
 _EXACT = 0.5  # seconds: an answer that takes longer does not tell the time
 
 
-@dataclass(frozen=True, slots=True)
-class Changed(Result):
-    """`opened`: jobs may be claimed that could not before."""
-
-    opened: bool = False
-
-    @property
-    def news(self) -> bool:
-        return self.opened
-
-
 class LeaseRenewal(Duty):
     """Renews it three times while it lasts, and posts what other hosts should know, if that has changed.
 
@@ -184,7 +172,7 @@ class LeaseRenewal(Duty):
         if opened and self._gate.generation:
             self._log.warning("lease_regained", hint="its jobs may run on other hosts now: late results are refused")
         self._gate.renewed(began + self._seconds - _MARGIN, clock, again=again)
-        return Changed(opened=opened)
+        return Changed(opened)
 
     def _renew(self, post: str) -> tuple[float, float | None]:
         began = boot_time()
@@ -224,4 +212,4 @@ class HostWatch(Duty):
             self._log.info("paused_on_host", host=self._host, types=sorted(paused))
         self._paused = paused
         self._gate.pause(paused)  # the first time too: another maintainer may have left other types there
-        return Changed(opened=(before and not drained) or resumed)
+        return Changed((before and not drained) or resumed)

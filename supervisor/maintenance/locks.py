@@ -59,7 +59,7 @@ class Renewer(Duty):
         self._pools = pools
         self._late: dict[str, Signs] = {}
         self._failing: FailedItems[str] = FailedItems("worker")
-        self.tended: frozenset[str] = frozenset()  # workers whose locks it renews, or tries to
+        self.renewed: frozenset[str] = frozenset()  # workers whose locks it renews, or tries to
         self.every = renewal_interval(min((times.lock_time for times in pools.values()), default=60.0))
 
     def run(self, now: float) -> Renewed:
@@ -73,8 +73,8 @@ class Renewer(Duty):
                 withheld += 1
             else:
                 owners.setdefault(times.lock_time, []).append(worker)
-        self.tended = frozenset(worker.incarnation for workers in owners.values() for worker in workers)
-        self._failing.keep(self.tended)
+        self.renewed = frozenset(worker.incarnation for workers in owners.values() for worker in workers)
+        self._failing.keep(self.renewed)
         # The shortest first: they are the most urgent.
         locks = sum(self._renew(workers, lock_time, now) for lock_time, workers in sorted(owners.items()))
         return Renewed(locks, withheld, problem=self._failing.problem)
@@ -131,15 +131,15 @@ class Reclaimer(Duty):
         lock_time: float,
         clock: Callable[[], float] = time.monotonic,
         counter: Counter | None = None,
-        tended: Callable[[], Container[str]] = tuple,
+        renewed: Callable[[], Container[str]] = tuple,
     ) -> None:
-        """`tended` are owners that this supervisor knows to be alive: if their locks were not renewed, the failure is
+        """`renewed` are owners that this supervisor knows to be alive: if their locks were not renewed, the failure is
         its own.
         """
         self._locks = locks
         self._registry = registry
         self._counter = counter or Counter()
-        self._tended = tended
+        self._renewed = renewed
         self._clock = clock
         self.patience = observation_time(lock_time)
         self.every = self.patience / 4
@@ -155,11 +155,11 @@ class Reclaimer(Duty):
         # Failing ones come on top, so that they do not block those after them.
         found = self._locks.expired(now, _ROWS_RECLAIMED + len(self._failing))
         self._failing.keep({row.job_id for row in found})
-        tended = self._tended()
+        renewed = self._renewed()
         rows = [
             row
             for row in found
-            if row.owner not in tended and self._failing.ready(row.job_id) and self._has_expired(row)
+            if row.owner not in renewed and self._failing.ready(row.job_id) and self._has_expired(row)
         ]
         writable = not rows or self._can_write()
         self._observer = self._observer.look(rows, self._clock(), writable=writable)

@@ -54,7 +54,7 @@ class PoolInfo(NamedTuple):
     wanted: JobSelector
     wake: int
     locks: LockTimes
-    chance: RedrivePolicy
+    redrive: RedrivePolicy
 
 
 class Orders(NamedTuple):
@@ -84,8 +84,8 @@ class Maintainer:
         self._board = board
         self._slot = board.slot(MAINTAINER_SLOT)
         self._log = events(process="maintainer")
-        self._told_trouble = trouble_of(None)
-        self._told_failing: dict[str, Failing] | None = None
+        self._sent_trouble = trouble_of(None)
+        self._sent_failing: dict[str, Failing] | None = None
         self._leaving = False
         self._store = store = engine.maintenance()
         self._feed = engine.changes()
@@ -95,7 +95,7 @@ class Maintainer:
         wakes = {name: (info.wanted, info.wake) for name, info in orders.pool_infos.items()}
         self._slots = SlotReader(board)
         self._gate = gate = board.gate
-        self._waker = Waker(store.backlog, self._slots, wakes, self._watch, gate.is_open, self._admitted)
+        self._waker = Waker(store.backlog, self._slots, wakes, self._watch, self._admitted)
         self._recovery = Recovery(store.registry, store.locks, orders.record.id, self._counter)
         self._history = HistoryRecorder(store.history, store.backlog, orders.record.id, board.counters)
         self._of_host: list[Duty] = [HostWatch(store.controls, orders.record.host, gate)]
@@ -116,7 +116,7 @@ class Maintainer:
         wanted = {name: info.wanted for name, info in pool_infos.items()}
         types = tuple(sorted({t for w in wanted.values() for t in w.types}))
         locks = {name: info.locks for name, info in pool_infos.items()}
-        chances = [info.chance for info in pool_infos.values() if info.chance.every > 0]
+        redrives = [info.redrive for info in pool_infos.values() if info.redrive.every > 0]
 
         of_engine = store.duties(self._log, vacuum=orders.vacuum)
 
@@ -125,7 +125,7 @@ class Maintainer:
         yield from (duty for duty in of_engine if duty.needs is Needs.NOTHING)  # checks that the database is there
         yield self._watch
         yield self._waker
-        yield DepthGauge(store.backlog, wanted, send, self._gate.is_open, self._admitted)
+        yield DepthGauge(store.backlog, wanted, send, self._admitted)
         renewer = Renewer(store.locks, slots, locks | dict(orders.leaving))
         yield renewer
         yield control_poller(store.controls, wanted, orders.record.host, send)
@@ -150,18 +150,18 @@ class Maintainer:
                 yield RaiseAlert(alert, alert_sources)
             for schedule in orders.schedules:
                 yield FireSchedule(store.schedules, schedule)
-            if chances:
-                yield Redriver(store.finished, chances)
+            if redrives:
+                yield Redriver(store.finished, redrives)
         yield self._recovery
         shortest = min((times.lock_time for times in locks.values()), default=60.0)
-        yield Reclaimer(store.locks, store.registry, shortest, counter=self._counter, tended=lambda: renewer.tended)
+        yield Reclaimer(store.locks, store.registry, shortest, counter=self._counter, renewed=lambda: renewer.renewed)
         yield self._history
         yield from (duty for duty in of_engine if duty.needs is not Needs.NOTHING)
         yield Pruner(store.finished, orders.keep_done, orders.keep_failed)
 
-    def _admitted(self, wanted: JobSelector) -> JobSelector:
-        """Without the types that are paused on this host."""
-        return wanted.narrowed(self._gate.unpaused(wanted.types))
+    def _admitted(self, wanted: JobSelector) -> JobSelector | None:
+        """What may be claimed of this: not the types that are paused on this host; None while nothing may be."""
+        return wanted.narrowed(self._gate.unpaused(wanted.types)) if self._gate.is_open() else None
 
     def _broken_pools(self) -> dict[str, str]:
         """What the supervisor shows of them on the scoreboard."""
@@ -179,7 +179,7 @@ class Maintainer:
                 self._lease.run(self._gate.now())
 
     def run(self) -> int:
-        """Recover, report, then run the duties until told to leave."""
+        """Recover, report, then run the duties until asked to leave."""
         self._listen()
         self._slot.occupy(os.getpid())
         while not self._leaving and not self._start_up.done:
@@ -193,7 +193,7 @@ class Maintainer:
         self._wait(scheduler)
         self._slot.beat()
         scheduler.perform()
-        self._tell(scheduler)
+        self._report(scheduler)
         self._counter.tell_rest()
         self._channel.flush()
 
@@ -206,10 +206,10 @@ class Maintainer:
         self._poll = select.epoll()
         self._poll.register(self._channel.fileno(), select.EPOLLIN)
         self._hints = self._watch.fileno()
-        self._hearing = False
+        self._listening = False
         if self._feed.problem:
             self._log.warning("inotify_unavailable", error=self._feed.problem, poll_seconds=self._watch.every)
-        self._told_deaf = self._feed.problem
+        self._logged_problem = self._feed.problem
 
     def _wait(self, scheduler: Scheduler) -> None:
         """Wait until a duty is due, something has changed, or a message has arrived.
@@ -226,7 +226,7 @@ class Maintainer:
         else has to be done now: there was a message, or changes cannot be looked for.
         """
         able = scheduler is self._scheduler_of_duties and scheduler.may_run(self._watch)
-        self._heed_hints(able)
+        self._set_listening(able)
         check = (self._watch.check_at if able else None) or inf
         patience = max(0.0, min(until, check) - time.monotonic())
         if patience < _COARSE:  # epoll counts in whole milliseconds
@@ -234,28 +234,28 @@ class Maintainer:
             patience = 0.0
         ready = {descriptor for descriptor, _ in self._poll.poll(patience)}
         if self._hints in ready:
-            self._watch.heard()
+            self._watch.take_hints()
         if self._hints in ready or check <= time.monotonic():
             scheduler.hasten(self._watch)
             scheduler.attend(self._watch, self._waker)  # there may be a job, and every microsecond counts
             able = scheduler.may_run(self._watch)
         if ready - {self._hints}:
-            self._hear()
+            self._receive()
             return True
         return not able
 
-    def _heed_hints(self, able: bool) -> None:
+    def _set_listening(self, able: bool) -> None:
         """Let hints end the wait or not: without idle workers they can be read later."""
-        hearing = able and self._watch.listening()
-        if self._hints is None or hearing == self._hearing:
+        listening = able and self._watch.listening()
+        if self._hints is None or listening == self._listening:
             return
-        self._hearing = hearing
-        if hearing:
+        self._listening = listening
+        if listening:
             self._poll.register(self._hints, select.EPOLLIN)
         else:
             self._poll.unregister(self._hints)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         for message, _ in self._channel.receive():
             if "death" in message:
                 self._deaths.report(message["id"], message["death"])
@@ -267,20 +267,20 @@ class Maintainer:
 
     # Reporting to the supervisor
 
-    def _tell(self, scheduler: Scheduler) -> None:
-        """It opens no database, so it has to be told whether the database can be used, and which duties fail."""
+    def _report(self, scheduler: Scheduler) -> None:
+        """It opens no database, so it must learn here whether the database can be used, and which duties fail."""
         trouble = trouble_of(scheduler.trouble)
-        if trouble != self._told_trouble:
+        if trouble != self._sent_trouble:
             self._channel.send(trouble)
-            self._told_trouble = trouble
-        if self._feed.problem != self._told_deaf:
-            self._told_deaf = self._feed.problem
-            if self._told_deaf:
-                self._log.warning("notifications_missing", error=self._told_deaf, poll_seconds=self._watch.every)
+            self._sent_trouble = trouble
+        if self._feed.problem != self._logged_problem:
+            self._logged_problem = self._feed.problem
+            if self._logged_problem:
+                self._log.warning("notifications_missing", error=self._logged_problem, poll_seconds=self._watch.every)
         failing = scheduler.failing
-        if failing != self._told_failing:
+        if failing != self._sent_failing:
             self._channel.send(failing_duties(failing))
-            self._told_failing = failing
+            self._sent_failing = failing
 
     def _count(self, error: Exception) -> None:
         if isinstance(error, StoreBusy):
@@ -292,13 +292,13 @@ class Maintainer:
         """Remove the supervisor from the registry, unless it died."""
         if self._channel.closed:
             return  # it died: recovery needs its rows
-        if self._attempt(self._settle_the_rest):
-            self._attempt(self._strike)
+        if self._attempt(self._settle_all):
+            self._attempt(self._deregister)
         self._attempt(self._store.flush)
         for close in (self._feed.close, self._store.close):
             self._attempt(close)
 
-    def _settle_the_rest(self) -> None:
+    def _settle_all(self) -> None:
         """Settle what was reported, and what nobody could report."""
         self._scheduler_of_duties.finish(self._deaths)
         if self._deaths.unsettled:
@@ -307,7 +307,7 @@ class Maintainer:
             report = DeathReport(record.incarnation, record.name, "nothing", policy=record.policy)
             self._deaths.settle(report, self._gate.now())
 
-    def _strike(self) -> None:
+    def _deregister(self) -> None:
         self._history.close(self._gate.now())
         self._store.registry.forget(self._orders.record.id, time.time())
 

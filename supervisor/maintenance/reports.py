@@ -13,17 +13,18 @@ from typing import Any, TypeVar
 
 from supervisor.domain.duty import Duty, Result
 from supervisor.domain.errors import StoreError, StoreGone
+from supervisor.domain.text import text_of
 from supervisor.maintenance.failed_items import FailedItems
 from supervisor.maintenance.lease import taken_elsewhere
 from supervisor.maintenance.scheduler import Failing
-from supervisor.maintenance.waking import SlotReader
+from supervisor.maintenance.waking import Admitted, SlotReader
 from supervisor.store.base import Backlog, ClaimLocks, Controls, Depth, JobSelector, Registry
 from supervisor.system.channel import Message
 
 Item = TypeVar("Item")
 
 _MOST_DUTIES = 20
-_MOST_TEXT = 1000  # characters
+_REASON = 1000  # characters
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
@@ -33,27 +34,22 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         yield part
 
 
-def clipped(text: str, most: int = _MOST_TEXT) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 def trouble_of(error: StoreError | None) -> dict[str, Any]:
     """Why the database cannot be used; an empty text if it can."""
     gone = ("replaced" if error.replaced else "removed") if isinstance(error, StoreGone) else ""
-    return {"trouble": "" if error is None else clipped(str(error)), "gone": gone}
+    return {"trouble": "" if error is None else text_of(error, _REASON), "gone": gone}
 
 
 def failing_duties(failing: dict[str, Failing]) -> dict[str, Any]:
     """The failing duties, each with the start (Unix seconds) and the error."""
-    told = islice(failing.items(), _MOST_DUTIES)
-    return {"duties": {clipped(name, 100): {"since": one.since, "error": one.error} for name, one in told}}
+    first = islice(failing.items(), _MOST_DUTIES)
+    return {"duties": {text_of(name): {"since": one.since, "error": one.error} for name, one in first}}
 
 
 _REST = 0.2  # seconds between two checks while the database is changing
 _RARELY = 60.0  # seconds between two when nothing changes
 _MOST_CANCELS = 5000  # running jobs being cancelled at the same time; more of them have to wait for these
 _CANCELS = 500  # in one message
-_TYPE = 200  # characters of a type's name that are sent
 
 
 class Poller(Duty):
@@ -67,14 +63,14 @@ class Poller(Duty):
         self.name = name
         self._ask = ask
         self._send = send
-        self._told: list[Message] = []
+        self._sent: list[Message] = []
 
     def run(self, now: float) -> Result:
         found = self._ask()
-        if found != self._told:
+        if found != self._sent:
             for message in found:
                 self._send(message)
-            self._told = found
+            self._sent = found
         return Result()
 
 
@@ -100,7 +96,7 @@ def unhandled_types(
         found = backlog.unhandled(types)
         if found and (others := taken_elsewhere(registry)):
             found = backlog.unhandled([*types, *others])
-        return [{"unhandled": [clipped(str(type_), _TYPE) for type_ in found]}]
+        return [{"unhandled": [text_of(type_) for type_ in found]}]
 
     return Poller("unhandled types", ask, send)
 
@@ -132,8 +128,8 @@ class Measured(Result):
 
 
 class DepthGauge(Duty):
-    """Measures after changes, while anything waits, and when the next delayed job becomes due. While `claiming` says
-    that nothing may be claimed, nothing counts as due: no worker need be started for it. `admitted` is what may be.
+    """Measures after changes, while anything waits, and when the next delayed job becomes due. What
+    may not be claimed, as `admitted` says, does not count as due: no worker need be started for it.
     """
 
     name = "depths"
@@ -145,13 +141,11 @@ class DepthGauge(Duty):
         backlog: Backlog,
         pools: Mapping[str, JobSelector],
         send: Callable[[Message], None],
-        claiming: Callable[[], bool] = lambda: True,
-        admitted: Callable[[JobSelector], JobSelector] = lambda wanted: wanted,
+        admitted: Admitted = lambda wanted: wanted,
     ) -> None:
         self._backlog = backlog
         self._pools = pools
         self._send = send
-        self._claiming = claiming
         self._admitted = admitted
         self._depths: dict[str, Depth] = {}
         self._looked: dict[str, float] = {}  # when each was measured, in monotonic seconds
@@ -169,12 +163,12 @@ class DepthGauge(Duty):
             if self._failing.ready(name):
                 with self._failing.attempt(name):
                     looked = time.monotonic()  # taken before: jobs claimed during the count may be counted as due
-                    measured[name] = self._depth(wanted, now) if self._claiming() else Depth()
+                    measured[name] = self._depth(wanted, now)
                     self._looked[name] = looked
         changed = measured != self._depths
         # A backlog is sent again even if it is unchanged: the older a measurement, the less it counts.
-        told = {name: depth for name, depth in measured.items() if depth.due or depth != self._depths.get(name)}
-        for part in chunks(told.items(), _POOLS):
+        sent = {name: depth for name, depth in measured.items() if depth.due or depth != self._depths.get(name)}
+        for part in chunks(sent.items(), _POOLS):
             self._send({"depths": {name: _message_of(depth, now, self._looked[name]) for name, depth in part}})
         self._depths = measured
         # While some jobs are due, others become due without a timer of their own.
@@ -182,7 +176,8 @@ class DepthGauge(Duty):
         return Measured(measured, changed, problem=self._failing.problem)
 
     def _depth(self, wanted: JobSelector, now: float) -> Depth:
-        return self._backlog.depth(self._admitted(wanted), now, COUNT_LIMIT)
+        admitted = self._admitted(wanted)
+        return Depth() if admitted is None else self._backlog.depth(admitted, now, COUNT_LIMIT)
 
 
 def _message_of(depth: Depth, now: float, looked: float) -> dict[str, float]:
@@ -215,7 +210,7 @@ class BurstWatch(Duty):
     own: str
     since: float
     send: Callable[[Message], None]
-    admitted: Callable[[JobSelector], JobSelector] = lambda wanted: wanted
+    admitted: Admitted = lambda wanted: wanted
 
     def __post_init__(self) -> None:
         self._types = tuple(sorted({t for wanted in self.pools for t in wanted.types}))
@@ -235,4 +230,4 @@ class BurstWatch(Duty):
         return BurstState(over, pending, failed)
 
     def _unfinished(self, wanted: JobSelector, now: float) -> bool:
-        return self.backlog.unfinished(self.admitted(wanted), now, _RETRIES_WITHIN)
+        return self.backlog.unfinished(self.admitted(wanted) or wanted, now, _RETRIES_WITHIN)

@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from supervisor.domain.duty import Duty, Result
+from supervisor.domain.duty import Changed, Duty, Result
 from supervisor.domain.polling import HintWindow
 from supervisor.maintenance.failed_items import FailedItems
 from supervisor.store.base import Backlog, ChangeFeed, JobSelector
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Snapshot, State
+
+Admitted = Callable[[JobSelector], JobSelector | None]
 
 PRESENT = (State.STARTING, State.IDLE, State.BUSY, State.DRAINING, State.SPARE)
 
@@ -26,6 +28,12 @@ def pool_of(worker: str) -> str:
     return worker.rpartition("-")[0]
 
 
+def present_workers(board: Scoreboard) -> Iterator[tuple[int, Snapshot]]:
+    """The workers that exist, by their slots."""
+    slots = ((number, board.slot(number).read()) for number in range(1, board.highest + 1))
+    return ((number, slot) for number, slot in slots if slot.state in PRESENT)
+
+
 class SlotReader:
     """Reads slots, copying only what is needed."""
 
@@ -34,8 +42,7 @@ class SlotReader:
 
     def workers(self) -> list[Snapshot]:
         """A copy of every worker's slot."""
-        slots = (self._board.slot(number).read() for number in range(1, self._board.highest + 1))
-        return [slot for slot in slots if slot.state in PRESENT]
+        return [slot for _, slot in present_workers(self._board)]
 
     def idle(self) -> Counter[str]:
         """The number of idle workers of each pool."""
@@ -53,11 +60,6 @@ class SlotReader:
         return rest, sum(w.done for w in workers)
 
 
-# Notices commits as they happen, so that the other duties can react.
-#
-# The feed's descriptor is only a hint: after one, the version is checked repeatedly, at the intervals that the feed
-# asks for. Without hints nothing is lost: polling finds the change a second later.
-
 _BUSY_PAUSE = 0.005  # seconds without listening when no worker is idle, at least
 _LONGEST_PAUSE = 0.025
 _BUSY_SHARE = 0.2  # of the time for which no worker has been idle
@@ -65,20 +67,15 @@ _FRUITLESS_PAUSE = 0.0005  # seconds more for each check in a row that woke nobo
 _QUIET = 0.05  # seconds after which checks are no longer "in a row"
 
 
-@dataclass(frozen=True, slots=True)
-class Seen(Result):
-    changed: bool = False
-
-    @property
-    def news(self) -> bool:
-        return self.changed
-
-
-_NOTHING, _NEWS = Seen(), Seen(True)
+_NOTHING, _NEWS = Changed(), Changed(True)
 
 
 class CommitWatch(Duty):
-    """Listens while there are idle workers. All times are seconds of `clock`."""
+    """Notices commits as they happen, so that the other duties can react. It listens while there are idle workers.
+
+    The feed's descriptor is only a hint: after one, the version is checked repeatedly, at the intervals that the feed
+    asks for. Without hints nothing is lost: polling finds the change a second later. All times are seconds of `clock`.
+    """
 
     name = "changes"
     every = 1.0  # seconds: the safety net
@@ -102,7 +99,7 @@ class CommitWatch(Duty):
         """Whether a hint should end the maintainer's sleep."""
         return self._clock() >= self._deaf_until
 
-    def heard(self) -> None:
+    def take_hints(self) -> None:
         """Consume the hints and open the window."""
         if self._feed.drain():
             self._window.open(self._clock())
@@ -116,7 +113,7 @@ class CommitWatch(Duty):
         """The same in seconds of `clock`."""
         return self._deaf_until if self._deaf_until > self._window.opened else self._window.next_after(self._checked)
 
-    def run(self, now: float) -> Seen:
+    def run(self, now: float) -> Changed:
         at = self._clock()
         self._deaf_until = 0.0
         self._checked = at
@@ -128,17 +125,17 @@ class CommitWatch(Duty):
         self._window.found()
         return _NEWS
 
-    def woke(self, *, anybody: bool, posted: int) -> None:
+    def woke(self, *, idle: bool, woken: int) -> None:
         """The result of the last check: whether any worker was idle, and how many were woken."""
         at = self._clock()
-        if anybody:
+        if idle:
             self._idle_at = at
             self._listen(at)
         else:
             # A worker that becomes idle checks the queue itself first, so nothing is lost by not listening briefly.
             self._deaf_until = at + min(max(_BUSY_PAUSE, (at - self._idle_at) * _BUSY_SHARE), _LONGEST_PAUSE)
             self._feed.pause()
-        self._fruitless = 0 if posted or at - self._looked > _QUIET else self._fruitless + 1
+        self._fruitless = 0 if woken or at - self._looked > _QUIET else self._fruitless + 1
         self._looked = at
         if self._fruitless:
             self._deaf_until = max(self._deaf_until, at + min(self._fruitless * _FRUITLESS_PAUSE, _BUSY_PAUSE))
@@ -153,14 +150,14 @@ class CommitWatch(Duty):
 
 @dataclass(frozen=True, slots=True)
 class Woken(Result):
-    posted: int = 0
+    workers: int = 0
 
 
 class Waker(Duty):
-    """Posts min(idle workers, due jobs) to each pool, at every change.
+    """Wakes min(idle workers, due jobs) of each pool, at every change.
 
-    `pools` maps a pool's name to what it wants and the eventfd on which its idle workers sleep. `claiming` tells
-    whether they may claim at all, `admitted` what of it.
+    `pools` maps a pool's name to what it wants and the eventfd on which its idle workers sleep. `admitted` returns what
+    of it they may claim now, None if nothing.
     """
 
     name = "waking"
@@ -174,14 +171,12 @@ class Waker(Duty):
         slots: SlotReader,
         pools: Mapping[str, tuple[JobSelector, int]],
         watch: CommitWatch,
-        claiming: Callable[[], bool] = lambda: True,
-        admitted: Callable[[JobSelector], JobSelector] = lambda wanted: wanted,
+        admitted: Admitted = lambda wanted: wanted,
     ) -> None:
         self._backlog = backlog
         self._slots = slots
         self._pools = pools
         self._watch = watch
-        self._claiming = claiming
         self._admitted = admitted
         self._failing: FailedItems[str] = FailedItems("pool")
 
@@ -189,22 +184,24 @@ class Waker(Duty):
         return self._failing.next_try(now)
 
     def run(self, now: float) -> Woken:
-        idle = self._slots.idle() if self._claiming() else Counter[str]()
+        idle = self._slots.idle()
         self._failing.keep(set(idle))  # a pool without idle workers is not tried
-        posted = 0
+        woken = 0
         for name, count in idle.items():
             if name in self._pools and self._failing.ready(name):
                 with self._failing.attempt(name):
-                    posted += self._wake(*self._pools[name], count, now)
-        self._watch.woke(anybody=bool(idle), posted=posted)
-        return Woken(posted, problem=self._failing.problem)
+                    woken += self._wake(*self._pools[name], count, now)
+        self._watch.woke(idle=bool(idle), woken=woken)
+        return Woken(woken, problem=self._failing.problem)
 
     def _wake(self, wanted: JobSelector, eventfd: int, idle: int, now: float) -> int:
-        wanted = self._admitted(wanted)
-        first = self._backlog.any_due(wanted, now)
+        admitted = self._admitted(wanted)
+        if admitted is None:
+            return 0
+        first = self._backlog.any_due(admitted, now)
         if first:
             wake_workers(eventfd, 1)  # it wakes up while we count
-        due = self._backlog.depth(wanted, now, idle).due
+        due = self._backlog.depth(admitted, now, idle).due
         if min(idle, due) > first:
             wake_workers(eventfd, min(idle, due) - first)
         return due
@@ -214,9 +211,3 @@ def wake_workers(eventfd: int, workers: int) -> None:
     """Wake this many of a pool's idle workers."""
     with contextlib.suppress(BlockingIOError):  # a handler has filled it, so nobody sleeps
         os.eventfd_write(eventfd, workers)
-
-
-def present_workers(board: Scoreboard) -> Iterator[tuple[int, Snapshot]]:
-    """The workers that exist, by their slots."""
-    slots = ((number, board.slot(number).read()) for number in range(1, board.highest + 1))
-    return ((number, slot) for number, slot in slots if slot.state in PRESENT)

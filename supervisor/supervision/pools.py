@@ -99,8 +99,8 @@ def _info(pool: Pool) -> PoolInfo:
     settings = pool.settings
     wanted = JobSelector(settings.types, " ".join(settings.capabilities), settings.min_priority)
     locks = LockTimes(settings.lock_time, settings.heartbeat_timeout)
-    chance = RedrivePolicy(wanted, settings.retry_failed_every, settings.retry_failed_times)
-    return PoolInfo(wanted, pool.wake, locks, chance)
+    redrive = RedrivePolicy(wanted, settings.retry_failed_every, settings.retry_failed_times)
+    return PoolInfo(wanted, pool.wake, locks, redrive)
 
 
 def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_a_supervisor_takes_no_lock_of_its_own_living_worker_that_it_has_failed_
     job_id = desk.put()
     desk.one()
     living = {"w1"}
-    reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, LOCK, clock, tended=lambda: living)
+    reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, LOCK, clock, renewed=lambda: living)
 
     assert look_for(reclaimer, clock, reclaimer.patience * 3) == Reclaimed(0, 0)
     living.clear()  # stopped or stuck, and so no longer renewed
