@@ -7,6 +7,7 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple
 
+from supervisor.domain.polling import backoff
 from supervisor.domain.text import human, shortened
 
 CANCEL_GRACE = 5.0  # seconds for a handler to see ctx.cancelled, before it is interrupted; a pool may change both
@@ -115,7 +116,7 @@ class Restarts(NamedTuple):
         if born <= self.counted_at:
             return self
         deaths = self.early_deaths + 1
-        delay = 0.0 if deaths <= _FREE else min(_FIRST_DELAY * 2.0 ** min(deaths - _FREE - 1, 20), _LONGEST_DELAY)
+        delay = 0.0 if deaths <= _FREE else backoff(_FIRST_DELAY, deaths - _FREE, _LONGEST_DELAY)
         return self._replace(early_deaths=deaths, counted_at=now, delay=delay)
 
     def broken(self, now: float, why: str, *, born: float = inf, sure: bool = True) -> Restarts:
@@ -127,7 +128,7 @@ class Restarts(NamedTuple):
         if not (sure or self.early_deaths or self.failed_setups):
             return self.died(now, early=True, born=born)
         failures = self.failed_setups + 1
-        delay = min(_BROKEN_FIRST * 2.0 ** min(failures - 1, 20), _BROKEN_LONGEST)
+        delay = backoff(_BROKEN_FIRST, failures, _BROKEN_LONGEST)
         return self._replace(failed_setups=failures, counted_at=now, delay=delay, why=shortened(why, _MAX_REASON))
 
     def ready(self) -> Restarts:
@@ -172,12 +173,13 @@ class TemplateDeaths:
         """The earliest time for the next template to start."""
         if len(self.at) < ISOLATED_FROM:
             return 0.0
-        return self.at[-1] + min(_FIRST_PAUSE * 2.0 ** (len(self.at) - ISOLATED_FROM), _LONGEST_PAUSE)
+        return self.at[-1] + backoff(_FIRST_PAUSE, len(self.at) - ISOLATED_FROM + 1, _LONGEST_PAUSE)
 
     def isolated(self, now: float) -> bool:
         return now < self.isolated_until
 
     @property
     def isolated_until(self) -> float:
-        further = len(self.at) - ISOLATED_FROM
-        return 0.0 if further < 0 else self.at[-1] + min(_QUIET * 2.0**further, _LONGEST_QUIET)
+        if len(self.at) < ISOLATED_FROM:
+            return 0.0
+        return self.at[-1] + backoff(_QUIET, len(self.at) - ISOLATED_FROM + 1, _LONGEST_QUIET)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
+from supervisor.domain.polling import backoff
 from supervisor.maintenance.scheduler import FIRST_PAUSE, error_text
 from supervisor.telemetry import events
 
@@ -84,7 +85,7 @@ class FailedItems(Generic[Key]):
     def _note(self, key: Key, what: str, error: Exception) -> None:
         before = self._failures.get(key)
         times = before.times + 1 if before else 1
-        pause = min(FIRST_PAUSE * 2.0 ** min(times - 1, 20), LONGEST_ITEM_PAUSE)
+        pause = backoff(FIRST_PAUSE, times, LONGEST_ITEM_PAUSE)
         text = error_text(error)[:_SHOWN]
         self._failures[key] = _Failure(times, self._clock() + pause, what, text)
         if len(self._failures) > MOST_FAILED:

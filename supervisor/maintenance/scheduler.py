@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreBusy, StoreError, StoreGone, StoreUnavailable
+from supervisor.domain.polling import backoff
 from supervisor.telemetry import events
 
 FIRST_PAUSE = 0.1  # seconds until a duty that has failed is tried again, doubled with each failure in a row
@@ -196,7 +197,7 @@ class Scheduler:
         self._failed(error)
         entry.failures += 1
         longest = LONGEST_BUSY_PAUSE if isinstance(error, StoreBusy) else LONGEST_PAUSE
-        pause = min(FIRST_PAUSE * 2.0 ** min(entry.failures - 1, 10), longest)
+        pause = backoff(FIRST_PAUSE, entry.failures, longest)
         entry.not_before = self._steady() + pause
         entry.due = entry.not_before
         before = self.trouble
