@@ -16,12 +16,14 @@ from supervisor.domain.errors import StoreError, StoreGone
 from supervisor.domain.text import text_of
 from supervisor.maintenance.failed_items import FailedItems
 from supervisor.maintenance.lease import taken_elsewhere
-from supervisor.maintenance.scheduler import Failing
-from supervisor.maintenance.waking import Admitted, SlotReader
+from supervisor.maintenance.scheduler import Failing, Scheduler
+from supervisor.maintenance.waking import Admitted, CommitWatch, SlotReader
 from supervisor.store.base import Backlog, ClaimLocks, Controls, Depth, JobSelector, Registry
 from supervisor.system.channel import Message
+from supervisor.telemetry import events
 
 Item = TypeVar("Item")
+Send = Callable[[Message], None]
 
 _MOST_DUTIES = 20
 _REASON = 1000  # characters
@@ -46,6 +48,37 @@ def failing_duties(failing: dict[str, Failing]) -> dict[str, Any]:
     return {"duties": {text_of(name): {"since": one.since, "error": one.error} for name, one in first}}
 
 
+class StateReport:
+    """Whether the database can be used, and which duties fail: the supervisor opens no database, so it learns it here.
+    A database without hints is only logged.
+    """
+
+    def __init__(self, send: Send, watch: CommitWatch) -> None:
+        self._send = send
+        self._watch = watch
+        self._trouble = trouble_of(None)
+        self._failing: dict[str, Failing] | None = None
+        self._problem = watch.problem
+        self._log = events(process="maintainer")
+        if self._problem:
+            self._log.warning("inotify_unavailable", error=self._problem, poll_seconds=watch.every)
+
+    def send(self, scheduler: Scheduler) -> None:
+        """Send what has changed since the last time."""
+        trouble = trouble_of(scheduler.trouble)
+        if trouble != self._trouble:
+            self._send(trouble)
+            self._trouble = trouble
+        if self._watch.problem != self._problem:
+            self._problem = self._watch.problem
+            if self._problem:
+                self._log.warning("notifications_missing", error=self._problem, poll_seconds=self._watch.every)
+        failing = scheduler.failing
+        if failing != self._failing:
+            self._send(failing_duties(failing))
+            self._failing = failing
+
+
 _REST = 0.2  # seconds between two checks while the database is changing
 _RARELY = 60.0  # seconds between two when nothing changes
 _MOST_CANCELS = 5000  # running jobs being cancelled at the same time; more of them have to wait for these
@@ -59,7 +92,7 @@ class Poller(Duty):
     rest = _REST
     quiet = True
 
-    def __init__(self, name: str, ask: Callable[[], list[Message]], send: Callable[[Message], None]) -> None:
+    def __init__(self, name: str, ask: Callable[[], list[Message]], send: Send) -> None:
         self.name = name
         self._ask = ask
         self._send = send
@@ -74,7 +107,7 @@ class Poller(Duty):
         return Result()
 
 
-def control_poller(controls: Controls, pools: Collection[str], host: str, send: Callable[[Message], None]) -> Poller:
+def control_poller(controls: Controls, pools: Collection[str], host: str, send: Send) -> Poller:
     """What was set for our own pools on this host, and how many reloads were requested."""
 
     def ask() -> list[Message]:
@@ -85,9 +118,7 @@ def control_poller(controls: Controls, pools: Collection[str], host: str, send: 
     return Poller("controls", ask, send)
 
 
-def unhandled_types(
-    backlog: Backlog, types: tuple[str, ...], send: Callable[[Message], None], registry: Registry
-) -> Poller:
+def unhandled_types(backlog: Backlog, types: tuple[str, ...], send: Send, registry: Registry) -> Poller:
     """Types with pending jobs that none of our pools takes, and none of another host's; the store returns a bounded
     number of them.
     """
@@ -101,7 +132,7 @@ def unhandled_types(
     return Poller("unhandled types", ask, send)
 
 
-def cancel_poller(controls: Controls, own: str, send: Callable[[Message], None]) -> Poller:
+def cancel_poller(controls: Controls, own: str, send: Send) -> Poller:
     """Running jobs of our own workers that are to be cancelled."""
 
     def ask() -> list[Message]:
@@ -140,7 +171,7 @@ class DepthGauge(Duty):
         self,
         backlog: Backlog,
         pools: Mapping[str, JobSelector],
-        send: Callable[[Message], None],
+        send: Send,
         admitted: Admitted = lambda wanted: wanted,
     ) -> None:
         self._backlog = backlog
@@ -209,7 +240,7 @@ class BurstWatch(Duty):
     pools: tuple[JobSelector, ...]
     own: str
     since: float
-    send: Callable[[Message], None]
+    send: Send
     admitted: Admitted = lambda wanted: wanted
 
     def __post_init__(self) -> None:

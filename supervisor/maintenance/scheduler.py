@@ -106,8 +106,9 @@ class Scheduler:
         return self._gone or next((e.unavailable for e in self._entries if e.unavailable is not None), None)
 
     def may_run(self, duty: Duty) -> bool:
-        """Whether nothing keeps this one from running."""
-        return self._held_up_until(self._by_duty[duty]) <= self._steady()
+        """Whether it is one of these, and nothing keeps it from running."""
+        entry = self._by_duty.get(duty)
+        return entry is not None and self._held_up_until(entry) <= self._steady()
 
     def next_at(self, apart: Duty | None = None) -> float:
         """When the next duty is due, in monotonic seconds; `apart` is one whose exact times do not count."""

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from supervisor.domain.duty import Changed, Duty, Result
 from supervisor.domain.polling import HintWindow
 from supervisor.maintenance.failed_items import FailedItems
+from supervisor.maintenance.scheduler import Scheduler
 from supervisor.store.base import Backlog, ChangeFeed, JobSelector
+from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Snapshot, State
+
+BEAT = 1.0  # seconds between two heartbeats of the maintainer at most
+_COARSE = 0.01  # seconds; shorter waits need a better resolution than milliseconds
 
 Admitted = Callable[[JobSelector], JobSelector | None]
 
@@ -91,6 +98,11 @@ class CommitWatch(Duty):
         self._deaf_until = 0.0
         self._looked = 0.0
         self._fruitless = 0
+
+    @property
+    def problem(self) -> str:
+        """Why there are no hints, and changes are only found by polling; empty if there are."""
+        return self._feed.problem
 
     def fileno(self) -> int | None:
         return self._feed.fileno()
@@ -211,3 +223,57 @@ def wake_workers(eventfd: int, workers: int) -> None:
     """Wake this many of a pool's idle workers."""
     with contextlib.suppress(BlockingIOError):  # a handler has filled it, so nobody sleeps
         os.eventfd_write(eventfd, workers)
+
+
+class Sleep:
+    """The time between duties. It ends when one is due, something was committed, or a message has come."""
+
+    def __init__(self, channel: Channel, watch: CommitWatch, waker: Waker) -> None:
+        self._watch = watch
+        self._waker = waker
+        self._poll = select.epoll()
+        self._poll.register(channel.fileno(), select.EPOLLIN)
+        self._hints = watch.fileno()
+        self._listening = False
+
+    def until_due(self, scheduler: Scheduler) -> bool:
+        """Returns whether there are messages.
+
+        Looking for changes is repeated here, and not with all other duties: it is done many times for a commit.
+        """
+        until = min(scheduler.next_at(apart=self._watch), time.monotonic() + BEAT)
+        changes = scheduler.changes
+        while True:
+            ready = self._once(scheduler, until)
+            if ready - {self._hints}:
+                return True
+            able = scheduler.may_run(self._watch)
+            if not able or scheduler.changes != changes or time.monotonic() >= until:
+                return False
+
+    def _once(self, scheduler: Scheduler, until: float) -> set[int]:
+        """Until then, in monotonic seconds, at most; then look for changes if it is time. Returns what is readable."""
+        able = scheduler.may_run(self._watch)
+        self._listen(able and self._watch.listening())
+        check = (self._watch.check_at if able else None) or inf
+        patience = max(0.0, min(until, check) - time.monotonic())
+        if patience < _COARSE:  # epoll counts in whole milliseconds
+            select.select([self._poll.fileno()], [], [], patience)
+            patience = 0.0
+        ready = {descriptor for descriptor, _ in self._poll.poll(patience)}
+        if self._hints in ready:
+            self._watch.take_hints()
+        if self._hints in ready or check <= time.monotonic():
+            scheduler.hasten(self._watch)
+            scheduler.attend(self._watch, self._waker)  # there may be a job, and every microsecond counts
+        return ready
+
+    def _listen(self, listening: bool) -> None:
+        """Let hints end the wait or not: without idle workers they can be read later."""
+        if self._hints is None or listening == self._listening:
+            return
+        self._listening = listening
+        if listening:
+            self._poll.register(self._hints, select.EPOLLIN)
+        else:
+            self._poll.unregister(self._hints)

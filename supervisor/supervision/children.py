@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from supervisor.config.settings import AdminSettings, Settings
 from supervisor.domain.errors import StoreError
 from supervisor.maintenance.deaths import DeathReport
-from supervisor.maintenance.maintainer import Maintainer, Orders
+from supervisor.maintenance.duties import Orders
+from supervisor.maintenance.maintainer import Maintainer
 from supervisor.maintenance.reports import trouble_of
 from supervisor.store.base import Engine, SupervisorRecord
 from supervisor.supervision.pools import Pools

@@ -10,9 +10,9 @@ from typing import Any
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.text import shortened
+from supervisor.maintenance.duties import PoolInfo
 from supervisor.maintenance.finished_jobs import RedrivePolicy
 from supervisor.maintenance.locks import LockTimes
-from supervisor.maintenance.maintainer import PoolInfo
 from supervisor.store.base import JobSelector
 from supervisor.supervision.failures import RELOADED
 from supervisor.supervision.pool import Pool, Waiting, spares_configured, spares_wanted
