@@ -129,12 +129,8 @@ class AutoBatchSize:
     """
 
     def __init__(self, most: int, target: float) -> None:
-        self._most = most
         self._target = target * _TOLERANCE
-        self._ceiling = most  # less than what has run out of memory
-        self._patience = _PATIENCE
-        self._lift_at = 0  # batches; when the ceiling rises
-        self._failed_in_row = 0
+        self._ceiling = _Ceiling(most)
         self._times: dict[int, _Times] = {}  # by size, ascending
         self._between = 0.0  # seconds from the end of a batch to the start of the next
         self._batches = 0
@@ -149,26 +145,20 @@ class AutoBatchSize:
         if size < self.size * _PLENTIFUL:
             return
         self._batches += 1
-        self._failed_in_row = 0
+        self._ceiling.has_run(self._batches)
         times = self._times.setdefault(size, _Times())
         if times.add(seconds, self._batches):
             self._times = {size: times}
         self._forget()
-        if self._ceiling < self._most and self._batches >= self._lift_at:
-            self._ceiling = min(self._most, self._ceiling + max(1, self._ceiling // 4))
-            self._lift_at = self._batches + self._patience
-        if self._probing or len(times.seconds) >= _FEW or self.size > self._ceiling:
+        if self._probing or len(times.seconds) >= _FEW or self.size > self._ceiling.size:
             self.size = self._next()
 
     def out_of_memory(self, size: int) -> None:
         """A batch of this size has run out of memory."""
-        # Once, a single large payload may be the cause. If it happens again at once, there is less memory than before.
-        self._ceiling = max(1, min(self._ceiling, size // 2 if self._failed_in_row else size - 1))
-        self._failed_in_row += 1
-        self._lift_at = self._batches + self._patience
-        self._patience = min(2 * self._patience, _LONGEST_PATIENCE)
-        self._times = {n: times for n, times in self._times.items() if n <= self._ceiling}
-        self._best = self.size = min(self._best, self._ceiling) if self._times else max(1, self._ceiling // 2)
+        self._ceiling.has_failed(size, self._batches)
+        most = self._ceiling.size
+        self._times = {n: times for n, times in self._times.items() if n <= most}
+        self._best = self.size = min(self._best, most) if self._times else max(1, most // 2)
 
     def _forget(self) -> None:
         latest = sorted(self._times, key=lambda n: -self._times[n].latest)[:_SIZES]
@@ -187,7 +177,7 @@ class AutoBatchSize:
             return other or best
         self._probing = True
         self._probes += 1
-        larger = min(self._ceiling, best + max(1, best // 4))
+        larger = min(self._ceiling.size, best + max(1, best // 4))
         if self._probes % 2 and known[best] * larger <= self._target * best:  # a little above it at most
             return larger
         return max(1, best * 7 // 10)
@@ -196,7 +186,7 @@ class AutoBatchSize:
         """The smallest size whose throughput is close to the best of those within the target."""
         rates = {n: self._rate(n, seconds) for n, seconds in times.items() if self._is_within(n, seconds)}
         if not rates:
-            return max(1, min(self._ceiling, min(times) // 2))
+            return max(1, min(self._ceiling.size, min(times) // 2))
         quickest = max(rates, key=lambda n: rates[n])
         return next(n for n, rate in rates.items() if rate * _price(quickest / n) >= rates[quickest])
 
@@ -207,7 +197,7 @@ class AutoBatchSize:
             return None
         above = min((n for n in times if n > top), default=None)
         below = max((n for n in times if n <= top * 3 // 4), default=None)
-        larger = min(2 * top, self._most) if self._ceiling == self._most else (top + self._ceiling + 1) // 2
+        larger = self._ceiling.next_above(top)
         slope = 0.0  # seconds for each further job
         if above is not None:
             slope, larger = (times[above] - times[top]) / (above - top), above - 1
@@ -223,10 +213,39 @@ class AutoBatchSize:
         return larger if expected > _GAIN * self._rate(self._best, times[self._best]) else None
 
     def _is_within(self, size: int, seconds: float) -> bool:
-        return seconds <= self._target and size <= self._ceiling
+        return seconds <= self._target and size <= self._ceiling.size
 
     def _rate(self, size: int, seconds: float) -> float:
         return size / max(seconds + self._between, 1e-9)
+
+
+class _Ceiling:
+    """The largest size for which there is memory, as far as that is known. `most` is the largest of all."""
+
+    def __init__(self, most: int) -> None:
+        self.size = most
+        self._most = most
+        self._patience = _PATIENCE
+        self._rise_at = 0  # batches
+        self._failures = 0  # in a row
+
+    def has_run(self, batches: int) -> None:
+        """A batch has not run out of memory. `batches` is how many have run so far."""
+        self._failures = 0
+        if self.size < self._most and batches >= self._rise_at:
+            self.size = min(self._most, self.size + max(1, self.size // 4))
+            self._rise_at = batches + self._patience
+
+    def has_failed(self, size: int, batches: int) -> None:
+        """One has. A single large payload may be the cause; if it happens again at once, there is less memory now."""
+        self.size = max(1, min(self.size, size // 2 if self._failures else size - 1))
+        self._failures += 1
+        self._rise_at = batches + self._patience
+        self._patience = min(2 * self._patience, _LONGEST_PATIENCE)
+
+    def next_above(self, size: int) -> int:
+        """The next size to try: twice as large, or halfway to the ceiling if there is one."""
+        return min(2 * size, self._most) if self.size == self._most else (size + self.size + 1) // 2
 
 
 class _Times:

@@ -32,7 +32,7 @@ class PublishedBoard(NamedTuple):
 
     def begun(self, slot: int, held: Collection[Claim]) -> tuple[tuple[int, int] | None, int]:
         """Which of these claims of a dead worker had begun, and how many ran together; None: that is not known, since
-        it may have begun one after this was posted.
+        it may have begun one after this was published.
         """
         worker = self.workers.get(slot)
         if worker is None:
@@ -85,7 +85,7 @@ def read_published(text: str, now: float = 0.0) -> PublishedBoard:
 
 
 def taken_elsewhere(registry: Registry) -> set[str]:
-    """The types that pools of supervisors with a lease take, as they have posted it."""
+    """The types that pools of supervisors with a lease take, as they have published."""
     pools = [pool for lease in registry.leases().values() if lease.left > 0 for pool in _pools(lease)]
     return {str(type_) for pool in pools for type_ in pool.get("types", ())}
 
@@ -131,7 +131,7 @@ _EXACT = 0.5  # seconds: an answer that takes longer does not tell the time
 
 
 class LeaseRenewal(Duty):
-    """Renews it three times while it lasts, and posts what other hosts should know, if that has changed.
+    """Renews it three times while it lasts, and publishes what other hosts should know, if that has changed.
 
     A lease of `seconds` is counted from before it was asked for, so it ends here before it ends for others. When it may
     have ended, others may have settled the jobs of some workers and removed their rows: the workers register again.
@@ -142,29 +142,29 @@ class LeaseRenewal(Duty):
     quiet = True
 
     def __init__(
-        self, registry: Registry, record: SupervisorRecord, gate: ClaimGate, seconds: float, post: Callable[[], str]
+        self, registry: Registry, record: SupervisorRecord, gate: ClaimGate, seconds: float, publish: Callable[[], str]
     ) -> None:
         self.every = seconds / 3
         self._registry = registry
         self._record = record
         self._gate = gate
         self._seconds = seconds
-        self._post = post
-        self._posted = ""
+        self._publish = publish
+        self._published = ""
         self._renewed_at = 0.0
         self._log = events(process="maintainer")
 
     def run(self, now: float) -> Changed:
         opened = self._gate.lapsed
-        post = self._post()
-        began, at = self._renew(post)
+        board = self._publish()
+        began, at = self._renew(board)
         again = opened or at is None
         if at is None:
             self._registry.register(self._record)
-            began, at = self._renew(post)
+            began, at = self._renew(board)
             if at is None:
                 raise StoreError("the supervisor is not in the registry, and cannot be registered")
-        self._posted = post
+        self._published = board
         self._renewed_at = ended = boot_time()
         clock = at - (began + ended) / 2
         if ended - began > _EXACT and not opened:
@@ -174,9 +174,9 @@ class LeaseRenewal(Duty):
         self._gate.renewed(began + self._seconds - _MARGIN, clock, again=again)
         return Changed(opened)
 
-    def _renew(self, post: str) -> tuple[float, float | None]:
+    def _renew(self, board: str) -> tuple[float, float | None]:
         began = boot_time()
-        return began, self._registry.renew(self._record.id, None if post == self._posted else post)
+        return began, self._registry.renew(self._record.id, None if board == self._published else board)
 
     def overdue(self) -> bool:
         """Whether other duties have kept it waiting for long."""

@@ -141,13 +141,11 @@ class Reclaimer(Duty):
         self._counter = counter or Counter()
         self._renewed = renewed
         self._clock = clock
-        self.patience = observation_time(lock_time)
-        self.every = self.patience / 4
+        self.every = observation_time(lock_time) / 4
         self._nobodys = JobPolicy(lock_time=lock_time)  # of owners that are not registered: they renew nothing
         self._observer: LeaseObserver[Expired] = LeaseObserver(self.every)
         self._clocks = Clocks()
         self._failing: FailedItems[int] = FailedItems("job", clock)
-        self._log = events()
 
     def run(self, now: float) -> Reclaimed:
         """`now` is Unix seconds."""
@@ -185,7 +183,7 @@ class Reclaimer(Duty):
 
     def _ripe(self, row: Expired, policy: JobPolicy) -> bool:
         """An owner with longer locks than ours renews them less often."""
-        return self._observer.watched[row] >= max(self.patience, observation_time(policy.lock_time))
+        return self._observer.watched[row] >= observation_time(max(self._nobodys.lock_time, policy.lock_time))
 
     def _take(self, row: Expired, policy: JobPolicy, now: float) -> bool:
         settlements: list[Settlement] = []
@@ -197,7 +195,7 @@ class Reclaimer(Duty):
         taken = self._locks.reclaim(row, settle, now)
         if taken:
             self._counter.reclaimed(settlements, now)
-            self._log.warning("lock_reclaimed", job=row.job_id, owner=row.owner or "nobody")
+            events().warning("lock_reclaimed", job=row.job_id, owner=row.owner or "nobody")
         return taken
 
     def _policy_of(self, owner: str) -> JobPolicy:
