@@ -13,10 +13,22 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from supervisor.config import addresses
-from supervisor.config.hosts import host_pattern
+from supervisor.config import values as addresses
 from supervisor.config.problems import shown
-from supervisor.config.values import Inner, Key, Table, anything, boolean, listed, named, number, one_of, text, whole
+from supervisor.config.values import (
+    Inner,
+    Key,
+    Table,
+    anything,
+    boolean,
+    host_pattern,
+    listed,
+    named,
+    number,
+    one_of,
+    text,
+    whole,
+)
 from supervisor.domain.alerts import WHEN
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_PRIORITY, MAX_WAITING, checked_type, checked_unique_key, encode
@@ -340,10 +352,10 @@ class RetentionTable(Table):
 class AdminTable(Table):
     """`[admin]`; `admin.py` checks the rules between its keys."""
 
-    listen = Key(text(addresses.listen), "127.0.0.1:8787")
-    token_file = Key[str | None](text(addresses.file), None)
-    read_token_file = Key[str | None](text(addresses.file), None)
-    hosts = Key[list[str]](listed(text(addresses.host), _distinct), [])
+    listen = Key(text(addresses.listen_address), "127.0.0.1:8787")
+    token_file = Key[str | None](text(addresses.file_name), None)
+    read_token_file = Key[str | None](text(addresses.file_name), None)
+    hosts = Key[list[str]](listed(text(addresses.host_name), _distinct), [])
     show_payloads = Key(boolean, False)
     allow_remote = Key(boolean, False)
 
@@ -365,7 +377,7 @@ class DeviceTable(Table):
 class SpoolTable(Table):
     """`[spool]`: the files that are sent to `POST /run`; `spool.py` checks the rules between its keys."""
 
-    folder = Key[str | None](text(addresses.file), None)
+    folder = Key[str | None](text(addresses.file_name), None)
     max_file = Key(_memory, 64 << 20)
     max_total = Key(_memory, 1 << 30)
     done = Key[float | None](_retention, 600.0)

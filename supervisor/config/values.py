@@ -1,18 +1,27 @@
-"""What a value may be: checks that return the value to use, or say what is wrong with it.
+"""What a value may be, and a table of the file checked key by key.
 
-A check raises ValueError with the end of a sentence that starts with the key, or Faults for parts of the value.
-They are plain functions: every command reads the configuration, and a validation library takes longer to
-import than most commands take to run.
+A check returns the value to use. It raises ValueError with the end of a sentence that starts with the key, or Faults
+for parts of the value. They are plain functions: every command reads the configuration, and a validation library takes
+longer to import than most commands take to run.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
 
 from supervisor.config.lines import Key as Way
-from supervisor.config.problems import shown
+from supervisor.config.problems import Report, shown
+from supervisor.domain.text import is_number
+
+# What a value may be: checks that return the value to use, or say what is wrong with it.
+#
+# A check raises ValueError with the end of a sentence that starts with the key, or Faults for parts of the value. They
+# are plain functions: every command reads the configuration, and a validation library takes longer to import than most
+# commands take to run.
 
 _Value = TypeVar("_Value")
 
@@ -195,3 +204,100 @@ def _within(value: Any, least: Any, most: Any) -> Any:
 
 def _refused(must: str, value: Any) -> ValueError:
     return ValueError(f"{must}, not {shown(value)}")
+
+
+_HOST_PATTERN = re.compile(r"[A-Za-z0-9_.:*?\[\]!-]{1,253}")
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]")
+_LAST_PORT = 65535
+
+
+def listen_address(value: str) -> str:
+    import ipaddress
+
+    if value.startswith("unix:"):
+        path = value.removeprefix("unix:")
+        if not path.strip() or "\0" in path or path.endswith("/"):
+            raise ValueError(f'{value!r} contains no file; write it like "unix:/run/job-supervisor/admin.sock"')
+        return value
+    host_name, colon, port = value.rpartition(":")
+    try:
+        ipaddress.ip_address(
+            host_name[1:-1] if host_name[:1] == "[" and host_name[-1:] == "]" else _version_4(host_name)
+        )
+    except ValueError:
+        colon = ""
+    if not colon or not is_number(port) or int(port) > _LAST_PORT:
+        raise ValueError(
+            f'{value!r} is not an address; write it like "127.0.0.1:8787", "[::1]:8787" or "unix:admin.sock"'
+        )
+    return value
+
+
+def _version_4(host: str) -> str:
+    if ":" in host:
+        raise ValueError("an IPv6 address must be in brackets")
+    return "127.0.0.1" if host == "localhost" else host
+
+
+def file_name(value: str) -> str:
+    if not value.strip() or "\0" in value or value.endswith("/"):
+        raise ValueError(f"{value!r} is not the name of a file")
+    return value
+
+
+def host_name(value: str) -> str:
+    if not _HOST_NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is not a host name; write it like jobs.example.org, without a scheme or a port")
+    return value.lower()
+
+
+def host_pattern(value: str) -> str:
+    """Raises ValueError for what no name of a host can match."""
+    if not _HOST_PATTERN.fullmatch(value):
+        raise ValueError(
+            f'{value!r} is not the name of a host; write it like "gpu-1", or "gpu-*" for all that begin so'
+        )
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The keys of one table: the valid ones with their values, and the names of the others."""
+
+    at: Way
+    values: Mapping[str, Any] = field(default_factory=dict)
+    faulty: frozenset[str] = frozenset()
+
+
+def checked(shape: type[Table], raw: object, at: Way, report: Report) -> Checked:
+    """Check one table against its shape, key by key: one problem leaves the other keys usable."""
+    if not isinstance(raw, dict):
+        report.add(at, f"must be a table, not {shown(raw)}")
+        return Checked(at)
+    values: dict[str, Any] = {}
+    faulty: set[str] = set()
+    for name, value in raw.items():
+        way = (*at, name)
+        key = shape.keys.get(name)
+        if key is None:
+            report.add_unknown(way, shape.keys)
+            faulty.add(name)
+            continue
+        try:
+            values[name] = key.check(value)
+        except Faults as error:
+            for rest, problem in error.found:
+                report.add((*way, *rest), problem)
+            faulty.add(name)
+        except ValueError as error:
+            report.add(way, str(error))
+            faulty.add(name)
+        else:
+            if isinstance(key, Inner):
+                inner = checked(key.shape, value, way, report)
+                values[name] = inner.values
+                if inner.faulty:
+                    del values[name]
+                    faulty.add(name)
+    return Checked(at, values, frozenset(faulty))
