@@ -22,15 +22,13 @@ class Counter:
         """`count` of these, of a dead `worker`, were settled. If it was not all of them, nobody knows which, and none
         is counted.
         """
-        fields = {} if worker is None else {"worker": worker}
-        for settlement in settlements:
-            self._events.settled(settlement, **fields)
-        if count < len(settlements):
-            return
-        for settlement in settlements:
+        for settlement in settlements if count >= len(settlements) else ():  # before logs: those may be written slowly
             run = finished_run(settlement, now)
             if run is not None:
                 self._row.ran(run.type, run.run, run.wait, failed=run.failed)
+        fields = {} if worker is None else {"worker": worker}
+        for settlement in settlements:
+            self._events.settled(settlement, **fields)
 
     def reclaimed(self, settlements: Sequence[Settlement], now: float) -> None:
         """An expired lock was reclaimed."""
