@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.config import load
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.budget import Need
+from supervisor.domain.tenants import Need
 from supervisor.supervision.device_memory import parsed
 from supervisor.supervision.sizes import NAME, KnownSizes
 from supervisor.system import cgroup, kernel
