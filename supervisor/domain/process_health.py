@@ -39,6 +39,7 @@ class Signs(NamedTuple):
 
 
 # With no more CPU than this a late process is not working: waking and sleeping uses some, too.
+_FAR_OVER = 1.1  # times max_memory
 _SOME_CPU = 0.05
 _LONGER = 4  # times a limit, for which a process may be late while it works
 
@@ -185,3 +186,8 @@ class TemplateDeaths:
     def isolated_until(self) -> float:
         further = len(self.at) - ISOLATED_FROM
         return 0.0 if further < 0 else self.at[-1] + min(_QUIET * 2.0**further, _LONGEST_QUIET)
+
+
+def is_far_over(used: int, limit: int) -> bool:
+    """Whether a worker is so far over max_memory that it leaves before its successor is ready."""
+    return used > limit * _FAR_OVER

@@ -10,8 +10,6 @@ from typing import NamedTuple
 MACHINE = ""
 """The machine's own memory among the budgets; the others are those of devices."""
 
-_FAR_OVER = 1.1  # times max_memory
-
 
 class Patience(NamedTuple):
     """Seconds: how long a pool keeps its memory at least, and how long another one's oldest job waits at most."""
@@ -200,8 +198,3 @@ class Tenant:
         if budget == MACHINE:
             return sum(there.used for there in self.workers.values())
         return self.workers[budget].on_device if budget in self.workers else 0
-
-
-def is_far_over(used: int, limit: int) -> bool:
-    """Whether a worker is so far over max_memory that it leaves before its successor is ready."""
-    return used > limit * _FAR_OVER

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from supervisor.domain.process_health import is_far_over
 from supervisor.domain.scaling import Missing, leaving, missing, within
-from supervisor.domain.tenants import Grant, is_far_over
+from supervisor.domain.tenants import Grant
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.release import ImageTrial
 from supervisor.supervision.worker_process import WorkerProcess, is_idle
