@@ -39,8 +39,8 @@ class Signs(NamedTuple):
 
 
 # With no more CPU than this a late process is not working: waking and sleeping uses some, too.
-_FAR_OVER = 1.1  # times max_memory
 _SOME_CPU = 0.05
+_FAR_OVER = 1.1  # times max_memory
 _LONGER = 4  # times a limit, for which a process may be late while it works
 
 
