@@ -22,8 +22,8 @@ from supervisor.ops.doctor.environment import interpreter, names
 from supervisor.ops.doctor.place import file_system
 from supervisor.ops.tokens import granted
 from supervisor.store.base import Engine, SupervisorRecord
+from supervisor.supervision.burst import Burst, Observer
 from supervisor.supervision.reloading import SourceWatch
-from supervisor.supervision.stopping import Burst, Observer
 from supervisor.supervision.supervisor import Supervisor
 from supervisor.system import failpoints, standard
 from supervisor.system.channel import Channel

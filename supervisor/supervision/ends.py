@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from functools import partial
 
 from supervisor.maintenance.deaths import DeathReport
-from supervisor.supervision import exit_reason
-from supervisor.supervision.exit_reason import Circumstances, explain
+from supervisor.supervision.exit_reason import Cause, Circumstances, explain, explain_template
 from supervisor.supervision.maintainer_client import MaintainerClient
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
+from supervisor.supervision.release import Release
 from supervisor.supervision.templates import TemplateProcess, Templates
 from supervisor.supervision.watchdog import look_at
 from supervisor.supervision.worker_process import WorkerProcess, named
 from supervisor.system import child, ending, kernel
 from supervisor.system.cgroup import OomCounter
 from supervisor.system.reactor import Reactor
-from supervisor.system.slot import State
 from supervisor.telemetry import events
 
 _STATUS_PATIENCE = 0.2  # seconds to wait for the template's report of how a worker ended
@@ -134,7 +133,7 @@ class Ends:
         pool.deaths.ended(why, worker, now)
         log = events(process="supervisor")
         tell = log.debug if why.expected else log.warning
-        unknown = why.reason == exit_reason.HELD_DATABASE and why.batch > 1  # which of its jobs it was
+        unknown = why.reason == Cause.HELD_DATABASE.word and why.batch > 1  # which of its jobs it was
         tell(
             "worker_left" if why.expected else "worker_died",
             **named(worker),
@@ -156,9 +155,7 @@ class Ends:
     # Templates
 
     def lose_template(self, template: TemplateProcess) -> None:
-        """Its workers die with it. No job is charged, unless the pool is isolated because this happens repeatedly,
-        and only one job was running. If none of a pool's workers had ever been ready, the cause may be their set-up.
-        """
+        """Its workers die with it."""
         now = time.monotonic()
         self.templates.lose(template)
         self._orphans_until = now + _ORPHANED
@@ -170,14 +167,19 @@ class Ends:
             look_at(self.pools[worker.release.pool], worker, now)
         if orphaned or not (template.retired or template.image.broken):
             events(process="supervisor").error("template_died", pid=template.child.pid, workers=len(orphaned))
-        accused = _accused(template, orphaned, now)
-        unexpected = template.image.ready and template.current and not template.dismissed
-        if unexpected and not _died_of_set_up(template, orphaned):
-            _note_death(template, now)
+        releases = [release for release in template.releases.values() if release.current]
+        end = explain_template(
+            [worker.slot.read() for worker in orphaned],
+            wanted=template.image.ready and bool(releases) and not template.dismissed,
+            isolated=template.spec.alone and any(one.template_deaths.isolated(now) for one in releases),
+            unproven=len(template.releases) == 1 and not template.proven,
+        )
+        for release in releases if end.counts else ():
+            _count_death(release, end.accused, now)
         for worker in orphaned:
             if worker.end.status in (None, signal.SIGKILL):
                 # The kernel kills them with it, and may already have done so.
-                worker.kill(exit_reason.ALONE if worker is accused else exit_reason.TEMPLATE)
+                worker.kill(Cause.ALONE if end.accused else Cause.TEMPLATE)
             if not worker.process.pid:
                 worker.ended(now)
 
@@ -189,33 +191,17 @@ class Ends:
                 ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child
 
 
-def _died_of_set_up(template: TemplateProcess, workers: list[WorkerProcess]) -> bool:
-    """Whether no job can have killed it, and there is no other pool to protect from the one whose set-up did."""
-    alone = len(template.releases) == 1 and not template.proven
-    return alone and all(worker.slot.read().state is State.STARTING for worker in workers)
-
-
 def _explained_at(worker: WorkerProcess) -> float | None:
     """When its end must be handled even if its cause is not known yet; None before its end."""
     end = worker.end
     return (end.at if end.status is not None else end.at + _STATUS_PATIENCE) if end.at else None
 
 
-def _note_death(template: TemplateProcess, now: float) -> None:
-    """A ready template died unexpectedly: a job of one of its pools may have killed it, or the set-up of one."""
-    for release in [one for one in template.releases.values() if one.current]:
-        deaths = release.template_deaths = release.template_deaths.died(now)
-        if deaths.isolated(now):
-            events(process="supervisor").warning("pool_isolated", pool=release.pool, deaths=len(deaths.at))
-
-
-def _accused(template: TemplateProcess, workers: list[WorkerProcess], now: float) -> WorkerProcess | None:
-    """The one worker with a job in an isolated pool, when its template dies."""
-    if not (template.spec.alone and template.image.ready) or template.retired or len(workers) != 1:
-        return None
-    [worker] = workers
-    slot, release = worker.slot.read(), worker.release
-    if not slot.job or not release.template_deaths.isolated(now):
-        return None
-    release.template_deaths = release.template_deaths.charge(slot.job, release.settings.max_crashes)
-    return worker
+def _count_death(release: Release, accused: int, now: float) -> None:
+    """The template of a release has died: a job may have killed it, perhaps this one, which is charged."""
+    deaths = release.template_deaths
+    if accused:
+        deaths = deaths.charge(accused, release.settings.max_crashes)
+    deaths = release.template_deaths = deaths.died(now)
+    if deaths.isolated(now):
+        events(process="supervisor").warning("pool_isolated", pool=release.pool, deaths=len(deaths.at))

@@ -12,9 +12,12 @@ from typing import Any
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import StoreError
 from supervisor.maintenance.deaths import DeathReport
-from supervisor.maintenance.maintainer import Maintainer, Orders
+from supervisor.maintenance.maintainer import Maintainer, Orders, PoolInfo
 from supervisor.maintenance.messages import trouble_of
-from supervisor.store.base import Engine, SupervisorRecord
+from supervisor.maintenance.redriver import RedrivePolicy
+from supervisor.maintenance.renewer import LockTimes
+from supervisor.store.base import Engine, JobSelector, SupervisorRecord
+from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.system.channel import Channel, Message
@@ -71,10 +74,11 @@ class MaintainerClient:
 
     def start(self, settings: Settings, pools: Pools, *, burst: bool) -> None:
         """Fork a maintainer and send it the unacknowledged reports. If the fork fails, try again later."""
+        infos = {pool.name: _pool_info(pool) for pool in pools.values() if not pool.closing}
         orders = Orders(
             record=self._record,
-            pool_infos=pools.pool_infos(),
-            leaving=pools.leaving(),
+            pool_infos=infos,
+            leaving={pool.name: _pool_info(pool).locks for pool in pools.values() if pool.closing},
             keep_done=settings.retention.done,
             keep_failed=settings.retention.failed,
             schedules=settings.schedules,
@@ -92,7 +96,7 @@ class MaintainerClient:
                 return 1
             return maintainer.run()
 
-        keep = [info.wake for info in orders.pool_infos.values()]
+        keep = [info.wake for info in infos.values()]
         if self.process.start(become, time.monotonic(), keep=keep):
             for number, report in self.unacknowledged.items():
                 self.process.send({"death": report.as_message(), "id": number})
@@ -137,3 +141,12 @@ class MaintainerClient:
         if news:
             hint = "no pool of this supervisor takes these types"
             events(process="supervisor").warning("types_unhandled", types=news, hint=hint)
+
+
+def _pool_info(pool: Pool) -> PoolInfo:
+    """What the maintainer must know of a pool."""
+    settings = pool.settings
+    wanted = JobSelector(settings.types, " ".join(settings.capabilities), settings.min_priority)
+    locks = LockTimes(settings.lock_time, settings.heartbeat_timeout)
+    chance = RedrivePolicy(wanted, settings.retry_failed_every, settings.retry_failed_times)
+    return PoolInfo(wanted, pool.wake, locks, chance)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.process_health import Restarts
-from supervisor.domain.scaling import Load, ScalingPolicy, Taken, decide, spares_kept, still_due
+from supervisor.domain.scaling import Load, ScalingPolicy, Taken, assign, decide, spares_kept, still_due
 from supervisor.domain.tenants import Grant, Residency
-from supervisor.supervision import exit_reason
-from supervisor.supervision.exit_reason import Effect, ExitReport
-from supervisor.supervision.pool_workers import PoolWorkers
+from supervisor.supervision.exit_reason import Cause, Effect, ExitReport
 from supervisor.supervision.release import ImageTrial, Releases
 from supervisor.supervision.sizes import WorkerSize
+from supervisor.supervision.templates import TemplateProcess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import State
 
@@ -48,7 +47,7 @@ class Deaths:
             self.restarted[end.reason] += 1
             if caution:
                 self.cautious_due.append(caution)
-        elif stale and end.reason != exit_reason.SHUTDOWN:
+        elif stale and end.reason != Cause.SHUTDOWN.word:
             self.restarted[stale] += 1
 
     def next_caution(self) -> int:
@@ -135,6 +134,65 @@ class Scale:
         if decision.target < self.target:
             self._shrunk_at = now
         self.target, self.reason, self.roof = decision.target, decision.reason, decision.roof
+
+
+class PoolWorkers(dict[str, WorkerProcess]):
+    """By incarnation, from the request of each to the report of its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._devices: dict[str, str] = {}  # the latest device of each name
+        self.unswept: dict[str, TemplateProcess] = {}  # removed ones that may have left processes behind
+
+    def living(self) -> list[WorkerProcess]:
+        return [worker for worker in self.values() if worker.living]
+
+    def staying(self) -> list[WorkerProcess]:
+        """The workers that are neither leaving nor to be replaced."""
+        return [worker for worker in self.living() if not worker.leaving and not worker.stale]
+
+    def stale(self) -> list[WorkerProcess]:
+        """The workers that are to be replaced and have not been asked to leave. First those that are still being set
+        up, which may never be ready; then spares: nobody has to wait for them.
+        """
+        found = [worker for worker in self.living() if worker.stale and not worker.leaving]
+        return sorted(found, key=lambda worker: (worker.is_ready, worker.serving))
+
+    def working(self, spares: int) -> int:
+        """How many there are besides so many spares, or more if more are ready, as during a reload."""
+        return min(_besides(spares, self.living()), len(self.living()) - self.spare())
+
+    def remaining(self, spares: int) -> int:
+        """How many there are besides so many spares and those that are leaving."""
+        return _besides(spares, [worker for worker in self.living() if not worker.leaving])
+
+    def spare(self) -> int:
+        """How many could take over a place now."""
+        return sum(worker.is_ready and not worker.serving for worker in self.living())
+
+    def next_name(self, pool: str) -> str:
+        taken = {worker.request.name for worker in self.values()}
+        number = 1
+        while f"{pool}-{number}" in taken:
+            number += 1
+        return f"{pool}-{number}"
+
+    def next_device(self, name: str, gpus: Sequence[str], target: int) -> str | None:
+        """The device for a new worker: that of the stale worker it replaces, else the least used one."""
+        staying, stale = self.staying(), self.stale()
+        beyond = len(staying) + len(stale) - target
+        left = stale[max(0, beyond) :]  # the first ones already have successors
+        device = left[0].request.device if left and beyond >= 0 else None
+        if device not in gpus:
+            device = assign(gpus, [worker.request.device for worker in [*staying, *left]], [self._devices.get(name)])
+        if device is not None:
+            self._devices[name] = device
+        return device
+
+
+def _besides(spares: int, workers: Sequence[WorkerProcess]) -> int:
+    waiting = sum(not (worker.serving or worker.leaving) for worker in workers)
+    return len(workers) - min(spares, waiting)
 
 
 @dataclass(eq=False)

@@ -9,14 +9,9 @@ from typing import Any
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.text import shortened
-from supervisor.maintenance.maintainer import PoolInfo
-from supervisor.maintenance.redriver import RedrivePolicy
-from supervisor.maintenance.renewer import LockTimes
-from supervisor.store.base import JobSelector
 from supervisor.supervision.pool import Pool, Waiting, old_code_serves, problem_of, spares_configured, spares_wanted
 from supervisor.supervision.release import ImageTrial, Release, Releases
 from supervisor.supervision.templates import TemplateProcess
-from supervisor.supervision.worker_output import WorkerOutput
 from supervisor.supervision.worker_process import RELOADED, WHY_REPLACED, WorkerProcess
 from supervisor.system.scoreboard import MAX_SLOTS
 from supervisor.worker.placement import threads_of, worth_telling
@@ -42,17 +37,9 @@ class Pools(dict[str, Pool]):
             if name not in wanted:
                 pool.close_down()
 
-    def pool_infos(self) -> dict[str, PoolInfo]:
-        """What the maintainer must know about the pools that take jobs."""
-        return {name: _info(pool) for name, pool in self.items() if not pool.closing}
-
     def wakes(self) -> dict[str, int]:
         """The eventfds on which the idle workers of the pools sleep that take jobs."""
         return {name: pool.wake for name, pool in self.items() if not pool.closing}
-
-    def leaving(self) -> dict[str, LockTimes]:
-        """The lock times of closing pools, whose workers finish their jobs."""
-        return {name: _info(pool).locks for name, pool in self.items() if pool.closing}
 
     def status(self, now: float) -> dict[str, dict[str, Any]]:
         """What `status` shows of them."""
@@ -80,10 +67,6 @@ class Pools(dict[str, Pool]):
         """Those that have forked workers which have not been forgotten."""
         return {worker.request.template for worker in self.workers()}
 
-    def outputs(self) -> list[WorkerOutput]:
-        """What the workers print, of those that have a process."""
-        return [worker.process.output for worker in self.workers() if worker.process.output is not None]
-
     def take_depths(self, depths: Mapping[str, Any]) -> None:
         """Store the depths that the maintainer has measured."""
         for name, depth in depths.items():
@@ -100,14 +83,6 @@ class Pools(dict[str, Pool]):
         """Remove a closing pool whose last worker has left."""
         del self[pool.name]
         os.close(pool.wake)
-
-
-def _info(pool: Pool) -> PoolInfo:
-    settings = pool.settings
-    wanted = JobSelector(settings.types, " ".join(settings.capabilities), settings.min_priority)
-    locks = LockTimes(settings.lock_time, settings.heartbeat_timeout)
-    chance = RedrivePolicy(wanted, settings.retry_failed_every, settings.retry_failed_times)
-    return PoolInfo(wanted, pool.wake, locks, chance)
 
 
 def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from supervisor.config.settings import Settings
 from supervisor.domain.tenants import CodeTrial
 from supervisor.domain.text import shortened
-from supervisor.supervision import exit_reason
 from supervisor.supervision.ends import Ends
+from supervisor.supervision.exit_reason import Cause
 from supervisor.supervision.maintainer_client import Slots
-from supervisor.supervision.plan import needs_image_trial, plan
+from supervisor.supervision.plan import needs_image_trial, next_to_serve, plan
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.release import ImageTrial, Release
@@ -60,7 +60,7 @@ class Staffing:
                 break
         for worker in leave:
             worker.drain()
-        while (spare := pool.workers.next_to_serve(pool.scale.target)) is not None:
+        while (spare := next_to_serve(pool)) is not None:
             spare.serve()
 
     def replace_all(self) -> None:
@@ -175,7 +175,7 @@ class Staffing:
         if not descriptors:  # they were lost, and the template kills it
             if worker is not None:
                 worker.process.pid = pid
-                worker.kill(exit_reason.UNWATCHED)
+                worker.kill(Cause.UNWATCHED)
                 _back_off(worker.release, f"no worker can be watched: {os.strerror(errno.EMFILE)}", worker)
             return
         pidfd, stderr = descriptors

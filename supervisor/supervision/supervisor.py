@@ -17,11 +17,12 @@ from supervisor.domain.text import without_password
 from supervisor.maintenance.messages import trouble_of
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.supervision.admin_process import AdminProcess, Serve
+from supervisor.supervision.burst import Burst
 from supervisor.supervision.database_health import DatabaseHealth
 from supervisor.supervision.maintainer_client import MaintainerClient
 from supervisor.supervision.reloading import Reloads, SourceWatch
-from supervisor.supervision.stopping import Burst, Stopping
-from supervisor.supervision.surroundings import Surroundings
+from supervisor.supervision.service import Service
+from supervisor.supervision.stopping import Stopping
 from supervisor.supervision.watchdog import cancel
 from supervisor.supervision.workforce import Workforce
 from supervisor.system import signals
@@ -54,18 +55,18 @@ class Supervisor:
         self._settings = settings
         self._engine = engine
         self._board = board
-        around = self._around = Surroundings()
-        self._client = MaintainerClient(record, engine, board, around.reactor)
-        self._workforce = Workforce(record.id, engine, board, self._client, around)
-        self._admin = AdminProcess(serve_admin, board, around.reactor, self._workforce.pools.wakes)
+        service = self._service = Service()
+        self._client = MaintainerClient(record, engine, board, service.reactor)
+        self._workforce = Workforce(record.id, engine, board, self._client, service)
+        self._admin = AdminProcess(serve_admin, board, service.reactor, self._workforce.pools.wakes)
         self._health = DatabaseHealth(engine.ownership.writers(), owner, waits=burst is None)
         self._reloads = Reloads(read, sources)
         self._stopping = Stopping(burst, when_drained=drain_then_exit)
-        around.timers.add("stop", self._stopping.moments)
-        around.timers.add("maintainer", lambda: [self._client.process.restart_at])
-        around.timers.add("sources", self._reloads.moments)
-        around.timers.add("admin", lambda: [self._admin.due_at])
-        around.timers.add("pools", lambda: [] if self._stopping.why else self._workforce.next_tries())
+        service.timers.add("stop", self._stopping.moments)
+        service.timers.add("maintainer", lambda: [self._client.process.restart_at])
+        service.timers.add("sources", self._reloads.moments)
+        service.timers.add("admin", lambda: [self._admin.due_at])
+        service.timers.add("pools", lambda: [] if self._stopping.why else self._workforce.next_tries())
 
     def run(self) -> int:
         """Run until a stop is requested or the burst is over. Returns the exit code.
@@ -79,7 +80,7 @@ class Supervisor:
             self._admin.attend(time.monotonic())
             self._workforce.hear()
             self._mark_time()
-            self._workforce.watch(ticking=self._around.ticking)
+            self._workforce.watch(ticking=self._service.ticking)
             self._rescale()
             self._heed_sources()
             self._publish()
@@ -91,9 +92,9 @@ class Supervisor:
     # Start
 
     def _start(self) -> None:
-        self._around.enter(self._settings.log)
+        self._service.enter(self._settings.log)
         if self._reloads.sources is not None:
-            self._around.reactor.watch(self._reloads.sources.fileno(), self._reloads.sources.hear)
+            self._service.reactor.watch(self._reloads.sources.fileno(), self._reloads.sources.hear)
         self._workforce.configure(self._settings)
         self._start_maintainer()
         self._admin.open(self._settings)
@@ -112,7 +113,7 @@ class Supervisor:
 
     def _wait(self, most: float = float("inf")) -> None:
         """Sleep until something happens or is due, and obey signals."""
-        for number in self._around.wait(most):
+        for number in self._service.wait(most):
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._stop(signals.name_of(number))
             elif number == signal.SIGHUP:
@@ -139,7 +140,7 @@ class Supervisor:
         elif "depths" in message:
             pools.take_depths(message["depths"])
         elif "duties" in message:
-            self._around.tick_soon()
+            self._service.tick_soon()
         elif "controls" in message:
             pools.take_sizes(message["controls"]["sizes"])
             if self._reloads.requested(message["controls"]["reloads"]):
@@ -156,8 +157,8 @@ class Supervisor:
         more, so the supervisor ends immediately: its next start opens the new file.
         """
         self._health.heed(news)
-        self._around.tick_soon()
-        self._around.notifier.status(self._health.trouble or self._summary())
+        self._service.tick_soon()
+        self._service.notifier.status(self._health.trouble or self._summary())
         if self._health.lost and self._stopping.why != self._health.lost:
             self._stop(self._health.lost)
             self._stopping.hurry(time.monotonic())
@@ -165,8 +166,8 @@ class Supervisor:
     def _mark_time(self) -> None:
         """Most looks at the workers and at the machine happen once a tick."""
         now, pools = time.monotonic(), self._workforce.pools
-        self._around.begin_tick((min(pool.settings.timeouts) for pool in pools.values()), now)
-        if self._around.ticking:
+        self._service.begin_tick((min(pool.settings.timeouts) for pool in pools.values()), now)
+        if self._service.ticking:
             self._workforce.look_around(now)
             self._health.free_writers(pools.running(), (self._client.process, self._admin.process), now)
             gate = self._board.gate
@@ -178,8 +179,8 @@ class Supervisor:
         """There are no workers until recovery is complete."""
         if self._client.recovered and not self._stopping.why:
             if self._workforce.rescale(self._settings):
-                self._around.ticking = True  # news for `status`
-            self._around.ready_once(self._summary())
+                self._service.ticking = True  # news for `status`
+            self._service.ready_once(self._summary())
 
     def _heed_sources(self) -> None:
         """Reload after changes of the files that are watched."""
@@ -188,11 +189,11 @@ class Supervisor:
 
     def _publish(self) -> None:
         """Post the state for `status`, and report progress to the observer."""
-        self._around.outlet.flush()
+        self._service.outlet.flush()
         now = time.monotonic()
-        if self._around.ticking or self._reloads.waiting:
+        if self._service.ticking or self._reloads.waiting:
             self._reloads.follow(self._workforce.pools, self._settings, now)
-        if self._around.ticking:
+        if self._service.ticking:
             self._board.post(self._status(now))
         if self._stopping.burst is not None:
             self._stopping.burst.show(self._workforce.pools.workers(), self._workforce.ends.finished_jobs)
@@ -205,7 +206,7 @@ class Supervisor:
             "stopping": self._stopping.why,
             "trouble": self._health.trouble,
             "duties": self._client.duties,
-            "log_lost": self._around.outlet.lost,
+            "log_lost": self._service.outlet.lost,
             "reload": self._reloads.outcome.status(),
             **self._workforce.status(now),
         }
@@ -219,20 +220,20 @@ class Supervisor:
         """Read the configuration again; an invalid one changes nothing. Workers are replaced one at a time."""
         if self._stopping.why:
             return
-        self._around.notifier.reloading()
+        self._service.notifier.reloading()
         settings = self._reloads.load(why, number, self._settings, self._workforce.configure)
         if settings is None:
-            self._around.tick_soon()
-            self._around.notifier.ready("the configuration could not be reloaded")
+            self._service.tick_soon()
+            self._service.notifier.ready("the configuration could not be reloaded")
             return
         self._settings = settings
-        self._around.log(settings.log)
+        self._service.log(settings.log)
         self._workforce.staffing.replace_all()
         self._reloads.outcome.begun(number, time.time(), self._workforce.pools)
         self._client.replace(settings, self._workforce.pools, burst=self._stopping.burst is not None)
         self._admin.open(settings)
         events(process="supervisor").info("reloaded", why=why, pools=sorted(settings.pools))
-        self._around.notifier.ready(f"{len(settings.pools)} pools")
+        self._service.notifier.ready(f"{len(settings.pools)} pools")
 
     def _stop(self, why: str) -> None:
         """The first call lets running jobs finish; the second releases the remaining jobs immediately."""
@@ -245,7 +246,7 @@ class Supervisor:
         workers = len(pools.workers())
         self._workforce.staffing.drain_all()
         events(process="supervisor").info("stopping", why=why, grace_seconds=grace, workers=workers)
-        self._around.notifier.stopping(why)
+        self._service.notifier.stopping(why)
 
     def _leave(self) -> None:
         """Wait until every end is settled, and end the children. The maintainer, which ends last, removes

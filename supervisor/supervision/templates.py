@@ -19,7 +19,8 @@ from supervisor.system.channel import Channel, Message
 from supervisor.system.reactor import Reactor
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
-from supervisor.template.template import Template, TemplateSpec
+from supervisor.template.template import Template
+from supervisor.template.worker_start import TemplateSpec
 from supervisor.worker.placement import threads_of
 
 _DESCRIPTORS = 2  # sent with each worker: its pidfd and the reading end of its stderr

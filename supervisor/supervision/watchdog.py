@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterable
 
 from supervisor.domain.process_health import Signs, Verdict, first_late, judge
-from supervisor.supervision import exit_reason
+from supervisor.supervision.exit_reason import Cause
 from supervisor.supervision.pool import Pool, is_typical
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.worker_process import CAUTIOUS, OVER_MEMORY, RECYCLED, Step, WorkerProcess, named
+from supervisor.supervision.time_limits import Step
+from supervisor.supervision.worker_process import CAUTIOUS, OVER_MEMORY, RECYCLED, WorkerProcess, named
 from supervisor.system import kernel, signals
 from supervisor.system.slot import Cancel, Snapshot, State
 from supervisor.telemetry import events
@@ -81,7 +82,7 @@ def judge_beat(worker: WorkerProcess, now: float) -> None:
     settings, slot = worker.release.settings, worker.slot.read()
     starting = slot.state is State.STARTING
     if starting and now - worker.asked_at > settings.startup_timeout:
-        worker.kill(exit_reason.STARTUP)
+        worker.kill(Cause.STARTUP)
         return
     if now - slot.beat < settings.heartbeat_timeout:
         worker.watched.late = None
@@ -93,9 +94,9 @@ def judge_beat(worker: WorkerProcess, now: float) -> None:
     run = (slot.job, slot.token)
     if verdict is Verdict.STUCK:
         _dump_stacks(worker, now)
-        worker.kill(exit_reason.STUCK, run)
+        worker.kill(Cause.STUCK, run)
     elif verdict is Verdict.STOPPED:
-        worker.kill(exit_reason.STOPPED, run)
+        worker.kill(Cause.STOPPED, run)
 
 
 def limit_teardown(worker: WorkerProcess, now: float) -> None:
@@ -107,9 +108,9 @@ def limit_teardown(worker: WorkerProcess, now: float) -> None:
         worker.watched.overdue_since = now
         log = events(process="supervisor")
         log.warning("teardown_timed_out", **named(worker), limit_seconds=limit)
-        worker.signal(signals.DUMP_STACKS)  # for the log: they show where it hangs
+        worker.process.signal(signals.DUMP_STACKS)  # for the log: they show where it hangs
     elif now - worker.watched.overdue_since >= _DUMPING:
-        worker.kill(exit_reason.TEARDOWN)
+        worker.kill(Cause.TEARDOWN)
 
 
 def cancel(pools: Pools, runs: Iterable[tuple[int, int, str]], now: float) -> None:
@@ -134,20 +135,20 @@ def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
             _tell_interrupted(worker, slot)
             _dump_stacks(worker, now)
         worker.slot.requests.cancel(slot.job, slot.token, ladder.reason)
-        worker.signal(signals.INTERRUPT)
+        worker.process.signal(signals.INTERRUPT)
     elif step is Step.REPEAT:
-        worker.signal(signals.INTERRUPT)
+        worker.process.signal(signals.INTERRUPT)
     elif step is Step.KILL:
         over = ladder.reason is Cancel.TIMEOUT
-        worker.kill(exit_reason.TIME_LIMIT if over else exit_reason.CANCELLED, ladder.run)
+        worker.kill(Cause.TIME_LIMIT if over else Cause.CANCELLED, ladder.run)
     return ladder.due(slot)
 
 
 def _dump_stacks(worker: WorkerProcess, now: float) -> None:
     """Let it write the stacks of all its threads, which are kept for its job."""
     if worker.process.output is not None:
-        worker.process.output.expect_stacks(now)
-    worker.signal(signals.DUMP_STACKS)
+        worker.process.output.passed_on.expect_stacks(now)
+    worker.process.signal(signals.DUMP_STACKS)
 
 
 def _tell_interrupted(worker: WorkerProcess, slot: Snapshot) -> None:

@@ -4,112 +4,24 @@
 
 At each of these stages it may be asked to leave (`draining`), and may end. When its end has been reported, only its
 slot is still in use, until the maintainer has settled its jobs.
-
-A job in it is stopped in three steps: request, interrupt, kill (`TerminationLadder`).
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Any, NamedTuple
 
-from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE, Signs
-from supervisor.supervision.exit_reason import NO_RUN, Kill, Run
+from supervisor.domain.process_health import Signs
+from supervisor.supervision.exit_reason import Cause, Kill, Run
 from supervisor.supervision.release import Release
 from supervisor.supervision.templates import TemplateProcess
+from supervisor.supervision.time_limits import TerminationLadder
 from supervisor.supervision.worker_output import WorkerOutput
 from supervisor.system import ending, signals
-from supervisor.system.slot import Cancel, RecycleReason, Slot, Snapshot, State
+from supervisor.system.slot import RecycleReason, Slot, Snapshot, State
 from supervisor.telemetry import events
-
-_REPEAT = 0.1  # seconds until an interruption is repeated for the first time
-_MOST_REQUESTS = 1000  # per worker; beyond that the oldest is dropped
-
-
-class Step(Enum):
-    """What to do to a worker now."""
-
-    NOTHING = "nothing"
-    INTERRUPT = "interrupt"
-    REPEAT = "interrupt again"
-    KILL = "kill"
-
-
-@dataclass(slots=True)
-class TerminationLadder:
-    """The runs of one worker that are to be stopped. Times are monotonic seconds.
-
-    A cancelled handler has `cancel_grace` seconds until it is interrupted, an interrupted one `kill_grace` seconds
-    until its worker is killed. `requests` are cancel requests, one per run; `run` is the run being
-    stopped, for `reason`.
-    """
-
-    cancel_grace: float = CANCEL_GRACE
-    kill_grace: float = KILL_GRACE
-    requests: dict[Run, float] = field(default_factory=dict)
-    run: Run = NO_RUN
-    reason: Cancel = Cancel.NONE
-    interrupted_at: float = 0.0
-    repeat_at: float = 0.0
-
-    def cancel(self, job: int, token: int, now: float) -> None:
-        """Request that this run stops. A job in a batch cannot be stopped alone: it runs to its end."""
-        if (job, token) not in self.requests:
-            if len(self.requests) >= _MOST_REQUESTS:
-                del self.requests[next(iter(self.requests))]
-            self.requests[job, token] = now
-
-    def next_step(self, slot: Snapshot, now: float) -> Step:
-        """The next step for a worker's slot. After INTERRUPT, `reason` is the value for the cancel request."""
-        current = (slot.job, slot.token)
-        if slot.job == 0 or slot.state not in (State.BUSY, State.DRAINING):
-            return Step.NOTHING
-        if self.run == current and self.interrupted_at and not self._extended(slot):
-            if now >= self.interrupted_at + self.kill_grace:
-                return Step.KILL
-            return self._repeat(now)
-        if slot.deadline and now >= slot.deadline:
-            return self._interrupt(current, Cancel.TIMEOUT, now)
-        ends = self._grace_ends(slot)
-        if ends is not None and now >= ends:
-            return self._interrupt(current, Cancel.REQUESTED, now)
-        return Step.NOTHING
-
-    def _extended(self, slot: Snapshot) -> bool:
-        """Another run has blocked the event loop of both, for which time the worker extends the limit of this one."""
-        return slot.places > 1 and self.reason is Cancel.TIMEOUT and slot.deadline > self.interrupted_at
-
-    def _interrupt(self, run: Run, reason: Cancel, now: float) -> Step:
-        self.run, self.reason, self.interrupted_at = run, reason, now
-        self.repeat_at = now + _REPEAT
-        return Step.INTERRUPT
-
-    def _repeat(self, now: float) -> Step:
-        """A signal that arrives while the stacks are written may leave the handler in a call that the kernel restarts:
-        without another one it would never know of the first.
-        """
-        if now < self.repeat_at:
-            return Step.NOTHING
-        self.repeat_at = now + (now - self.interrupted_at)
-        return Step.REPEAT
-
-    def _grace_ends(self, slot: Snapshot) -> float | None:
-        """When a cancelled run is interrupted; never a whole batch for one job of it."""
-        asked = self.requests.get((slot.job, slot.token))
-        return None if asked is None or slot.batch > 1 else max(asked, slot.started) + self.cancel_grace
-
-    def due(self, slot: Snapshot) -> float | None:
-        """When to check again, in monotonic seconds; None while nothing is running or limited."""
-        if slot.job == 0:
-            return None
-        if self.run == (slot.job, slot.token) and self.interrupted_at and not self._extended(slot):
-            return min(self.repeat_at, self.interrupted_at + self.kill_grace)
-        times = [slot.deadline] if slot.deadline else []
-        ends = self._grace_ends(slot)
-        return min(times if ends is None else [*times, ends], default=None)
-
 
 RELOADED, OVER_MEMORY, CAUTIOUS = "reload", "max_memory", "cautious"
 RECYCLED = {
@@ -164,6 +76,10 @@ class Process:
     pid: int = 0
     pidfd: int = -1
     output: WorkerOutput | None = None
+
+    def signal(self, number: int) -> None:
+        if self.pidfd >= 0:
+            ending.send_signal(self.pidfd, number)
 
     def close(self) -> None:
         if self.pidfd >= 0:
@@ -268,9 +184,9 @@ class WorkerProcess:
         self.slot.requests.start()
         self.stage = max(self.stage, Stage.FORKED)
         if self.draining:
-            self.signal(signals.DRAIN)
+            self.process.signal(signals.DRAIN)
         if self.end.killed is not None:
-            self.signal(9)
+            self.process.signal(9)
 
     def notice_ready(self, slot: Snapshot) -> bool:
         """Check whether it has been set up since the last check, also if it has ended since then; and whether it leaves
@@ -295,19 +211,19 @@ class WorkerProcess:
         if self.living and not self.draining:
             self.draining = True
             self.slot.requests.drain()
-            self.signal(signals.DRAIN)
+            self.process.signal(signals.DRAIN)
 
     def serve(self) -> None:
         """Let a spare take jobs."""
         self.serving = True
         self.slot.requests.serve()
-        self.signal(signals.INTERRUPT)  # it has no run that this could interrupt; it wakes up
+        self.process.signal(signals.INTERRUPT)  # it has no run that this could interrupt; it wakes up
 
-    def kill(self, reason: str, run: Run | None = None) -> None:
+    def kill(self, reason: Cause, run: Run | None = None) -> None:
         """Kill it because of its current run, or of this run. The first reason counts."""
         if self.end.killed is None:
             self.end.killed = Kill(reason, self.slot.work.run if run is None else run)
-        self.signal(9)
+        self.process.signal(9)
 
     def ended(self, now: float, status: int | None = None, peak_memory: int | None = None) -> None:
         """Record that its process is dead or was never started."""
@@ -315,10 +231,6 @@ class WorkerProcess:
         end.at = end.at or now
         if status is not None:
             end.status, end.peak_memory = status, peak_memory
-
-    def signal(self, number: int) -> None:
-        if self.process.pidfd >= 0:
-            ending.send_signal(self.process.pidfd, number)
 
 
 def named(worker: WorkerProcess) -> dict[str, Any]:

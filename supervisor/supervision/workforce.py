@@ -8,14 +8,14 @@ from typing import Any
 
 from supervisor.config.settings import Settings
 from supervisor.store.base import Engine
-from supervisor.supervision import exit_reason
 from supervisor.supervision.budget import MemoryBudgets
 from supervisor.supervision.ends import Ends
+from supervisor.supervision.exit_reason import Cause
 from supervisor.supervision.maintainer_client import MaintainerClient
 from supervisor.supervision.plan import next_try
 from supervisor.supervision.pools import Pools
+from supervisor.supervision.service import Service
 from supervisor.supervision.staffing import Staffing
-from supervisor.supervision.surroundings import Surroundings
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.watchdog import look_at, watch
 from supervisor.supervision.worker_output import Outputs
@@ -27,19 +27,21 @@ class Workforce:
     """The steps in their order: `hear`, once a tick `look_around`, `watch`, `rescale`."""
 
     def __init__(
-        self, supervisor: str, engine: Engine, board: Scoreboard, client: MaintainerClient, around: Surroundings
+        self, supervisor: str, engine: Engine, board: Scoreboard, client: MaintainerClient, service: Service
     ) -> None:
-        reactor = around.reactor
+        reactor = service.reactor
         self.pools = Pools()
         self.templates = Templates(supervisor, engine, board, reactor)
         self.ends = Ends(self.pools, self.templates, reactor, client)
-        self._outputs = Outputs(reactor, around.outlet, self.pools.outputs)
+        self._outputs = Outputs(
+            reactor, service.outlet, lambda: [w.process.output for w in self.pools.workers() if w.process.output]
+        )
         self.staffing = Staffing(self.pools, self.templates, client.slots, self._outputs, self.ends, reactor)
         self._budget = MemoryBudgets(self.pools, self.templates, engine.database.folder)
         self._deadlines: list[float | None] = []  # of running jobs, and of runs that are to be stopped
-        around.timers.add("ends", self.ends.moments)
-        around.timers.add("floods", self._outputs.floods)
-        around.timers.add("deadlines", lambda: self._deadlines)
+        service.timers.add("ends", self.ends.moments)
+        service.timers.add("floods", self._outputs.floods)
+        service.timers.add("deadlines", lambda: self._deadlines)
 
     def configure(self, settings: Settings) -> None:
         """Begin a new release of every pool. Raises OSError, and then nothing has changed."""
@@ -97,7 +99,7 @@ class Workforce:
         running = [worker for worker in self.pools.running() if worker.slot.read().claims]
         if lapsed:
             for worker in running:
-                worker.kill(exit_reason.PARTITION)
+                worker.kill(Cause.PARTITION)
         return bool(running)
 
     def status(self, now: float) -> Mapping[str, Any]:

@@ -16,9 +16,8 @@ from supervisor.domain.job import Claim
 from supervisor.domain.process_health import CANCEL_GRACE
 from supervisor.domain.recovery import JobPolicy, settle_held
 from supervisor.domain.settlement import Failure
-from supervisor.supervision import exit_reason
-from supervisor.supervision.exit_reason import Circumstances, Effect, Kill, explain
-from supervisor.supervision.worker_process import Step, TerminationLadder
+from supervisor.supervision.exit_reason import Cause, Circumstances, Effect, Kill, explain
+from supervisor.supervision.time_limits import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.concurrent import threads
 from supervisor.worker.concurrent.run import CURRENT, ConcurrentRun, RunLogs
@@ -86,8 +85,8 @@ def test_a_death_with_one_run_charges_it(slot: Slot) -> None:
     assert (ended.charge, ended.run, ended.batch) == ("crash", (7, 1), 1)
 
 
-@pytest.mark.parametrize(("reason", "charge"), [("time_limit", "attempt"), ("cancelled", "cancel")])
-def test_a_run_that_ignores_its_own_limit_is_charged_alone(slot: Slot, reason: str, charge: str) -> None:
+@pytest.mark.parametrize(("reason", "charge"), [(Cause.TIME_LIMIT, "attempt"), (Cause.CANCELLED, "cancel")])
+def test_a_run_that_ignores_its_own_limit_is_charged_alone(slot: Slot, reason: Cause, charge: str) -> None:
     slot.work.show((7, 1, 0.0, 9.0), 3, doubtful=False)
     ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(reason, (7, 1))))
     assert (ended.charge, ended.run, ended.batch) == (charge, (7, 1), 1)
@@ -97,7 +96,7 @@ def test_a_run_that_ignores_its_own_limit_is_charged_alone(slot: Slot, reason: s
 
 def test_a_stuck_worker_suspects_all_whichever_run_was_shown(slot: Slot) -> None:
     slot.work.show((8, 1, 0.0, 9.0), 2, doubtful=False)
-    ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(exit_reason.STUCK, (7, 1))))
+    ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(Cause.STUCK, (7, 1))))
     assert (ended.charge, ended.batch) == ("crash", 2)
 
 

@@ -9,8 +9,16 @@ import pytest
 
 from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE, TemplateDeaths
 from supervisor.supervision import exit_reason
-from supervisor.supervision.exit_reason import Circumstances, Effect, Kill, explain
-from supervisor.supervision.worker_process import Step, TerminationLadder
+from supervisor.supervision.exit_reason import (
+    Cause,
+    Circumstances,
+    Effect,
+    Kill,
+    TemplateEnd,
+    explain,
+    explain_template,
+)
+from supervisor.supervision.time_limits import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Cancel, Phase, Slot, State
 
 KILLED = int(signal.SIGKILL)
@@ -29,14 +37,14 @@ def slot() -> Slot:
 @pytest.mark.parametrize(
     ("reason", "charge"),
     [
-        (exit_reason.CANCELLED, "cancel"),
-        (exit_reason.TIME_LIMIT, "attempt"),
-        (exit_reason.STUCK, "crash"),
-        (exit_reason.STOPPED, "crash"),
-        (exit_reason.ALONE, "crash"),
+        (Cause.CANCELLED, "cancel"),
+        (Cause.TIME_LIMIT, "attempt"),
+        (Cause.STUCK, "crash"),
+        (Cause.STOPPED, "crash"),
+        (Cause.ALONE, "crash"),
     ],
 )
-def test_a_kill_charges_the_run_that_it_was_meant_for_and_no_other(slot: Slot, reason: str, charge: str) -> None:
+def test_a_kill_charges_the_run_that_it_was_meant_for_and_no_other(slot: Slot, reason: Cause, charge: str) -> None:
     known = Circumstances(KILLED, kill=Kill(reason, (7, 1)))
     slot.work.begin(7, 1, 0.0, 0.0)
     assert explain(slot.read(), known).charge == charge
@@ -52,14 +60,14 @@ def test_a_kill_that_comes_when_its_run_has_ended_charges_nobody(slot: Slot) -> 
     slot.work.begin(7, 1, 0.0, 0.0)
     slot.work.finish(1)
     for cautious in (False, True):
-        ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(exit_reason.CANCELLED, (7, 1)), cautious=cautious))
+        ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(Cause.CANCELLED, (7, 1)), cautious=cautious))
         assert (ended.charge, ended.run, ended.uncommitted) == ("nothing", (0, 0), 0)
 
 
 @pytest.mark.fault(68)
 def test_a_kill_of_a_worker_without_a_job_charges_no_job_that_begins_before_it_dies(slot: Slot) -> None:
     slot.work.begin(7, 1, 0.0, 0.0)
-    assert explain(slot.read(), Circumstances(KILLED, kill=Kill(exit_reason.STOPPED))).charge == "nothing"
+    assert explain(slot.read(), Circumstances(KILLED, kill=Kill(Cause.STOPPED))).charge == "nothing"
 
 
 @pytest.mark.fault(68)
@@ -143,13 +151,13 @@ def test_templates_that_die_again_and_again_are_isolated_and_released_when_the_j
             "the kernel killed the worker because it was out of memory",
         ),
         (
-            Circumstances(None, kill=Kill(exit_reason.TEMPLATE), unproven=True),
+            Circumstances(None, kill=Kill(Cause.TEMPLATE), unproven=True),
             "template_died",
             "the template it was forked from died",
         ),
         (Circumstances(KILLED), "signal", "the worker was killed by SIGKILL"),
         (
-            Circumstances(KILLED, kill=Kill(exit_reason.STOPPED)),
+            Circumstances(KILLED, kill=Kill(Cause.STOPPED)),
             "stopped",
             "the worker was stopped by a signal; it was killed",
         ),
@@ -167,10 +175,37 @@ def test_whatever_ends_a_worker_before_it_is_ready_its_set_up_has_failed(
 
 
 @pytest.mark.fault(111)
-@pytest.mark.parametrize(
-    "reason", [exit_reason.TEMPLATE, exit_reason.SHUTDOWN, exit_reason.PARTITION, exit_reason.UNWATCHED]
-)
-def test_its_set_up_has_not_failed_if_something_else_ended_it(slot: Slot, reason: str) -> None:
+@pytest.mark.parametrize("reason", [Cause.TEMPLATE, Cause.SHUTDOWN, Cause.PARTITION, Cause.UNWATCHED])
+def test_its_set_up_has_not_failed_if_something_else_ended_it(slot: Slot, reason: Cause) -> None:
     slot.state(State.STARTING)
     effect = explain(slot.read(), Circumstances(KILLED, kill=Kill(reason))).effect
     assert effect not in (Effect.SET_UP_FAILED, Effect.SET_UP_KILLED)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "isolated", "unproven", "running", "expected"),
+    [
+        (True, False, False, [7, 8], TemplateEnd(counts=True)),  # an accident, or one of the two: nobody knows
+        (True, True, False, [7], TemplateEnd(counts=True, accused=7)),
+        (True, True, False, [0], TemplateEnd(counts=True)),
+        (True, True, False, [7, 8], TemplateEnd(counts=True)),
+        (False, True, False, [7], TemplateEnd(counts=False)),  # it was told to end
+        (True, False, True, [None], TemplateEnd(counts=False)),  # its set-up ended it, which concerns its pool alone
+        (True, False, False, [None], TemplateEnd(counts=True)),  # it may end the workers of other pools, too
+        (True, False, True, [7], TemplateEnd(counts=True)),
+    ],
+)
+def test_a_template_that_dies_with_one_job_in_an_isolated_pool_accuses_it(
+    wanted: bool, isolated: bool, unproven: bool, running: list[int | None], expected: TemplateEnd
+) -> None:
+    """None is a worker that is being set up, 0 one without a job."""
+    slots = []
+    for job in running:
+        slot = Slot(memoryview(bytearray(SLOT_BYTES)))
+        slot.assign("w1", "tag-1")
+        if job is not None:
+            slot.state(State.BUSY if job else State.IDLE)
+        if job:
+            slot.work.begin(job, 1, 0.0, 0.0)
+        slots.append(slot.read())
+    assert explain_template(slots, wanted=wanted, isolated=isolated, unproven=unproven) == expected

@@ -13,7 +13,7 @@ from supervisor.config import load
 from supervisor.domain.scaling import Counts, Leaving, Missing, leaving, missing, spares_kept, within
 from supervisor.domain.tenants import Grant
 from supervisor.supervision.exit_reason import Effect, ExitReport
-from supervisor.supervision.plan import plan
+from supervisor.supervision.plan import next_to_serve, plan
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.release import Release, Releases
@@ -176,7 +176,7 @@ def with_spares(crew: Crew, *devices: str, target: int = 1, spares: int = 1) -> 
 def serve(crew: Crew) -> list[WorkerProcess]:
     """Let spares take over the free places."""
     chosen = []
-    while (spare := crew.pool.workers.next_to_serve(crew.pool.scale.target)) is not None:
+    while (spare := next_to_serve(crew.pool)) is not None:
         spare.serve()
         chosen.append(spare)
     return chosen

@@ -1,4 +1,4 @@
-"""What wakes the supervisor, and whom it tells: descriptors, times and signals; its log and systemd."""
+"""The supervisor as a service: what wakes it (descriptors, times, signals), and whom it tells (its log, systemd)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from supervisor.telemetry import configure
 TICK = 1.0  # seconds between two reads of the scoreboard
 
 
-class Surroundings:
+class Service:
     """Whoever waits for a descriptor registers it with the `reactor`, whoever waits for a time is one of the `timers`.
 
     Most reads of the scoreboard happen once a tick, when idle once a second: `ticking` says whether this pass of the

@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.config.settings import PoolSettings
-from supervisor.system import kernel
+from supervisor.domain.text import shortened
+from supervisor.system import belonging, kernel
 from supervisor.worker.context import Context, NoBoard
-from supervisor.worker.loader import Handler, HandlerError, load
+from supervisor.worker.loader import Handler, HandlerError, find, load, search_first
+from supervisor.worker.placement import limit_threads
 
 _GPU = "/dev/nvidia"
 _SQLITE = b"SQLite format 3\0"
@@ -73,6 +75,16 @@ class Image:
         return found
 
 
+def prepare(pool: PoolSettings, folder: Path, board: Path, url: str) -> None:
+    """Set the pool's environment, with the database's URL, and its folders first on sys.path."""
+    belonging.mark(board)
+    if pool.preloads:
+        limit_threads(pool, pool.threads or 1)
+    os.environ["SUPERVISOR_DATABASE"] = url
+    os.environ.update(pool.env)
+    search_first(pool.path, folder)
+
+
 def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., Any]) -> Handler | None:
     """Load what every worker of the pool would have to load. Returns the handler if it has been set up as well.
 
@@ -101,6 +113,31 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
     _judge(pool, "its set-up", "preload_setup = false", image.findings(), warn)
     kernel.gather_pages(min(_GATHERING, pool.startup_timeout / 10))
     return handler
+
+
+def lacking(pools: Mapping[str, PoolSettings]) -> dict[str, str]:
+    """The pools whose handler a worker would not find, with the reason: nobody else finds that out for a pool without
+    workers. Their modules have been imported.
+    """
+    found = {}
+    for name, pool in pools.items():
+        try:
+            if pool.preloads:
+                _look_up(pool)
+        except Exception as error:  # a module may define what happens when an attribute is looked up
+            why = str(error) if isinstance(error, HandlerError) else f"{pool.handler}: {error!r}"
+            found[name] = shortened(why)
+    return found
+
+
+def _look_up(pool: PoolSettings) -> None:
+    """No instance of a class is made: what that opens or starts belongs in the worker alone."""
+    if ":" not in pool.handler:
+        load(pool.handler).insist_on(pool.types)
+        return
+    target = find(pool.handler)
+    if not isinstance(target, type):
+        Handler(target, pool.handler)
 
 
 def _finish_imports(packages: set[str]) -> None:
