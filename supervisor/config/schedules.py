@@ -6,7 +6,7 @@ from supervisor.config.checking import checked
 from supervisor.config.problems import Report, shown
 from supervisor.config.settings import Settings
 from supervisor.config.shape import ScheduleTable
-from supervisor.domain.schedule import Schedule
+from supervisor.domain.schedule import NoTimeZones, Schedule, zone
 from supervisor.domain.text import like
 
 
@@ -40,6 +40,10 @@ def _schedule(index: int, raw: object, report: Report) -> Schedule:
         report.add((*at, "every"), "write either cron or every, not both")
     if "timezone" in table.values and "every" in table.values:
         report.add((*at, "timezone"), "it applies to cron only; `every` counts from the last time")
+    try:
+        zone(values.timezone)
+    except NoTimeZones as error:
+        report.add_of_source((*at, "timezone"), str(error))
     return Schedule(
         values.name,
         values.type,

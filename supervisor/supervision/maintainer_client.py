@@ -12,10 +12,11 @@ from typing import Any
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import StoreError
 from supervisor.maintenance.deaths import DeathReport
-from supervisor.maintenance.maintainer import Maintainer, Orders, PoolInfo
-from supervisor.maintenance.messages import trouble_of
-from supervisor.maintenance.redriver import RedrivePolicy
-from supervisor.maintenance.renewer import LockTimes
+from supervisor.maintenance.duties import Orders, PoolInfo
+from supervisor.maintenance.finished_jobs import RedrivePolicy
+from supervisor.maintenance.locks import LockTimes
+from supervisor.maintenance.maintainer import Maintainer
+from supervisor.maintenance.reports import trouble_of
 from supervisor.store.base import Engine, JobSelector, SupervisorRecord
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
@@ -148,5 +149,5 @@ def _pool_info(pool: Pool) -> PoolInfo:
     settings = pool.settings
     wanted = JobSelector(settings.types, " ".join(settings.capabilities), settings.min_priority)
     locks = LockTimes(settings.lock_time, settings.heartbeat_timeout)
-    chance = RedrivePolicy(wanted, settings.retry_failed_every, settings.retry_failed_times)
-    return PoolInfo(wanted, pool.wake, locks, chance)
+    redrive = RedrivePolicy(wanted, settings.retry_failed_every, settings.retry_failed_times)
+    return PoolInfo(wanted, pool.wake, locks, redrive)

@@ -14,7 +14,7 @@ from typing import Any
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import StoreError
 from supervisor.domain.text import without_password
-from supervisor.maintenance.messages import trouble_of
+from supervisor.maintenance.reports import trouble_of
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.supervision.admin_process import AdminProcess, Serve
 from supervisor.supervision.burst import Burst

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
+from supervisor.domain.polling import backoff
 from supervisor.maintenance.scheduler import FIRST_PAUSE, error_text
 from supervisor.telemetry import events
 
 Key = TypeVar("Key", bound=Hashable)
 
-LONGEST = 60.0  # seconds between two tries of an item that fails again and again
-MOST = 1000  # failing items remembered; with more, those that failed longest ago are tried again
+LONGEST_ITEM_PAUSE = 60.0  # seconds between two tries of an item that fails again and again
+MOST_FAILED = 1000  # failing items remembered; with more, those that failed longest ago are tried again
 _SHOWN = 200  # characters of an error, so that several fit into one line
 
 
@@ -26,7 +27,7 @@ class _Failure(NamedTuple):
     error: str
 
 
-class Items(Generic[Key]):
+class FailedItems(Generic[Key]):
     """Each item fails on its own, and is tried again after a pause of its own. `kind` names the items in messages.
 
     Only StoreUnavailable is raised: then the other items need not be tried.
@@ -84,10 +85,10 @@ class Items(Generic[Key]):
     def _note(self, key: Key, what: str, error: Exception) -> None:
         before = self._failures.get(key)
         times = before.times + 1 if before else 1
-        pause = min(FIRST_PAUSE * 2.0 ** min(times - 1, 20), LONGEST)
+        pause = backoff(FIRST_PAUSE, times, LONGEST_ITEM_PAUSE)
         text = error_text(error)[:_SHOWN]
         self._failures[key] = _Failure(times, self._clock() + pause, what, text)
-        if len(self._failures) > MOST:
+        if len(self._failures) > MOST_FAILED:
             del self._failures[next(iter(self._failures))]
         if before is None or before.error != text:
             self._log.error(
