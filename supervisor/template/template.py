@@ -43,6 +43,7 @@ from supervisor.telemetry import configure, events
 from supervisor.template.fork_safety import load_image
 from supervisor.template.lookup import lacking
 from supervisor.worker.loader import AnyHandler, HandlerError, search_first
+from supervisor.worker.parts import Assignment
 from supervisor.worker.placement import Place, limit_threads, take
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.worker import Worker
@@ -249,7 +250,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
     standard.make_safe(keep_open=True)
     recorder = Recorder()
     if pool.concurrency > 1 and not spec.cautious:
-        from supervisor.worker.concurrent.run import RunLogs  # imported here: few pools need it
+        from supervisor.worker.runners.concurrent.run import RunLogs  # imported here: few pools need it
 
         recorder = Recorder(RunLogs)
     recorder.attach(run_log.shared(board.run_logs, record.slot), ChunkWriter(board.chunks, record.slot))
@@ -263,7 +264,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         handler = SubprocessHandler(
             pool, template.folder, leave=partial(_ask_to_leave, slot), lost=slot.lose, recorder=recorder
         )
-    worker = Worker(
+    assignment = Assignment(
         pool,
         record,
         spec.engine,
@@ -273,14 +274,13 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         gate=board.gate,
         recorder=recorder,
         row=counters.shared(board.counters, record.slot),
-        handler=handler,
         device=spec.device,
         cautious=spec.cautious,
         unproven=spec.unproven,
         keep_done=template.keep_done,
         on_beat=ration.tell_dropped,
     )
-    code = worker.run()
+    code = Worker(assignment, handler).run()
     ration.tell_rest()
     return code
 

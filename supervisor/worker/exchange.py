@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from supervisor.domain.errors import StoreBusy, StoreError
@@ -15,8 +15,10 @@ from supervisor.store.base import Claims, Engine, JobSelector, WorkerRecord
 from supervisor.store.base import Exchange as Answer
 from supervisor.system import settled_notice
 from supervisor.system.claim_gate import ClaimGate
+from supervisor.system.forkmark import fork_mark
 from supervisor.system.slot import Slot
 from supervisor.telemetry.job_events import JobEvents
+from supervisor.worker import forked
 from supervisor.worker.counting import Counter
 from supervisor.worker.fitness import Ruined
 from supervisor.worker.wakeups import Wakeups
@@ -28,6 +30,7 @@ _FIRST, _MOST = 0.05, 5.0  # seconds between attempts while the database is unav
 _IMPATIENT = 0.5  # seconds for which other writers are waited for while a job runs
 _AT_ONCE = 16  # settlements in a transaction while a job runs: if a trigger refuses one, each takes one of its own
 _MANY_CHILDREN = 1000  # jobs that the runs of one transaction may enqueue together: other writers wait for it
+_MOST_CANCELS = 5000
 _NO_JOBS = JobSelector((), "")
 
 Found = TypeVar("Found")
@@ -73,6 +76,7 @@ class Exchange:
         self._wakeups = wakeups
         self._log = log
         self._events = JobEvents(log)
+        self._mark = fork_mark()
         self._side_by_side = side_by_side
         self._keep_done = keep_done
         self._lock = threading.Lock()
@@ -85,7 +89,7 @@ class Exchange:
         self.unsure = False  # the table may have claims for this worker of which it does not know
         self.closed: Callable[[], bool] = lambda: False
         self.failed: Callable[[StoreError], None] = lambda error: None
-        self.running: Callable[[], Iterable[Run]] = tuple
+        self.running: Callable[[], Collection[Run]] = tuple
 
     # What is held
 
@@ -129,26 +133,29 @@ class Exchange:
 
     # The transactions
 
-    def turn(self, want: int, *, posted: bool = False, running: int = 0) -> list[Claim]:
+    def turn(self, want: int, *, posted: bool = False) -> list[Claim]:
         """Settle what has ended, return what is not run, and claim up to `want` more, in one transaction. `next`
         returns the new claims, too.
 
         An unavailable database is waited for, and nothing is lost meanwhile. `posted`: somebody has just seen a due
-        job. `running` claims are in runs. Raises Ruined if this process keeps itself waiting, and no job runs that
-        could end that, or if it must not write any more.
+        job. Raises Ruined if this process keeps itself waiting, and no job runs that could end that, or if it must not
+        write any more.
         """
+        if not self._mark[0]:
+            forked.end()
         if self.closed():  # otherwise SQLite might write to what a handler has opened in place of its files
             raise Ruined("a handler has closed all descriptors, the worker's own with them")
         with self._lock:
             try:
-                return self._turn(want, posted, running)
+                return self._turn(want, posted)
             except StoreError as error:
                 problem = error
         self.failed(problem)
         self._wait(problem)
         return []
 
-    def _turn(self, want: int, posted: bool, running: int) -> list[Claim]:
+    def _turn(self, want: int, posted: bool) -> list[Claim]:
+        running = len(self.running())
         settlements, runs = self._collect(None)
         if not (settlements or want):
             return []
@@ -326,6 +333,17 @@ class Exchange:
             return self._persist(lambda: self._store.limits([claim.job_id for claim in claims]))
         except StoreError:
             return {}  # the worker exits, and runs none of them
+
+    def cancels(self) -> Collection[Run]:
+        """The runs of this worker that are to be cancelled, if more are than a slot can hold. On a connection of its
+        own: it may be asked while a turn waits.
+        """
+        try:
+            with closing(self._engine.operations()) as operations:
+                cancels = operations.controls.cancels(self._record.supervisor, _MOST_CANCELS)
+        except StoreError:
+            return ()
+        return {(job, token) for job, token, owner in cancels if owner == self._record.incarnation}
 
     # The connection, and how long it is waited for
 

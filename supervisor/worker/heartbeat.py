@@ -1,4 +1,4 @@
-"""The worker's second thread: it writes the heartbeat, and ensures that nothing waits behind a slow job."""
+"""The worker's second thread: it writes the heartbeat, and does what cannot wait until a run has ended."""
 
 from __future__ import annotations
 
@@ -6,72 +6,32 @@ import contextlib
 import threading
 from collections.abc import Callable
 from time import monotonic, sleep
-from typing import Protocol
 
 from supervisor.system import signals
 from supervisor.system.slot import Slot
 from supervisor.telemetry import events
 
-PATIENCE = 0.05  # seconds that claims may wait behind a running job
-REST = 2.0  # seconds without such claims after which the thread sleeps between beats
+_AFTER_AN_ERROR = 0.05  # seconds
 
 
-class Watch(Protocol):
-    """What the thread does besides, while jobs run."""
-
-    def reported(self) -> bool:
-        """There is news, from any thread. Returns whether the heartbeat thread must be told. Cheap."""
-
-    def look(self, now: float) -> float | None:
-        """Called by the heartbeat thread at `now`, monotonic seconds. Returns the seconds until the next call, None if
-        there is nothing to do.
-        """
-
-
-class HeartbeatThread(threading.Thread):
-    """Beats every `interval` seconds. When a job takes longer than PATIENCE it calls `hand_back` with the seconds.
-
-    While claims arrive several at a time it checks twice in PATIENCE seconds; when none have for REST it sleeps from
-    beat to beat, so that an idle worker costs almost nothing. `on_beat` is called with every beat; `watch` is
-    called when it says so.
+class Heartbeat(threading.Thread):
+    """Beats every `interval` seconds. `on_beat` is called with every beat, and `watch` when it says so: it returns the
+    seconds until its next call, or None.
     """
 
-    def __init__(
-        self,
-        slot: Slot,
-        interval: float,
-        hand_back: Callable[[float], None],
-        on_beat: Callable[[], None] = lambda: None,
-        watch: Watch | None = None,
-    ) -> None:
+    def __init__(self, slot: Slot, interval: float, on_beat: Callable[[], None] = lambda: None) -> None:
         super().__init__(name="heartbeat", daemon=True)
+        self.watch: Callable[[float], float | None] = lambda now: None
         self._slot = slot
         self._interval = interval
-        self._hand_back = hand_back
         self._on_beat = on_beat
-        self._watch = watch
         self._wake = threading.Event()
-        self._last_batch = 0.0
-        self._job_began = 0.0
-        self._resting = True
         self._stopped = False
         self._failed = ""
 
-    def batch(self, now: float) -> None:
-        """Several claims were taken at `now` (monotonic seconds). Cheap: called thousands of times a second."""
-        self._last_batch = now
-        if self._resting:
-            self._resting = False
-            self._wake.set()
-
-    def job(self, now: float) -> None:
-        """A handler starts at `now`; 0.0 means that none is running."""
-        self._job_began = now
-
-    def progress_reported(self) -> None:
-        """The slot has new progress. Cheap: handlers may report at every step."""
-        if self._watch is not None and self._watch.reported():
-            self._wake.set()
+    def wake(self) -> None:
+        """Have `watch` called soon. May be called by any thread."""
+        self._wake.set()
 
     def stop(self) -> None:
         self._stopped = True
@@ -86,19 +46,13 @@ class HeartbeatThread(threading.Thread):
             except Exception as error:
                 # Whatever the error is: without a beat the worker would be killed as stuck, and its job charged.
                 self._log_once(error)
-                sleep(PATIENCE)
+                sleep(_AFTER_AN_ERROR)
 
     def _beat(self) -> None:
         self._slot.beat()
         self._on_beat()
-        now = monotonic()
-        began = self._job_began
-        if began and now - began >= PATIENCE:
-            self._hand_back(now - began)
-        self._resting = now - self._last_batch > REST
-        pause = self._interval if self._resting else PATIENCE / 2
-        look_in = None if self._watch is None else self._watch.look(now)
-        self._wake.wait(pause if look_in is None else min(pause, look_in))
+        look_in = self.watch(monotonic())
+        self._wake.wait(self._interval if look_in is None else min(self._interval, look_in))
         self._wake.clear()
 
     def _log_once(self, error: Exception) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from time import sleep
 
-from supervisor.worker.concurrent.run import ConcurrentRun
 from supervisor.worker.context import JobInterrupted
+from supervisor.worker.runners.concurrent.run import ConcurrentRun
 
 
 class JobThreads:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from asyncio import Task
     from collections.abc import Callable
 
+Key = tuple[int, int]  # job and token
 CURRENT: ContextVar[ConcurrentRun | None] = ContextVar("current_run", default=None)
 """The run to which belongs what is executed now. Tasks, callbacks and `asyncio.to_thread` inherit it."""
 
@@ -102,6 +103,16 @@ def _take(permit: deque[bool]) -> bool:
         return False
 
 
+def run_of(task: Task[Any]) -> ConcurrentRun | None:
+    """Decided by the context it runs in. Before Python 3.12 only the future that it waits for shows that."""
+    if hasattr(task, "get_context"):
+        found: ConcurrentRun | None = task.get_context().get(CURRENT)
+        return found
+    callbacks = getattr(getattr(task, "_fut_waiter", None), "_callbacks", None)
+    runs = [context.get(CURRENT) for _, context in callbacks or ()]
+    return next((run for run in runs if run is not None), None)
+
+
 class RunBoard(SlotBoard):
     """What the context of one run does. `changed` is called when its time limit has changed, `told` when it has
     reported its progress.
@@ -111,7 +122,7 @@ class RunBoard(SlotBoard):
         self, common: SlotBoard, run: ConcurrentRun, changed: Callable[[], None], told: Callable[[ConcurrentRun], None]
     ) -> None:
         self._common = common
-        self._run = run
+        self.run = run
         self._changed = changed
         self._told = told
         self._mark = common._mark
@@ -119,23 +130,23 @@ class RunBoard(SlotBoard):
 
     def keep(self, line: str) -> None:
         if self._mark[0]:
-            kept(self._run).line(line)
+            kept(self.run).line(line)
 
     def progress(self, fraction: float, text: str) -> None:
         if self._mark[0]:
-            run = self._run
+            run = self.run
             run.progress, run.news = (fraction, text), True
             self._told(run)
 
     def extend(self, seconds: float) -> None:
         self.check("extend")
-        if self._run.stopped_for is not Cancel.NONE:
+        if self.run.stopped_for is not Cancel.NONE:
             return  # too late
-        self._run.deadline = monotonic() + seconds
+        self.run.deadline = monotonic() + seconds
         self._changed()
 
     def cancelled(self, job: int, token: int) -> bool:
-        return self._run.cancelled_at > 0 or self._common.cancelled(job, token)
+        return self.run.cancelled_at > 0 or self._common.cancelled(job, token)
 
     def epoch(self) -> str:
         return self._common.epoch()
