@@ -1,14 +1,14 @@
 """What a worker does from its set-up to its end, whichever runner it has: settle and claim, run, rest.
 
-    main thread         Worker.run ── Runner.host(Loop.run)
+    main thread         Worker.run ── runner.host(Loop.run)
     thread of the loop  Loop.run:
                             Runner.collect   what has ended goes to the exchange
                             Exchange.turn    one transaction: settle it, claim as many as there is room for
                             Runner.take      run the claims, or begin them
                             Runner.check     the process, before it is idle
                             Runner.rest      then sleep until there is something to do
-    heartbeat thread    Runner.watch         while runs are on: limits, progress, and what waits behind a slow run
-    on a signal         Runner.interrupt     in the main thread
+    heartbeat thread    runner.watch         while runs are on: limits, progress, and what waits behind a slow run
+    on a signal         runner.interrupt     in the main thread
 
 A runner that has one run at a time hosts the loop in the main thread, and `take` returns when its runs have ended. With
 `concurrency` the main thread runs the event loop of the handlers, the loop has a thread of its own, and `take` only
@@ -19,7 +19,7 @@ wait in the `Exchange` until a runner takes them from it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 # Imported by name, as in the executor: a handler that replaces it must not affect the loop.
 from time import monotonic
@@ -38,13 +38,11 @@ _EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to start a successor
 
 
 class Runner(Protocol):
-    """Runs claims: one at a time, in batches, or several at the same time."""
+    """Runs claims: one at a time, in batches, or several at the same time. Called in the thread of the loop."""
 
     @property
     def done(self) -> int:
         """How many runs have ended, as far as the loop has been told."""
-
-    # In the thread of the loop
 
     def running(self) -> Collection[Run]:
         """The runs that have begun, and whose end was not collected. None between two calls of a runner that has one
@@ -67,22 +65,6 @@ class Runner(Protocol):
 
     def check(self, *, closely: bool) -> bool:
         """Check the process while no run is on. Returns whether something cannot be restored. Raises Ruined."""
-
-    # In other threads
-
-    def host(self, loop: Callable[[], None]) -> None:
-        """Call `loop` in a suitable thread, and return when it is over. Called in the main thread."""
-
-    def watch(self, now: float) -> float | None:
-        """Called by the heartbeat thread at `now`, monotonic seconds. Returns the seconds until the next call, None if
-        there is nothing to do.
-        """
-
-    def interrupt(self) -> None:
-        """A signal has come, in the main thread: raise JobInterrupted if the run there is to stop."""
-
-    def detach(self) -> None:
-        """This is a process that a handler has forked: the runs are not its own."""
 
 
 class Loop:
@@ -107,8 +89,8 @@ class Loop:
                 self._rest()
         self._slot.work.open(False)
         self._slot.state(State.DRAINING)
-        exchange.release()
-        while exchange:
+        exchange.held.release()
+        while exchange.held:
             exchange.turn(0)
         self._fitness.cease()
 
@@ -120,9 +102,9 @@ class Loop:
         """How many jobs to claim."""
         runner, exchange = self._runner, self._exchange
         if self._leaving:
-            exchange.release()
+            exchange.held.release()
             return 0
-        return max(0, min(runner.room(), self._most - runner.done - len(runner.running()) - exchange.waiting))
+        return max(0, min(runner.room(), self._most - runner.done - len(runner.running()) - exchange.held.waiting))
 
     def _turn(self) -> bool:
         """Returns whether anything has ended or begun."""
@@ -132,6 +114,9 @@ class Loop:
         self._posted = False
         if claims:
             self._wakeups.had_reason()
+            if self._leaving:  # it was told so between claim and start
+                self._exchange.held.release()
+                claims = []
         began = monotonic()
         if not (runner.take(claims) or ended):
             return False
@@ -157,8 +142,7 @@ class Loop:
 
     def _rest(self) -> None:
         exchange, want = self._exchange, self._want()
-        doubt = exchange.unavailable or (exchange.unsure and not exchange.waiting)
-        if exchange.unsettled or (want and doubt):
+        if exchange.held.unsettled or (want and exchange.in_doubt):
             return  # while the database fails, each attempt has waited already
         if not (want or self._runner.running()):
             return  # it leaves

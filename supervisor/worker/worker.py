@@ -20,11 +20,11 @@ from supervisor.worker.executor import Executor
 from supervisor.worker.fitness import Fitness, Ruined, leave_ruined
 from supervisor.worker.heartbeat import Heartbeat
 from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
-from supervisor.worker.loop import Loop, Runner
+from supervisor.worker.loop import Loop
 from supervisor.worker.middleware import WorkerMiddleware
 from supervisor.worker.parts import Assignment, Parts
 from supervisor.worker.placement import check_memory
-from supervisor.worker.runners import runner_for
+from supervisor.worker.runners import HostedRunner, runner_for
 from supervisor.worker.slot_board import SlotBoard
 from supervisor.worker.trial import try_out
 from supervisor.worker.wakeups import FOREIGN, Wakeups
@@ -42,7 +42,7 @@ class Worker:
         self._slot = assignment.slot
         self._handler = handler
         self._log = events(pool=assignment.pool.name, worker=assignment.record.name)
-        self._runner: Runner | None = None
+        self._runner: HostedRunner | None = None
 
     def run(self) -> int:
         """The whole life. Returns the process's exit code."""
@@ -100,7 +100,7 @@ class Worker:
     def _set_up(self, exchange: Exchange, heartbeat: Heartbeat, wakeups: Wakeups) -> Parts:
         def leave_soon() -> None:
             slot.requests.drain()
-            exchange.release()
+            exchange.held.release()
 
         assignment, pool, slot = self._assignment, self._assignment.pool, self._slot
         exchange.open()

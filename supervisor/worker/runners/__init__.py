@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 from supervisor.worker.loop import Runner
 from supervisor.worker.parts import Parts
 
 
-def runner_for(parts: Parts) -> Runner:
+class HostedRunner(Runner, Protocol):
+    """A runner, as the threads of its worker see it."""
+
+    def host(self, loop: Callable[[], None]) -> None:
+        """Call `loop` in a suitable thread, and return when it is over. Called in the main thread."""
+
+    def watch(self, now: float) -> float | None:
+        """Called by the heartbeat thread at `now`, monotonic seconds. Returns the seconds until the next call, None if
+        there is nothing to do.
+        """
+
+    def interrupt(self) -> None:
+        """A signal has come, in the main thread: raise JobInterrupted if the run there is to stop."""
+
+    def detach(self) -> None:
+        """This is a process that a handler has forked: the runs are not its own."""
+
+
+def runner_for(parts: Parts) -> HostedRunner:
     """The one that the pool's settings ask for. A cautious worker runs one job at a time. Imports only that one."""
     if parts.pool.concurrency > 1 and not parts.cautious:
         from supervisor.worker.runners.concurrent.runner import Concurrent

@@ -50,13 +50,13 @@ class Batches:
         return 0
 
     def room(self) -> int:
-        return self._plan.want - self._parts.exchange.waiting
+        return self._plan.want - self._parts.exchange.held.waiting
 
     def take(self, claims: Sequence[Claim]) -> bool:
         exchange = self._parts.exchange
         if claims:
             self._limits.update(exchange.limits(claims))
-        if not exchange.waiting or self._waits_for_more():
+        if not exchange.held.waiting or self._waits_for_more():
             return False
         self._begin_at = None
         current, rested, self._rested = self._current, self._rested, False
@@ -86,7 +86,7 @@ class Batches:
         """The fork ends where its handler ends; it runs no other job."""
 
     def _waits_for_more(self) -> bool:
-        if self._parts.exchange.waiting >= min(self._plan.size, self._plan.want):
+        if self._parts.exchange.held.waiting >= min(self._plan.size, self._plan.want):
             return False
         now = monotonic()
         if self._begin_at is None:
@@ -97,16 +97,16 @@ class Batches:
         """The claims of the next batch. Nothing else is held while it runs: its death concerns none of the others."""
         exchange, requests = self._parts.exchange, self._parts.slot.requests
         looked: list[tuple[Claim, Candidate]] = []
-        while not requests.drain_requested and (claim := exchange.next()) is not None:
+        while not requests.drain_requested and (claim := exchange.held.next()) is not None:
             if (candidate := self._look(claim)) is not None:
                 looked.append((claim, candidate))
         batch, rest = self._plan.divide(looked)
-        exchange.give_back(rest)
-        while exchange and not requests.drain_requested:
+        exchange.held.give_back(rest)
+        while exchange.held and not requests.drain_requested:
             exchange.turn(0)
         if requests.drain_requested:
-            exchange.give_back(batch)
-            exchange.release()
+            exchange.held.give_back(batch)
+            exchange.held.release()
             return []
         self._parts.slot.work.hold(len(batch))
         return batch

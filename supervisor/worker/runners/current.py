@@ -64,7 +64,7 @@ class CurrentRun:
         slot.state(State.BUSY)
         self._enqueued = 0
         now = monotonic()
-        if exchange.waiting > 1:
+        if exchange.held.waiting > 1:
             self.beside.several(now)
         if not rested:
             executor.recorder.read_meters(now)
@@ -139,7 +139,7 @@ class CurrentRun:
         self.done += _len(claims)
         slot.work.finish(self.done)
         for settlement in settlements:
-            exchange.ended(settlement)
+            exchange.held.ended(settlement)
             if settlement.children:
                 self._count(_len(settlement.children))
         settlement = settlements[0]
@@ -159,7 +159,7 @@ class CurrentRun:
         """What the run has begun may go on, on a device or in a thread. No other job begins before that is over."""
         exchange = self._parts.exchange
         self._interrupted = None
-        exchange.release()
+        exchange.held.release()
         exchange.turn(0)  # the run itself ends in time, and the others are run elsewhere
         if not self._is_quiet():
             self._parts.fitness.replace(RecycleReason.INTERRUPTED)

@@ -47,16 +47,14 @@ class OneAtATime:
 
     def take(self, claims: Sequence[Claim]) -> bool:
         exchange, current, requests = self._parts.exchange, self._current, self._parts.slot.requests
-        if not exchange.waiting:
+        if not exchange.held.waiting:
             return False
         before, rested, self._rested = current.done, self._rested, False
         began = current.begin_round(rested=rested)
-        while True:
-            if requests.drain_requested:  # also between claim and start
-                exchange.release()
-            if (claim := exchange.next()) is None:
-                break
+        while (claim := exchange.held.next()) is not None:
             current.run([claim])
+            if requests.drain_requested:
+                exchange.held.release()
         self._pace.observe(current.done - before, current.end_round() - began)
         return True
 

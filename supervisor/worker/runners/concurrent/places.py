@@ -30,7 +30,7 @@ class Places:
     def room(self) -> int:
         """How many jobs could begin now that have no limit."""
         runs = len(self._runs)
-        if self._exchange.waiting or (self._least and runs >= self._least):
+        if self._exchange.held.waiting or (self._least and runs >= self._least):
             return 0
         self._least = 0
         return max(0, self._together() - runs)
@@ -50,14 +50,14 @@ class Places:
         """Those of the waiting claims that fit now, in order; not those that `refuse` takes."""
         exchange, together, running = self._exchange, self._together(), len(self._runs)
         fitting: list[Claim] = []
-        while (claim := exchange.next()) is not None:
+        while (claim := exchange.held.next()) is not None:
             if refuse(claim):
                 continue
             limit = self.limit(claim)
             together = min(together, limit)
-            uncommitted = limit < self._most and exchange.unsettled > 0
+            uncommitted = limit < self._most and exchange.held.unsettled > 0
             if running + len(fitting) >= together or uncommitted:
-                exchange.return_first(claim)
+                exchange.held.return_first(claim)
                 self._wait(together)
                 break
             fitting.append(claim)
@@ -69,7 +69,7 @@ class Places:
             self._waiting_since = now
         elif now - self._waiting_since >= PATIENCE:
             self._least, self._waiting_since = together, None
-            self._exchange.release()
+            self._exchange.held.release()
             self._limits.clear()
 
     def _together(self) -> int:

@@ -31,6 +31,7 @@ from supervisor.worker.runners.concurrent.shown import Shown
 from supervisor.worker.runners.concurrent.watch import Watch
 from supervisor.worker.slot_board import SlotBoard
 
+_NO_TOKEN = 0  # no claim has it
 _MAIN_PATIENCE = 1.0  # seconds in which the main thread should answer while no job runs
 
 
@@ -92,9 +93,8 @@ class Concurrent:
             key = (run.claim.job_id, run.claim.token)
             if key in self._void:
                 self._void.discard(key)
-                exchange.discarded(key)
-            else:
-                exchange.ended(run.settlement)
+                run.settlement = run.settlement._replace(token=_NO_TOKEN)  # the claim was lost
+            exchange.held.ended(run.settlement)
             stopped = run.stopped_for is not Cancel.NONE
             if stopped and (run.interrupted or an_executor_is_at_work()):  # what it has begun may go on
                 self._parts.fitness.replace(RecycleReason.INTERRUPTED)
@@ -109,7 +109,7 @@ class Concurrent:
     def take(self, claims: Sequence[Claim]) -> bool:
         if claims:
             self._places.learn(self._parts.exchange.limits(claims))
-        fitting = self._places.fitting(self._is_void) if self._parts.exchange.waiting else []
+        fitting = self._places.fitting(self._is_void) if self._parts.exchange.held.waiting else []
         if fitting:
             self._begin(fitting)
         return bool(fitting)
@@ -121,7 +121,7 @@ class Concurrent:
             return 0.0
         if not self._runs:
             self._parts.fitness.leftovers.rest(monotonic())
-        return PATIENCE if self._parts.exchange.waiting else inf
+        return PATIENCE if self._parts.exchange.held.waiting else inf
 
     def check(self, *, closely: bool) -> bool:
         """What differs while no job runs belongs to none. The event loop is restored first."""
@@ -141,13 +141,13 @@ class Concurrent:
 
     def _is_void(self, claim: Claim) -> bool:
         """Whether a run of ours has its id and token: its job was deleted, and another was given its id, whose tokens
-        began anew. That one goes back, for a claim with another token, and nothing is settled for the run.
+        began anew. That one goes back, for a claim with another token, and the outcome of the run is discarded.
         """
         key = (claim.job_id, claim.token)
         if key not in self._runs:
             return False
         self._void.add(key)
-        self._parts.exchange.give_back([claim])
+        self._parts.exchange.held.give_back([claim])
         return True
 
     def _begin(self, claims: Sequence[Claim]) -> None:
