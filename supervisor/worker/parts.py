@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from supervisor.domain import middleware
 from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system.claim_gate import ClaimGate
 from supervisor.system.counters import Row
+from supervisor.system.forkmark import Mark
 from supervisor.system.slot import Slot
 from supervisor.worker.exchange import Exchange
 from supervisor.worker.executor import Executor
 from supervisor.worker.fitness import Fitness
 from supervisor.worker.heartbeat import Heartbeat
+from supervisor.worker.loader import AnyHandler, Handler
+from supervisor.worker.middleware import WorkerMiddleware
 from supervisor.worker.recorder import Recorder
+from supervisor.worker.slot_board import SlotBoard
 from supervisor.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -62,3 +67,28 @@ class Parts(NamedTuple):
     heartbeat: Heartbeat
     wakeups: Wakeups
     cautious: bool
+
+
+def executor_of(assignment: Assignment, handler: AnyHandler, mark: Mark, log: Any) -> Executor:
+    """Raises HandlerError if the handler cannot do what the pool needs, and MiddlewareError."""
+    pool, recorder = assignment.pool, assignment.recorder
+    if isinstance(handler, Handler):
+        if pool.batch_size > 1:
+            handler.insist_on_batches()
+        handler.insist_on(pool.types)
+    loaded = middleware.load([*pool.middleware, *getattr(handler, "middleware", ())])
+    info = middleware.WorkerInfo(pool.name, assignment.record.name, log)
+    return Executor(
+        handler,
+        SlotBoard(assignment.slot, recorder, mark, assignment.engine),
+        pool.policy,
+        capabilities=pool.capabilities,
+        options=pool.options,
+        device=assignment.device,
+        timeout=pool.timeout_of,
+        mark=mark,
+        recorder=recorder,
+        middleware=WorkerMiddleware(loaded, info, mark) if loaded else None,
+        log=log,
+        clock=assignment.gate.clock,
+    )

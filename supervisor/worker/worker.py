@@ -6,7 +6,6 @@ import os
 import traceback
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from supervisor.domain import middleware
 from supervisor.domain.errors import StoreError
@@ -16,16 +15,13 @@ from supervisor.telemetry import events
 from supervisor.worker import descriptors, forked
 from supervisor.worker.counting import Counter
 from supervisor.worker.exchange import Exchange
-from supervisor.worker.executor import Executor
 from supervisor.worker.fitness import Fitness, Ruined, leave_ruined
 from supervisor.worker.heartbeat import Heartbeat
-from supervisor.worker.loader import AnyHandler, Handler, HandlerError, load
+from supervisor.worker.loader import AnyHandler, HandlerError, load
 from supervisor.worker.loop import Loop
-from supervisor.worker.middleware import WorkerMiddleware
-from supervisor.worker.parts import Assignment, Parts
+from supervisor.worker.parts import Assignment, Parts, executor_of
 from supervisor.worker.placement import check_memory
 from supervisor.worker.runners import HostedRunner, runner_for
-from supervisor.worker.slot_board import SlotBoard
 from supervisor.worker.trial import try_out
 from supervisor.worker.wakeups import FOREIGN, Wakeups
 
@@ -91,7 +87,7 @@ class Worker:
             # Nothing is raised here while the process is intact, whatever a handler or a row does.
             self._end_fork(error)
             leave_ruined(error, slot, log)
-        self._tear_down(parts.executor)
+        self._tear_down(parts)
         exchange.close()
         heartbeat.stop()
         slot.state(State.LEFT)
@@ -107,7 +103,8 @@ class Worker:
         fitness = Fitness(slot, assignment.news, self._log, leave_soon)
         exchange.closed = fitness.closed
         handler = self._handler = self._handler or load(pool.handler)
-        executor = self._executor(handler, fitness)
+        executor = executor_of(assignment, handler, self._mark, self._log)
+        executor.exhausted = fitness.out_of_memory
         parts = Parts(pool, slot, exchange, executor, fitness, heartbeat, wakeups, assignment.cautious)
         runner = self._runner = runner_for(parts)
         heartbeat.watch = runner.watch
@@ -126,32 +123,8 @@ class Worker:
         wakeups.wait_to_serve(assignment.news, spare=pool.spares > 0)
         return parts
 
-    def _executor(self, handler: AnyHandler, fitness: Fitness) -> Executor:
-        assignment, pool, recorder = self._assignment, self._assignment.pool, self._assignment.recorder
-        if isinstance(handler, Handler):
-            if pool.batch_size > 1:
-                handler.insist_on_batches()
-            handler.insist_on(pool.types)
-        own: Any = getattr(handler, "middleware", ())
-        loaded = middleware.load([*pool.middleware, *own])
-        info = middleware.WorkerInfo(pool.name, assignment.record.name, self._log)
-        return Executor(
-            handler,
-            SlotBoard(self._slot, recorder, self._mark, assignment.engine),
-            pool.policy,
-            capabilities=pool.capabilities,
-            options=pool.options,
-            device=assignment.device,
-            timeout=pool.timeout_of,
-            exhausted=fitness.out_of_memory,
-            mark=self._mark,
-            recorder=recorder,
-            middleware=WorkerMiddleware(loaded, info, self._mark) if loaded else None,
-            log=self._log,
-            clock=assignment.gate.clock,
-        )
-
-    def _tear_down(self, executor: Executor) -> None:
+    def _tear_down(self, parts: Parts) -> None:
+        executor = parts.executor
         try:
             executor.handler.teardown(executor.context())
             self._end_fork()

@@ -21,8 +21,9 @@ from supervisor.supervision.exit_reason import Circumstances, Kill, explain
 from supervisor.supervision.worker_process import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.context import JobInterrupted
+from supervisor.worker.event_loop import CURRENT
 from supervisor.worker.runners.concurrent import threads
-from supervisor.worker.runners.concurrent.run import CURRENT, ConcurrentRun, RunLogs
+from supervisor.worker.runners.concurrent.run import ConcurrentRun, RunLogs
 
 KILLED = int(signal.SIGKILL)
 

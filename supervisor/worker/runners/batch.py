@@ -35,8 +35,7 @@ class Batches:
         self._limits: dict[int, int] = {}
         self._begin_at: float | None = None  # when a batch begins that has jobs, but is not full
         self._rested = False
-        batches = BatchExecutor(executor, too_large=self._plan.too_large)
-        self._current = CurrentRun(parts, batches.run, batches.failed)
+        self._current = CurrentRun(parts, BatchExecutor(executor, too_large=self._plan.too_large))
         self.watch, self.interrupt = self._current.beside.look, self._current.interrupt
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 # Imported by name, as in the executor: a handler that replaces it must not affect the loop.
 from time import monotonic
+from typing import Protocol
 
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
@@ -17,6 +18,7 @@ from supervisor.worker.context import JobInterrupted
 from supervisor.worker.loader import Handler
 from supervisor.worker.parts import Parts
 from supervisor.worker.runners.beside import Beside
+from supervisor.worker.slot_board import SlotBoard
 
 _len = len  # handlers may also replace builtins, until the process is checked
 _STDERR = 2
@@ -24,25 +26,25 @@ _SHORTEST = 0.001  # seconds of a time limit
 _LONG = 0.001  # seconds from which a run may have printed by other means than Python's, and a look costs nothing
 _MANY_CHILDREN = 1000  # jobs that the runs of one round may enqueue together before they are committed
 
-Execute = Callable[[list[Claim]], list[Settlement]]
+
+class Calls(Protocol):
+    """Calls the handler for a run."""
+
+    def run(self, claims: Sequence[Claim]) -> list[Settlement]:
+        """Whatever the handler does becomes settlements, also a JobInterrupted that is raised in it."""
+
+    def failed(self, claims: Sequence[Claim], error: BaseException, started_at: float) -> list[Settlement]:
+        """The same for a run that has raised this, or during which it was raised outside of `run`."""
 
 
 class CurrentRun:
-    """A round is what `take` of a runner runs, one after the other; a run is of one job, or of several together.
-
-    `execute` calls the handler; JobInterrupted may be raised in it at any time, and if it does not become a settlement
-    there, `interrupted` makes one. `done` counts jobs.
+    """A round is what `take` of a runner runs, one after the other; a run is of one job, or of several together. `done`
+    counts jobs.
     """
 
-    def __init__(
-        self,
-        parts: Parts,
-        execute: Execute,
-        interrupted: Callable[[Sequence[Claim], JobInterrupted, float], list[Settlement]],
-    ) -> None:
+    def __init__(self, parts: Parts, calls: Calls) -> None:
         self._parts = parts
-        self._execute = execute
-        self._settle_interrupted = interrupted
+        self._calls = calls
         self._timeouts = {type_: settings.timeout for type_, settings in parts.pool.by_type.items()}
         self._running: Claim | None = None
         self._interrupted: tuple[int, int] | None = None  # the current run, if it was
@@ -52,9 +54,10 @@ class CurrentRun:
         self.done = 0
         self.beside = Beside(parts.slot, parts.exchange, parts.heartbeat.wake)
         executor, requests = parts.executor, parts.slot.requests
+        assert isinstance(executor.board, SlotBoard)
         executor.out_of_files = lambda error: parts.fitness.out_of_files(error, self.done)
         executor.timed_out = lambda claim: requests.cancel_requested(claim.job_id, claim.token) is Cancel.TIMEOUT
-        executor.board.reported = self.beside.reported  # type: ignore[attr-defined]
+        executor.board.reported = self.beside.reported
 
     def begin_round(self, *, rested: bool) -> float:
         """Returns the time, in monotonic seconds. `rested`: the worker had no jobs before these."""
@@ -84,11 +87,11 @@ class CurrentRun:
         """Run these together, and give their outcomes to the exchange."""
         try:
             self._begin(claims)
-            settlements = self._execute(claims)
+            settlements = self._calls.run(claims)
             self._running = None
         except JobInterrupted as error:
             # Raised just before the handler was called, or just after it returned.
-            settlements = self._settle_interrupted(claims, error, self._parts.executor.clock())
+            settlements = self._calls.failed(claims, error, self._parts.executor.clock())
             self._running = None
         self._end(claims, settlements)
         if self._interrupted is not None:
@@ -104,7 +107,7 @@ class CurrentRun:
             question()
             self._running = None
         except JobInterrupted as error:
-            settlements = self._settle_interrupted([claim], error, self._parts.executor.clock())
+            settlements = self._calls.failed([claim], error, self._parts.executor.clock())
             self._running = None
             self._end([claim], settlements)
             self._end_interruption()

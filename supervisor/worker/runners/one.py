@@ -11,10 +11,21 @@ from time import monotonic
 from supervisor.domain.job import Claim
 from supervisor.domain.prefetch import Pace
 from supervisor.domain.settlement import Settlement
-from supervisor.worker.context import JobInterrupted
 from supervisor.worker.exchange import Run
+from supervisor.worker.executor import Executor
 from supervisor.worker.parts import Parts
 from supervisor.worker.runners.current import CurrentRun
+
+
+class _Calls:
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def run(self, claims: Sequence[Claim]) -> list[Settlement]:
+        return [self._executor.run(claims[0])]
+
+    def failed(self, claims: Sequence[Claim], error: BaseException, started_at: float) -> list[Settlement]:
+        return [self._executor.failed(claims[0], error, started_at)]
 
 
 class OneAtATime:
@@ -24,12 +35,8 @@ class OneAtATime:
         self._parts = parts
         self._pace = Pace(parts.pool.prefetch)
         self._rested = False
-        run = parts.executor.run
-        self._current = CurrentRun(parts, lambda claims: [run(claims[0])], self._interrupted)
+        self._current = CurrentRun(parts, _Calls(parts.executor))
         self.watch, self.interrupt = self._current.beside.look, self._current.interrupt
-
-    def _interrupted(self, claims: Sequence[Claim], error: JobInterrupted, started_at: float) -> list[Settlement]:
-        return [self._parts.executor.failed(claims[0], error, started_at)]
 
     @property
     def done(self) -> int:

@@ -17,11 +17,11 @@ from supervisor.system import signals
 from supervisor.system.slot import Cancel
 from supervisor.worker import forked
 from supervisor.worker.context import Context, JobInterrupted
-from supervisor.worker.event_loop import mark_job
+from supervisor.worker.event_loop import CURRENT, run_of
 from supervisor.worker.executor import Executor, decoded
 from supervisor.worker.loader import Handler
 from supervisor.worker.runners.concurrent import threads
-from supervisor.worker.runners.concurrent.run import CURRENT, ConcurrentRun, run_of
+from supervisor.worker.runners.concurrent.run import ConcurrentRun
 
 Ended = Callable[[ConcurrentRun, Any], None]
 
@@ -84,7 +84,7 @@ class Calls:
 
     def interrupt(self) -> None:
         """On a signal, in the main thread: if a run is to stop and does not return to the event loop, stop it here."""
-        run = CURRENT.get()
+        run: ConcurrentRun | None = CURRENT.get()
         if run is not None and run.stopped_for is not Cancel.NONE and run.take_permit():
             run.interrupted = True
             raise JobInterrupted
@@ -96,7 +96,6 @@ class Calls:
     def _context(self, run: ConcurrentRun) -> Variables:
         context = self._variables.copy()
         context.run(CURRENT.set, run)
-        mark_job(context)
         return context
 
     # On the event loop
@@ -136,7 +135,7 @@ class Calls:
         """What runs have left on the event loop ends with them."""
         ended, self._may_have_left = self._may_have_left, set()
         for task in asyncio.all_tasks(self._loop):
-            if not task.done() and (run := run_of(task)) in ended and run is not None and task is not run.task:
+            if not task.done() and (run := run_of(task)) in ended and task is not run.task:
                 task.cancel()
         for handle in list(getattr(self._loop, "_scheduled", ())):
             if not handle.cancelled() and handle._context.get(CURRENT) in ended:
@@ -167,7 +166,6 @@ class Calls:
         if CURRENT.get() is None:
             variables = copy_context()
             variables.run(CURRENT.set, ctx._board.run)  # type: ignore[attr-defined]
-            mark_job(variables)
             return variables.run(self._inside, payload, ctx)
         if self._handler.is_async(ctx.type):
             return self._wait_for_loop(partial(self._handler.awaitable, payload, ctx))
@@ -175,8 +173,7 @@ class Calls:
 
     def _wait_for_awaitable(self, awaitable: Awaitable[Any]) -> Any:
         """In the thread of a run whose function has returned this. From now on it is interrupted on the event loop."""
-        run = CURRENT.get()
-        assert run is not None
+        run: ConcurrentRun = CURRENT.get()
         if not self._mark[0]:
             forked.end()
         if not run.take_thread_permit():  # it is being interrupted, or has ignored that
@@ -187,8 +184,8 @@ class Calls:
         return self._wait_for_loop(lambda: awaitable)
 
     def _wait_for_loop(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        run, ended = CURRENT.get(), Future[Any]()
-        assert run is not None
+        run: ConcurrentRun = CURRENT.get()
+        ended = Future[Any]()
 
         async def awaited() -> None:
             ended.set_result(await self._awaited(run, call))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from contextvars import ContextVar
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from supervisor.domain.settlement import Settlement
 from supervisor.system.run_log import RunLog
 from supervisor.system.slot import Cancel
 from supervisor.worker.context import Context
+from supervisor.worker.event_loop import CURRENT
 from supervisor.worker.slot_board import SlotBoard
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Key = tuple[int, int]  # job and token
-CURRENT: ContextVar[ConcurrentRun | None] = ContextVar("current_run", default=None)
-"""The run to which belongs what is executed now. Tasks, callbacks and `asyncio.to_thread` inherit it."""
 
 
 class ConcurrentRun:
@@ -65,7 +63,6 @@ class ConcurrentRun:
         self.claim = claim
         self.started = started
         self.started_at = started_at
-        self.limit = limit  # seconds
         self.deadline = started + limit
         self.together = together  # the number of jobs that may run while this one does
         self.cancelled_at = 0.0
@@ -101,16 +98,6 @@ def _take(permit: deque[bool]) -> bool:
         return permit.pop()
     except IndexError:
         return False
-
-
-def run_of(task: Task[Any]) -> ConcurrentRun | None:
-    """Decided by the context it runs in. Before Python 3.12 only the future that it waits for shows that."""
-    if hasattr(task, "get_context"):
-        found: ConcurrentRun | None = task.get_context().get(CURRENT)
-        return found
-    callbacks = getattr(getattr(task, "_fut_waiter", None), "_callbacks", None)
-    runs = [context.get(CURRENT) for _, context in callbacks or ()]
-    return next((run for run in runs if run is not None), None)
 
 
 class RunBoard(SlotBoard):
@@ -180,7 +167,7 @@ class RunLogs(RunLog):
         return text
 
     def add(self, data: bytes) -> None:
-        run = CURRENT.get()
+        run: ConcurrentRun | None = CURRENT.get()
         if run is not None:
             kept(run).add(data)
 

@@ -67,7 +67,7 @@ class Concurrent:
 
     def host(self, loop: Callable[[], None]) -> None:
         self._parts.slot.work.run_together(self._parts.pool.concurrency)
-        self._handler.event_loop.restore()
+        self._handler.event_loop.tidy()
         thread = threading.Thread(target=self._host, args=(loop,), name="claims", daemon=True)
         thread.start()
         self._main.serve()
@@ -124,13 +124,13 @@ class Concurrent:
         return PATIENCE if self._parts.exchange.held.waiting else inf
 
     def check(self, *, closely: bool) -> bool:
-        """What differs while no job runs belongs to none. The event loop is restored first."""
+        """What differs while no job runs belongs to none."""
         found: list[bool] = []
         handler, fitness = self._handler, self._parts.fitness
 
         def look() -> None:
             loop = handler.event_loop
-            loop.restore()
+            loop.tidy()
             if loop.changes is not None:
                 handler.changes, loop.changes = loop.changes, None
             fitness.see_handler()

@@ -15,9 +15,10 @@ from typing import Any
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.system.slot import CANCELS, Cancel, Slot
+from supervisor.worker.event_loop import CURRENT
 from supervisor.worker.exchange import Exchange
 from supervisor.worker.runners.beside import EVERY
-from supervisor.worker.runners.concurrent.run import CURRENT, ConcurrentRun, Key
+from supervisor.worker.runners.concurrent.run import ConcurrentRun, Key
 from supervisor.worker.runners.concurrent.shown import Shown
 
 TICK = 0.2  # seconds between two looks while jobs run
