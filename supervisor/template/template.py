@@ -45,7 +45,7 @@ from supervisor.template.lookup import lacking
 from supervisor.worker.loader import AnyHandler, HandlerError, search_first
 from supervisor.worker.parts import Assignment
 from supervisor.worker.placement import Place, limit_threads, take
-from supervisor.worker.recorder import Recorder
+from supervisor.worker.runners import recorder_for
 from supervisor.worker.worker import Worker
 
 BYTES_A_SECOND = 2 << 20  # passed on, which is more than a program's output needs; the rest is dropped
@@ -248,11 +248,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
     _title(f"job-supervisor: {record.name}")
     slot = board.slot(record.slot)
     standard.make_safe(keep_open=True)
-    recorder = Recorder()
-    if pool.concurrency > 1 and not spec.cautious:
-        from supervisor.worker.runners.concurrent.run import RunLogs  # imported here: few pools need it
-
-        recorder = Recorder(RunLogs)
+    recorder = recorder_for(pool, cautious=spec.cautious)
     recorder.attach(run_log.shared(board.run_logs, record.slot), ChunkWriter(board.chunks, record.slot))
     log = Outlet(spec.log)
     ration = Ration(log, BYTES_A_SECOND, partial(_tell_dropped, record.name))

@@ -99,7 +99,7 @@ class Loop:
         return self._slot.requests.drain_requested or self._runner.done >= self._most
 
     def _want(self) -> int:
-        """How many jobs to claim."""
+        """How many jobs to claim. If it is to leave, what has not begun returns to the queue."""
         runner, exchange = self._runner, self._exchange
         if self._leaving:
             exchange.held.release()
@@ -144,8 +144,8 @@ class Loop:
         exchange, want = self._exchange, self._want()
         if exchange.held.unsettled or (want and exchange.in_doubt):
             return  # while the database fails, each attempt has waited already
-        if not (want or self._runner.running()):
-            return  # it leaves
+        if self._leaving and not self._runner.running():
+            return
         seconds = min(SAFETY_NET, self._runner.rest())
         if seconds > 0 and want:
             self._posted = self._wakeups.sleep(seconds)

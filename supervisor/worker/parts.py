@@ -50,10 +50,10 @@ class Assignment(NamedTuple):
     keep_done: bool = True
     on_beat: Callable[[], None] = lambda: None
 
-    @property
-    def concurrent(self) -> bool:
-        """Whether it runs several jobs at the same time."""
-        return self.pool.concurrency > 1 and not self.cautious
+
+def is_concurrent(pool: PoolSettings, *, cautious: bool) -> bool:
+    """Whether a worker of this pool runs several jobs at the same time."""
+    return pool.concurrency > 1 and not cautious
 
 
 class Parts(NamedTuple):

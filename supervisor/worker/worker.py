@@ -19,7 +19,7 @@ from supervisor.worker.fitness import Fitness, Ruined, leave_ruined
 from supervisor.worker.heartbeat import Heartbeat
 from supervisor.worker.loader import AnyHandler, HandlerError, load
 from supervisor.worker.loop import Loop
-from supervisor.worker.parts import Assignment, Parts, executor_of
+from supervisor.worker.parts import Assignment, Parts, executor_of, is_concurrent
 from supervisor.worker.placement import check_memory
 from supervisor.worker.runners import HostedRunner, runner_for
 from supervisor.worker.trial import try_out
@@ -58,7 +58,7 @@ class Worker:
             Counter(assignment.row, assignment.pool.types),
             wakeups,
             log,
-            side_by_side=assignment.concurrent,
+            side_by_side=is_concurrent(assignment.pool, cautious=assignment.cautious),
             keep_done=assignment.keep_done,
         )
         forks = forked.Forks(wakeups.handlers, FOREIGN)

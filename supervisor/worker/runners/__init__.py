@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from supervisor.worker.loop import Runner
-from supervisor.worker.parts import Parts
+from supervisor.worker.parts import Parts, is_concurrent
+from supervisor.worker.recorder import Recorder
+
+if TYPE_CHECKING:
+    from supervisor.config import PoolSettings
 
 
 class HostedRunner(Runner, Protocol):
@@ -29,7 +33,7 @@ class HostedRunner(Runner, Protocol):
 
 def runner_for(parts: Parts) -> HostedRunner:
     """The one that the pool's settings ask for. A cautious worker runs one job at a time. Imports only that one."""
-    if parts.pool.concurrency > 1 and not parts.cautious:
+    if is_concurrent(parts.pool, cautious=parts.cautious):
         from supervisor.worker.runners.concurrent.runner import Concurrent
 
         return Concurrent(parts)
@@ -40,3 +44,12 @@ def runner_for(parts: Parts) -> HostedRunner:
     from supervisor.worker.runners.one import OneAtATime
 
     return OneAtATime(parts)
+
+
+def recorder_for(pool: PoolSettings, *, cautious: bool) -> Recorder:
+    """What keeps that which the runs of a worker use and print."""
+    if not is_concurrent(pool, cautious=cautious):
+        return Recorder()
+    from supervisor.worker.runners.concurrent.run import RunLogs
+
+    return Recorder(RunLogs)

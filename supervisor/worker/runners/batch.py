@@ -95,11 +95,15 @@ class Batches:
     def _next(self) -> list[Claim]:
         """The claims of the next batch. Nothing else is held while it runs: its death concerns none of the others."""
         exchange, requests = self._parts.exchange, self._parts.slot.requests
-        looked: list[tuple[Claim, Candidate]] = []
-        while not requests.drain_requested and (claim := exchange.held.next()) is not None:
-            if (candidate := self._look(claim)) is not None:
-                looked.append((claim, candidate))
-        batch, rest = self._plan.divide(looked)
+        if self._plan.selects:
+            looked: list[tuple[Claim, Candidate]] = []
+            while not requests.drain_requested and (claim := exchange.held.next()) is not None:
+                if (candidate := self._look(claim)) is not None:
+                    looked.append((claim, candidate))
+            batch, rest = self._plan.divide(looked)
+        else:
+            claims, size = list(iter(exchange.held.next, None)), self._plan.size
+            batch, rest = claims[:size], claims[size:]
         exchange.held.give_back(rest)
         while exchange.held and not requests.drain_requested:
             exchange.turn(0)

@@ -96,8 +96,14 @@ class BatchPlan:
         jobs = min(self.size, 1.5 * self._affordable + 1)
         return min(_MOST_CLAIMED, ceil(jobs / max(self._share, _LEAST_SHARE)))
 
+    @property
+    def selects(self) -> bool:
+        """Whether a batch does not simply consist of the first jobs."""
+        return bool(self._key or self._cost or self._limits)
+
     def begin(self, limits: Mapping[int, int], rested: bool) -> None:
         self._limits = limits
+        self._ordinary = not limits
         if rested:
             self._ended = None
 

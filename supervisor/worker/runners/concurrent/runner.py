@@ -53,8 +53,7 @@ class Concurrent:
         self._awake = True
         self.done = 0
         self._main = MainThread(handler.event_loop, executor.mark, executor.log)
-        own_thread = lambda: parts.fitness.leftovers.expect_thread()  # noqa: E731 - `leftovers` is replaced
-        self._calls = Calls(handler, executor, self._ended, own_thread, uses_device=bool(pool.gpus))
+        self._calls = Calls(handler, executor, self._ended, self._own_thread, uses_device=bool(pool.gpus))
         self._shown = Shown(parts.slot.work, self._runs)
         self._places = Places(pool.concurrency, parts.exchange, self._runs)
         watch = Watch(
@@ -199,6 +198,9 @@ class Concurrent:
         if settlement.simple and duration < WORTH and said is None:
             return settlement
         return settlement._replace(usage=Usage(run.started_at, duration, log=said))
+
+    def _own_thread(self) -> None:
+        self._parts.fitness.leftovers.expect_thread()
 
     def _out_of_files(self, error: BaseException) -> bool:
         self._parts.fitness.out_of_files(error, self.done)
