@@ -6,7 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from supervisor.domain.errors import StoreError
-from supervisor.domain.url import why_unknown
+from supervisor.domain.text import unknown_url
 from supervisor.store.base import Engine
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _engine(url: str, listening: str | None = None) -> SqliteEngine | PostgresEn
         from supervisor.store.postgres import PostgresEngine
 
         return PostgresEngine(url, listening)
-    raise StoreError(why_unknown(url))
+    raise StoreError(unknown_url(url))
 
 
 def migration_script(url: str) -> str:

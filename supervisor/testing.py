@@ -35,9 +35,8 @@ from supervisor.client import Queue
 from supervisor.config.types import policy_of
 from supervisor.domain import middleware
 from supervisor.domain.job import Claim, Job
-from supervisor.domain.policy import JobPolicy
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import released
+from supervisor.domain.recovery import JobPolicy
+from supervisor.domain.settlement import RetryPolicy, released
 from supervisor.engine import open_engine
 from supervisor.store.base import Claims, Engine, JobSelector
 from supervisor.telemetry import events

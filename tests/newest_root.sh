@@ -14,7 +14,7 @@ if [ $# = 0 ]; then
 		/etc/apt/sources.list 2>/dev/null)
 	# The script of sid, because debootstrap may be older than the release.
 	exec debootstrap --variant=minbase \
-		--include=python3.14-venv,python3.15-venv,python3.15-dev,ca-certificates,gcc,git,libc6-dev,make,procps,python3 \
+		--include=python3.14-venv,python3.15-venv,python3.15-dev,ca-certificates,curl,gcc,git,libc6-dev,make,procps,python3 \
 		forky "$folder" "$mirror" /usr/share/debootstrap/scripts/sid
 fi
 

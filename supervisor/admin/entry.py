@@ -25,7 +25,7 @@ from supervisor.admin.waking import Waking
 from supervisor.admin.watch import Watch
 from supervisor.client.asynchronous import AsyncQueue
 from supervisor.config.settings import Settings
-from supervisor.domain.url import without_password
+from supervisor.domain.text import without_password
 from supervisor.ops.spool import folder_of
 from supervisor.store.base import Engine, JobSelector
 from supervisor.system import settled_notice, signals

@@ -8,8 +8,7 @@ import math
 import re
 from typing import Any
 
-from supervisor.domain.duration import human_size
-from supervisor.domain.text import text_of
+from supervisor.domain.text import human_size, text_of
 
 NOTHING = "–"
 _LONGEST = 60_000  # characters of one value, to keep pages readable

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 import supervisor
 from supervisor.admin.numbers import Numbers
 from supervisor.domain.job import Status
-from supervisor.domain.json_safe import json_safe
+from supervisor.domain.text import json_safe
 from supervisor.ops.views import MOST_TYPES, Overview, ServerView, TypeView
 from supervisor.system.counters import BOUNDS, TypeCounters
 

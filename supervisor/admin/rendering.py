@@ -18,7 +18,7 @@ import supervisor
 from supervisor.admin import charts, formatting
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type
-from supervisor.domain.text import final, text_of
+from supervisor.domain.text import final_lines, text_of
 
 _LONGEST = 100_000  # characters of any one value
 _LONGEST_QUERY = 500
@@ -121,7 +121,7 @@ def _environment() -> Environment:
     environment.filters |= {name: getattr(formatting, name) for name in (*numbers, *texts)}
     environment.filters |= {
         own.__name__: own
-        for own in (moment, stamp, hour, day, day_and_clock, with_code, encoded, query, nameable, segment, final)
+        for own in (moment, stamp, hour, day, day_and_clock, with_code, encoded, query, nameable, segment, final_lines)
     }
     environment.globals |= {
         "counted": formatting.counted,

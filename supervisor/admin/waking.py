@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from supervisor.domain.job import NewJob
-from supervisor.domain.priority import high_enough
+from supervisor.domain.job import NewJob, high_enough
 from supervisor.maintenance.slot_reader import SlotReader
 from supervisor.maintenance.waker import post
 from supervisor.store.base import JobSelector

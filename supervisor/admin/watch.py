@@ -12,7 +12,7 @@ from supervisor.admin.chart_data import PERIODS, ChartData, Period
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.domain.errors import StoreError
 from supervisor.domain.history import Minute, minute_of
-from supervisor.domain.json_safe import json_safe
+from supervisor.domain.text import json_safe
 from supervisor.ops.cost_cache import CostCache
 from supervisor.ops.status import Costs, gather
 from supervisor.ops.views import Overview

@@ -11,7 +11,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
-from supervisor.domain.printable import CELL, VALUE, clean
+from supervisor.domain.text import MAX_CELL, MAX_VALUE, clean
 
 COLOURS = {
     "done": "green",
@@ -39,7 +39,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wrap: boo
 
     The last column takes the remaining width. Longer text is cut, or wrapped with `wrap`.
     """
-    limit = VALUE if wrap else CELL
+    limit = MAX_VALUE if wrap else MAX_CELL
     names = [name.rstrip(">").upper() for name in columns]
     right = [name.endswith(">") for name in columns[:-1]]
     cells = [[clean(value, limit=limit) for value in row] for row in rows]

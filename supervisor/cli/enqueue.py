@@ -142,8 +142,8 @@ def _queue(target: Target) -> Queue:
 def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, *, quiet: bool) -> list[Job]:
     import time
 
-    from supervisor.domain.duration import human
     from supervisor.domain.errors import WaitTimeout
+    from supervisor.domain.text import human
 
     with target.operations() as operations:
         warn_if_nobody_runs(operations)

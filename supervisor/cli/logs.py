@@ -13,7 +13,7 @@ from supervisor.cli.errors import FAILED
 from supervisor.cli.options import AsJson, Target, as_job_id, on_target
 from supervisor.cli.output import document, json_line, line, lines, note, rest, show
 from supervisor.domain.job import Job, Status
-from supervisor.domain.text import final, shortened
+from supervisor.domain.text import final_lines, shortened
 
 if TYPE_CHECKING:
     from supervisor.ops.run_logs import LogReader, Part
@@ -145,7 +145,7 @@ class _Printer:
             show(heading(f"Attempt {part.attempt}, {tables.when(part.started_at)}{where}").lstrip("\n"))
             self._token = part.token
         if part.text:
-            lines(final(part.text))
+            lines(final_lines(part.text))
         if part.outcome is not None:
             line(_ended(part))
             if part.error:
@@ -157,7 +157,7 @@ class _Printer:
 
 def _told(part: Part) -> Iterator[str]:
     if part.text:
-        yield from final(part.text).split("\n")
+        yield from final_lines(part.text).split("\n")
     if part.outcome not in (None, "done"):
         yield _ended(part) + (f": {shortened(part.error, _ERROR)}" if part.error else "")
 

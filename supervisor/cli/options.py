@@ -17,8 +17,7 @@ import typer
 from supervisor.cli.errors import DATABASE, FAILED, NoDatabase, Stop, wrong_usage
 from supervisor.cli.output import note
 from supervisor.domain.errors import ConfigError
-from supervisor.domain.text import is_number
-from supervisor.domain.url import without_password
+from supervisor.domain.text import is_number, without_password
 
 if TYPE_CHECKING:
     from supervisor.config import Settings
@@ -68,7 +67,7 @@ def patience_of(wait: bool, timeout: str | None) -> float | None:
         return None
     if not wait:
         raise wrong_usage("--timeout: only valid with --wait")
-    from supervisor.domain.duration import seconds
+    from supervisor.domain.text import seconds
 
     try:
         return seconds(timeout)

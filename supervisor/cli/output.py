@@ -9,8 +9,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from supervisor.domain.json_safe import json_safe
-from supervisor.domain.printable import clean, clean_lines
+from supervisor.domain.text import clean, clean_lines, json_safe
 
 
 class ReaderGone(Exception):

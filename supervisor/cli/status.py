@@ -11,7 +11,7 @@ from supervisor.cli.columns import heading, table
 from supervisor.cli.options import AsJson, Target, on_target
 from supervisor.cli.output import document, line, show
 from supervisor.cli.tables import NOTHING, activity, span
-from supervisor.domain.duration import human_size
+from supervisor.domain.text import human_size
 
 if TYPE_CHECKING:
     from supervisor.ops.views import MemoryView, Overview, SupervisorView

@@ -12,8 +12,7 @@ import typer
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import AsJson, JobType, Patience, Target, on_target, patience_of
 from supervisor.cli.output import note, result
-from supervisor.domain.duration import human
-from supervisor.domain.text import counted, is_number
+from supervisor.domain.text import counted, human, is_number
 
 if TYPE_CHECKING:
     from supervisor.store.base import Operations, SupervisorRecord

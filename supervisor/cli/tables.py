@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from supervisor.cli import output
 from supervisor.cli.columns import heading, table
 from supervisor.cli.output import compact, line, show
-from supervisor.domain.duration import human, human_size
-from supervisor.domain.printable import CELL, clean
-from supervisor.domain.text import counted, final
+from supervisor.domain.text import MAX_CELL, clean, counted, final_lines, human, human_size
 from supervisor.ops.limits import Limits, in_words
 from supervisor.ops.timeline import Trial, steps
 
@@ -161,7 +159,7 @@ def logs(found: Sequence[Run], *, whole: bool) -> None:
     """Print the logs of the runs: the end of the latest one, or with `whole` all of every run."""
     logged = [run for run in found if run.log]
     for run in logged if whole else logged[-1:]:
-        said = final(run.log).split("\n")
+        said = final_lines(run.log).split("\n")
         hidden = 0 if whole else max(0, len(said) - _LAST_LINES)
         before = f" ({counted(hidden, 'earlier line')}: --log)" if hidden else ""
         show(heading(f"Log of attempt {run.attempt}, {when(run.started_at)}{before}"))
@@ -178,7 +176,7 @@ def attempts(found: Iterable[Attempt]) -> None:
             "" if attempt.duration is None else f"after {span(attempt.duration)}",
             attempt.worker and f"in {attempt.worker}",
         ]
-        said = ", ".join(clean(text, limit=CELL) for text in how if text)
+        said = ", ".join(clean(text, limit=MAX_CELL) for text in how if text)
         show(heading(f"Attempt {attempt.attempt}, {when(Trial(None, attempt).began)}: {said}"))
         text = attempt.traceback or attempt.message
         output.lines(text.rstrip())  # never wrapped, so that paths and code can be copied

@@ -11,11 +11,9 @@ from supervisor.cli.errors import wrong_usage
 from supervisor.cli.jobs import Finished
 from supervisor.cli.options import AsJson, OnlyType, Target, Yes, ask, confirm, on_target
 from supervisor.cli.output import document, result, write
-from supervisor.domain.duration import human_size
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Status
-from supervisor.domain.text import counted
-from supervisor.domain.url import without_password
+from supervisor.domain.text import counted, human_size, without_password
 
 
 @on_target

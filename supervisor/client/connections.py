@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from supervisor.domain.errors import QueueError, StoreError, StoreMoved, StoreUnavailable
-from supervisor.domain.url import without_password
+from supervisor.domain.text import without_password
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine, Producer
 

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from supervisor.domain.chunks import Chunk
 from supervisor.domain.errors import JobNotFound, StoreError
 from supervisor.domain.job import JobEvent, Status
-from supervisor.domain.job_stream import Follower, Piece, Position
+from supervisor.domain.job_stream import Chunk, Follower, Piece, Position
 from supervisor.ops import job_chunks
 from supervisor.ops.job_chunks import LatestChunks, MakePiece, Rings, Whereabouts
 from supervisor.store.base import Operations

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from supervisor.client.connections import forgetful
-from supervisor.domain.futures import holdable
+from supervisor.domain.errors import holdable
 from supervisor.domain.job import NewJob
 
 Answer = TypeVar("Answer")

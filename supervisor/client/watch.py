@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.client.connections import Connections, inherited
 from supervisor.domain.errors import StoreError
-from supervisor.domain.hint_window import HintWindow
-from supervisor.domain.pace import Pace
+from supervisor.domain.polling import HintWindow, Pace
 
 if TYPE_CHECKING:
     from supervisor.client.listener import Listener

@@ -189,6 +189,8 @@ class Watcher:
                     thread.start()
                 except RuntimeError as error:  # too many threads
                     raise StoreError(f"jobs cannot be watched: {error}") from None
+                except KeyError as error:  # of threading: a signal handler has raised while the thread began
+                    raise (error.__context__ or error) from None
                 self._thread = thread
 
     def _serve(self, watch: Watch) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from supervisor.domain.url import SQLITE, why_unknown
+from supervisor.domain.text import SQLITE_URL, unknown_url
 
-DEFAULT = SQLITE
+DEFAULT = SQLITE_URL
 _SCHEME = "sqlite:///"
 
 
@@ -23,7 +23,7 @@ def absolute(url: str, folder: Path) -> str:
     if url in ("sqlite:", "sqlite://", _SCHEME) or ":memory:" in url or "mode=memory" in url:
         raise ValueError("in-memory databases are not supported, as processes cannot share them; name a file")
     if not url.startswith(_SCHEME):
-        raise ValueError(why_unknown(url))
+        raise ValueError(unknown_url(url))
     path = url.removeprefix(_SCHEME)
     if "?" in path or "#" in path:
         raise ValueError("parameters after the file's name are not supported; leave out ? and #")
@@ -40,5 +40,5 @@ def of_server(url: object) -> bool:
 def server(url: str) -> str:
     """The URL of a server. Raises ValueError with one sentence."""
     if not url.startswith(("postgresql://", "postgres://")) or not url.isprintable() or " " in url:
-        raise ValueError(why_unknown(url))
+        raise ValueError(unknown_url(url))
     return url

@@ -21,8 +21,8 @@ from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
 from supervisor.config.shape import PoolTable, RetryTable, is_pool_name
 from supervisor.config.tasks import Declared
 from supervisor.config.trials import trial
-from supervisor.domain.duration import human
-from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.settlement import RetryPolicy
+from supervisor.domain.text import human
 
 _RANGE = ("min_workers", "max_workers")
 _EITHER = 'handler = "module:attribute", tasks = ["module"] or command = ["program", "argument"]'

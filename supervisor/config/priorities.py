@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from supervisor.config.settings import PoolSettings, Settings
 from supervisor.domain.intake import MAX_PRIORITY
-from supervisor.domain.priority import high_enough
+from supervisor.domain.job import high_enough
 
 
 def untaken(settings: Settings) -> list[str]:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from supervisor.domain.alerts import Alert
-from supervisor.domain.policy import JobPolicy
-from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.schedule import Schedule
+from supervisor.domain.settlement import RetryPolicy
 from supervisor.domain.trial import Trial
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"

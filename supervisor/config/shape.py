@@ -18,11 +18,11 @@ from supervisor.config.hosts import host_pattern
 from supervisor.config.problems import shown
 from supervisor.config.values import Inner, Key, Table, anything, boolean, listed, named, number, one_of, text, whole
 from supervisor.domain.alerts import WHEN
-from supervisor.domain.duration import human, human_size, seconds, size
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_PRIORITY, MAX_WAITING, checked_type, checked_unique_key, encode
-from supervisor.domain.liveness import CANCEL_GRACE, KILL_GRACE
+from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE
 from supervisor.domain.schedule import Schedule, zone
+from supervisor.domain.text import human, human_size, seconds, size
 
 LONGEST = 36_500 * 86_400.0  # seconds; a hundred years: beyond it, sums with clocks become meaningless
 SMALLEST = 1 << 20  # bytes; no Python process is smaller, so such a limit would replace workers forever

@@ -8,7 +8,7 @@ from supervisor.config.checking import checked
 from supervisor.config.problems import Report
 from supervisor.config.settings import SpoolSettings
 from supervisor.config.shape import SpoolTable
-from supervisor.domain.duration import human_size
+from supervisor.domain.text import human_size
 
 AT = ("spool",)
 

@@ -13,10 +13,9 @@ from supervisor.config.settings import PoolSettings, TypeSettings
 from supervisor.config.shape import TypeTable
 from supervisor.config.tasks import Declared, Unreadable, of_module
 from supervisor.config.values import Key, whole
-from supervisor.domain.duration import human
 from supervisor.domain.intake import MAX_PRIORITY
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.text import like
+from supervisor.domain.settlement import RetryPolicy
+from supervisor.domain.text import human, like
 
 
 class TaskTable(TypeTable):

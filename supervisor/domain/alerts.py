@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from supervisor.domain.duration import human
 from supervisor.domain.job import NewJob
+from supervisor.domain.text import human
 
 FACTS = "alert"  # the key of the payload with the facts, and of the meta by which an alert's own jobs are known
 FAILURES = {"given_up": "failed", "quarantined": "quarantined"}  # and the status of their jobs

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from supervisor.domain.duration import human
 from supervisor.domain.memory import (
     MACHINE,
     CodeTrial,
@@ -29,7 +28,7 @@ from supervisor.domain.memory import (
 )
 from supervisor.domain.memory_ledger import Bytes, Ledger
 from supervisor.domain.memory_share import Share, Step, estimated, expected, least_recently_used
-from supervisor.domain.text import shortened
+from supervisor.domain.text import human, shortened
 
 
 def arbitrate(

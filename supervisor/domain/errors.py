@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervisor.domain.duration import human
+from supervisor.domain.text import human
 
 if TYPE_CHECKING:
     from typing import Self
@@ -177,7 +177,7 @@ class Retry(Exception):
 
     def __init__(self, reason: str = "the handler asked for a retry", *, after: str | float | None = None) -> None:
         super().__init__(reason)
-        from supervisor.domain.duration import seconds
+        from supervisor.domain.text import seconds
 
         self.after = None if after is None else seconds(after)
 
@@ -196,8 +196,7 @@ class Snooze(Exception):
     """
 
     def __init__(self, delay: str | float) -> None:
-        from supervisor.domain.duration import seconds
-        from supervisor.domain.settlement import LONGEST_DELAY
+        from supervisor.domain.text import LONGEST_DELAY, seconds
 
         self.delay = seconds(delay)
         if self.delay > LONGEST_DELAY:
@@ -209,3 +208,14 @@ class ContextClosed(RuntimeError):
     """A handler's context was used while it belongs to no run: after the run's end, outside of a job, or in a
     process that the handler has forked.
     """
+
+
+def holdable(error: BaseException) -> BaseException:
+    """The error itself, or another one in place of a StopIteration, for which who awaits it would wait for ever, and of
+    a GeneratorExit, which would close the coroutines that await it.
+    """
+    if not isinstance(error, (StopIteration, GeneratorExit)):
+        return error
+    stopped = RuntimeError(f"the call raised {type(error).__name__}")
+    stopped.__cause__ = error
+    return stopped

@@ -12,11 +12,10 @@ from itertools import chain, islice
 from json import JSONEncoder, loads
 from typing import Any, final
 
-from supervisor.domain.capability import normalise
-from supervisor.domain.duration import seconds
 from supervisor.domain.errors import InvalidJob, InvalidOption, JobNotFound
-from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs
+from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs, normalise
 from supervisor.domain.spool import is_same
+from supervisor.domain.text import seconds
 
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_DEPTH = 64

@@ -1,11 +1,13 @@
-"""A job as its users see it, a job to be inserted, and the claim on a job."""
+"""A job as its users see it, a job to be inserted, the claim on a job, and which jobs a worker may claim."""
 
 from __future__ import annotations
 
+import bisect
 import enum
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 _LONGEST = 4096  # characters of a text that is shown
@@ -215,3 +217,54 @@ def decoded(text: object) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
+
+
+def high_enough(priority: int, min_priority: int | None) -> bool:
+    """Whether a pool with this `min_priority` takes jobs of this priority; None takes all."""
+    return min_priority is None or priority >= min_priority
+
+
+def at_least(priority: int, min_priority: int | None) -> int:
+    """This priority, or the lowest that a pool takes if that is higher."""
+    return priority if min_priority is None else max(priority, min_priority)
+
+
+def normalise(requires: Iterable[str]) -> str:
+    """The stored form: unique words, sorted, separated by one space, so that equal sets have equal texts."""
+    return " ".join(sorted(set(requires)))
+
+
+@lru_cache(maxsize=4096)
+def covers(capabilities: str, requires: str) -> bool:
+    """Whether a worker with `capabilities` may run a job that `requires` these (both space-separated).
+
+    Rows from other programs may list words in any order, twice, or with odd spacing.
+    """
+    return set(requires.split()) <= set(capabilities.split())
+
+
+def next_candidate(capabilities: str, requires: str) -> str:
+    """The smallest text after `requires` that a worker with `capabilities` could cover.
+
+    Nothing covered lies between the two, so a search can skip everything in between: with a thousand kinds of
+    requirements that a worker does not meet, it looks at a few.
+    """
+    words = requires.split(" ")
+    have, bounds = _bounds(capabilities)
+    if not requires.isascii() or not requires.isprintable() or "" in words:
+        return requires + "\0"  # unusual spacing: the words do not define an order
+    for index, word in enumerate(words):
+        if word not in have:
+            before = "".join(f"{each} " for each in words[:index])
+            return before + bounds[bisect.bisect_right(bounds, word)]
+    return requires + "\0"
+
+
+@lru_cache(maxsize=64)
+def _bounds(capabilities: str) -> tuple[frozenset[str], list[str]]:
+    """The words, and all prefixes of words at which something covered may start, in order.
+
+    A word may be followed by any white space, also by one beyond ASCII, which sorts after everything printable.
+    """
+    have = frozenset(capabilities.split())
+    return have, sorted({*have, *(word + "\x7f" for word in have), "\x7f"})

@@ -1,8 +1,4 @@
-"""What somebody who follows a job is sent: its states, its attempts, and what the current one emits.
-
-Pure: the state and the chunks that are there go in, events come out. A chunk is sent only while its run is the latest
-of the job, so a run that has lost its claim reaches nobody.
-"""
+"""What somebody who follows a job is sent: its states, its attempts, and what the current one emits."""
 
 from __future__ import annotations
 
@@ -12,8 +8,49 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from supervisor.domain.chunks import Chunk, as_text, dumped
+from supervisor.domain.errors import InvalidJob
+from supervisor.domain.intake import encode
 from supervisor.domain.job import JobEvent, Status
+from supervisor.domain.text import json_safe
+
+MAX_CHUNK_BYTES = 16 * 1024  # of JSON: many of them fit into the ring of a worker
+
+
+class Chunk(NamedTuple):
+    """One piece, as a worker has written it. `number` counts the chunks of its run from 1; `data` is JSON."""
+
+    job: int
+    token: int
+    attempt: int
+    number: int
+    data: bytes
+
+
+def encoded_chunk(value: object) -> bytes:
+    """The JSON of a chunk. Raises InvalidJob for what JSON cannot represent, or is too large."""
+    data = encode("chunk", value).encode()
+    if len(data) > MAX_CHUNK_BYTES:
+        raise InvalidJob("chunk", f"it has {len(data)} bytes of JSON; the limit is {MAX_CHUNK_BYTES} (16 KiB)")
+    return data
+
+
+def chunk_text(chunk: Chunk) -> str | None:
+    """A chunk as its readers get it; None if it is not JSON."""
+    try:
+        return json_line({"attempt": chunk.attempt, "number": chunk.number, "chunk": json_safe(json.loads(chunk.data))})
+    except (ValueError, RecursionError):
+        return None
+
+
+def json_line(value: object) -> str:
+    """A value as one line of JSON."""
+    return json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False)
+
+
+# What somebody who follows a job is sent: its states, its attempts, and what the current one emits.
+#
+# Pure: the state and the chunks that are there go in, events come out. A chunk is sent only while its run is the latest
+# of the job, so a run that has lost its claim reaches nobody.
 
 _LAST_ID = re.compile(r"(\d{1,18})\.(\d{1,18})")
 
@@ -175,7 +212,7 @@ def raw_piece(chunk: Chunk) -> Piece | None:
 
 def text_piece(chunk: Chunk) -> Piece | None:
     """A chunk as JSON that is ready to be sent; None if it is none."""
-    text = as_text(chunk)
+    text = chunk_text(chunk)
     return None if text is None else Piece(Position(chunk.token, chunk.number), chunk.attempt, text)
 
 
@@ -184,11 +221,11 @@ def data_of(event: StreamEvent, *, show: bool) -> str:
     if event.piece is not None:
         text: str = event.piece.chunk
         return text if show else _hidden(event.piece)
-    return dumped(_data(event, show))
+    return json_line(_data(event, show))
 
 
 def _hidden(piece: Piece) -> str:
-    return dumped({"attempt": piece.attempt, "number": piece.at.number, "chunk": None, "redacted": True})
+    return json_line({"attempt": piece.attempt, "number": piece.at.number, "chunk": None, "redacted": True})
 
 
 def _data(event: StreamEvent, show: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from supervisor.domain.duty import Duty, Result
-from supervisor.domain.hint_window import HintWindow
+from supervisor.domain.polling import HintWindow
 from supervisor.store.base import ChangeFeed
 
 _BUSY_PAUSE = 0.005  # seconds without listening when no worker is idle, at least

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.domain.counting import ended
+from supervisor.domain.history import finished_run
 from supervisor.domain.settlement import Settlement
 from supervisor.system.counters import Row
 from supervisor.telemetry import events
@@ -22,15 +22,13 @@ class Counter:
         """`count` of these, of a dead `worker`, were settled. If it was not all of them, nobody knows which, and none
         is counted.
         """
+        for settlement in settlements if count >= len(settlements) else ():  # before logs: those may be written slowly
+            run = finished_run(settlement, now)
+            if run is not None:
+                self._row.ran(run.type, run.run, run.wait, failed=run.failed)
         fields = {} if worker is None else {"worker": worker}
         for settlement in settlements:
             self._events.settled(settlement, **fields)
-        if count < len(settlements):
-            return
-        for settlement in settlements:
-            run = ended(settlement, now)
-            if run is not None:
-                self._row.ran(run.type, run.run, run.wait, failed=run.failed)
 
     def reclaimed(self, settlements: Sequence[Settlement], now: float) -> None:
         """An expired lock was reclaimed."""

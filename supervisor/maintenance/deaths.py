@@ -11,7 +11,7 @@ from typing import Any
 
 from supervisor.domain.duty import Duty, Moved, Needs
 from supervisor.domain.job import Claim
-from supervisor.domain.policy import Charge, JobPolicy, settle_held, with_log
+from supervisor.domain.recovery import Charge, JobPolicy, settle_held, with_log
 from supervisor.domain.settlement import Failure, Settlement
 from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.dead_claims import DeadClaims

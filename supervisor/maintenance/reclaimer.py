@@ -7,11 +7,9 @@ import time
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
-from supervisor.domain.clocks import Clocks
 from supervisor.domain.duty import Duty, Moved, Needs
 from supervisor.domain.job import Claim
-from supervisor.domain.lease import LeaseObserver, patience
-from supervisor.domain.policy import JobPolicy, settle_expired
+from supervisor.domain.recovery import Clocks, JobPolicy, LeaseObserver, observation_time, settle_expired
 from supervisor.domain.settlement import Settlement
 from supervisor.maintenance.counting import Counter
 from supervisor.maintenance.items import Items
@@ -55,7 +53,7 @@ class Reclaimer(Duty):
         self._counter = counter or Counter()
         self._tended = tended
         self._clock = clock
-        self.patience = patience(lock_time)
+        self.patience = observation_time(lock_time)
         self.every = self.patience / 4
         self._nobodys = JobPolicy(lock_time=lock_time)  # of owners that are not registered: they renew nothing
         self._observer: LeaseObserver[Expired] = LeaseObserver(self.every)
@@ -99,7 +97,7 @@ class Reclaimer(Duty):
 
     def _ripe(self, row: Expired, policy: JobPolicy) -> bool:
         """An owner with longer locks than ours renews them less often."""
-        return self._observer.watched[row] >= max(self.patience, patience(policy.lock_time))
+        return self._observer.watched[row] >= max(self.patience, observation_time(policy.lock_time))
 
     def _take(self, row: Expired, policy: JobPolicy, now: float) -> bool:
         settlements: list[Settlement] = []

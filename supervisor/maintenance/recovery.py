@@ -9,7 +9,7 @@ from pathlib import Path
 
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.job import Claim, Status
-from supervisor.domain.policy import JobPolicy, settle_interrupted, with_log
+from supervisor.domain.recovery import JobPolicy, settle_interrupted, with_log
 from supervisor.domain.settlement import Settlement, released
 from supervisor.maintenance import leftovers
 from supervisor.maintenance.counting import Counter

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreError, StoreUnavailable
-from supervisor.domain.lease import renewal_interval
-from supervisor.domain.liveness import Signs, Verdict, first_late, judge
+from supervisor.domain.process_health import Signs, Verdict, first_late, judge
+from supervisor.domain.recovery import renewal_interval
 from supervisor.maintenance.items import Items
 from supervisor.maintenance.slot_reader import SlotReader, pool_of
 from supervisor.store.base import ClaimLocks

@@ -10,13 +10,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from supervisor.domain.capability import covers
-from supervisor.domain.duration import seconds
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
-from supervisor.domain.job import Job, Status
-from supervisor.domain.priority import high_enough
-from supervisor.domain.text import no_pool, not_retried, text_of, untaken
+from supervisor.domain.job import Job, Status, covers, high_enough
+from supervisor.domain.text import no_pool, not_retried, seconds, text_of, untaken
 from supervisor.ops.hosts import check_hosts, require_hosts, require_pool
 from supervisor.ops.posted import Seen, living, pools_of, seen, types_taken
 from supervisor.store.base import Filter, Operations, Planned, Retried, SupervisorRecord

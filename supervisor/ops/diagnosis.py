@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import supervisor
-from supervisor.domain.capability import covers
 from supervisor.domain.dead_rows import MANY_DEAD, Keeper
-from supervisor.domain.duration import human, human_size
-from supervisor.domain.priority import high_enough
-from supervisor.domain.text import counted, text_of
+from supervisor.domain.job import covers, high_enough
+from supervisor.domain.text import counted, human, human_size, text_of
 
 if TYPE_CHECKING:
     from supervisor.ops.views import Overview, ServerView, SupervisorView

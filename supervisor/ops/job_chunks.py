@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from supervisor.domain.chunks import Chunk
-from supervisor.domain.job_stream import Piece, Position
+from supervisor.domain.job_stream import Chunk, Piece, Position
 from supervisor.ops.posted import registered
 from supervisor.store.base import Operations
 from supervisor.system.chunk_ring import RING_BYTES, ChunkReader

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from supervisor.domain.capability import covers
-from supervisor.domain.duration import human
-from supervisor.domain.job import Job
-from supervisor.domain.priority import high_enough
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.text import counted
+from supervisor.domain.job import Job, covers, high_enough
+from supervisor.domain.settlement import RetryPolicy
+from supervisor.domain.text import counted, human
 
 if TYPE_CHECKING:
     from supervisor.config.settings import Settings

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from supervisor.domain.errors import JobNotFound
 from supervisor.domain.history import QUIET, by_type, combined
 from supervisor.domain.job import Attempt, Job, Run, Status
-from supervisor.domain.text import text_of
-from supervisor.domain.url import without_password
+from supervisor.domain.text import text_of, without_password
 from supervisor.maintenance.slot_reader import pool_of
 from supervisor.ops import last_hour
 from supervisor.ops.cost_cache import CostCache

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from supervisor.domain.history import QUIET, Hour
-from supervisor.domain.staffing import OLD_VERSION
+from supervisor.domain.scaling import OLD_VERSION
 from supervisor.domain.text import text_of
 from supervisor.store.base import ControlState, Planned, ServerState
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from supervisor.domain.job import Status
-from supervisor.domain.text import text_of, untaken
-from supervisor.domain.url import without_password
+from supervisor.domain.text import text_of, untaken, without_password
 from supervisor.ops.posted import living
 from supervisor.ops.serving import serving
 from supervisor.store.base import Operations

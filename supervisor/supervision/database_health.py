@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from supervisor.domain.duration import human
 from supervisor.domain.errors import StoreError
+from supervisor.domain.text import human
 from supervisor.store.base import DatabaseHolder, Holder, OwnerLock, Writers
 from supervisor.supervision import exit_reason
 from supervisor.supervision.supervised_process import SupervisedProcess

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from supervisor.domain.duration import human, human_size
-from supervisor.domain.policy import Charge
-from supervisor.domain.text import shortened
+from supervisor.domain.recovery import Charge
+from supervisor.domain.text import human, human_size, shortened
 from supervisor.system.signals import name_of
 from supervisor.system.slot import Phase, Snapshot, State
 

@@ -11,7 +11,7 @@ from supervisor.domain.arbiter import arbitrate
 from supervisor.domain.memory import MACHINE, Crew, Demand, Need, Patience, Template
 from supervisor.domain.recent_peak import RecentPeak
 from supervisor.domain.residency import Residency
-from supervisor.domain.staffing import Missing
+from supervisor.domain.scaling import Missing
 from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.known_sizes import KnownSizes
 from supervisor.supervision.plan import allowed, needs_image_trial

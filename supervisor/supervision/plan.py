@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from supervisor.domain.memory import Grant, is_far_over
-from supervisor.domain.staffing import Missing, leaving, missing, within
+from supervisor.domain.scaling import Missing, leaving, missing, within
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pool_workers import is_idle
 from supervisor.supervision.release import ImageTrial

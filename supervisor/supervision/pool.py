@@ -12,8 +12,7 @@ from supervisor.config.settings import PoolSettings
 from supervisor.domain.memory import Grant
 from supervisor.domain.recent_peak import RecentPeak
 from supervisor.domain.residency import Residency
-from supervisor.domain.scaling import Load, ScalingPolicy, Taken, decide, still_due
-from supervisor.domain.staffing import spares_kept
+from supervisor.domain.scaling import Load, ScalingPolicy, Taken, decide, spares_kept, still_due
 from supervisor.supervision.failures import CAUTIOUS, STALE, Failures, is_cautious_enough, plan_replacement
 from supervisor.supervision.pool_workers import PoolWorkers
 from supervisor.supervision.release import ImageTrial, Releases

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from supervisor.domain.staffing import Counts, assign
+from supervisor.domain.scaling import Counts, assign
 from supervisor.supervision.template_process import TemplateProcess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import State

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.restart import Restarts, TemplateDeaths
-from supervisor.domain.staffing import OLD_VERSION
+from supervisor.domain.process_health import Restarts, TemplateDeaths
+from supervisor.domain.scaling import OLD_VERSION
 
 _TRIALS = {"canary": "canary", "warmup": "warm-up", "set-up": "set-up"}
 

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
-from supervisor.domain.liveness import Signs, first_late, hangs
+from supervisor.domain.process_health import Signs, first_late, hangs
 from supervisor.system import child, ending, kernel
 from supervisor.system.channel import Channel, Message
 from supervisor.system.reactor import Reactor

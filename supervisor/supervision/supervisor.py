@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError, StoreError
-from supervisor.domain.url import without_password
+from supervisor.domain.text import without_password
 from supervisor.maintenance.maintainer import Orders
 from supervisor.maintenance.messages import trouble_of
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord

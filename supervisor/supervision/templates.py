@@ -7,7 +7,7 @@ import os
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 from supervisor.config.settings import Settings
-from supervisor.domain.duration import human
+from supervisor.domain.text import human
 from supervisor.store.base import Engine
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.release import Release

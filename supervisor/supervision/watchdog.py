@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from supervisor.domain.liveness import Signs, Verdict, first_late, judge
+from supervisor.domain.process_health import Signs, Verdict, first_late, judge
 from supervisor.supervision import exit_reason
 from supervisor.supervision.failures import OVER_MEMORY, plan_replacement
 from supervisor.supervision.pool import Pool, measure

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.liveness import CANCEL_GRACE, KILL_GRACE, Signs
+from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE, Signs
 from supervisor.supervision.exit_reason import NO_RUN, Kill, Run
 from supervisor.supervision.release import Release
 from supervisor.supervision.template_process import TemplateProcess

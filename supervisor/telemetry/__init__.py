@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol, TextIO, cast
 
-from supervisor.domain.printable import clean, clean_lines
+from supervisor.domain.text import clean, clean_lines
 
 # structlog imports rich if it is installed, which takes as long as everything else; we use nothing from it.
 _rich_missing = "rich" not in sys.modules

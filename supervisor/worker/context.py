@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from supervisor.domain.chunks import encoded
-from supervisor.domain.duration import human_size, seconds
 from supervisor.domain.errors import ContextClosed, InvalidJob
 from supervisor.domain.intake import new_job, short
 from supervisor.domain.job import Claim, NewJob
+from supervisor.domain.job_stream import encoded_chunk
 from supervisor.domain.middleware import hooks_of_process
+from supervisor.domain.text import human_size, seconds
 from supervisor.system.chunk_ring import Emitter
 
 MAX_CHILDREN = 10_000  # jobs that one run may enqueue
@@ -175,7 +175,7 @@ class Context:
         still there; nothing of it is part of the result. Ignored in `setup`, and once the job was cancelled. Raises
         InvalidJob (a ValueError) for what is too large, or is not JSON; a job that fails with it is not retried.
         """
-        data = encoded(chunk)
+        data = encoded_chunk(chunk)
         if self.job_id:
             self._board.emit(self, data)
 

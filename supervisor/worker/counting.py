@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from operator import itemgetter, sub
 from typing import Any
 
-from supervisor.domain.counting import LONGEST_WAIT, ended, waited
 from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.history import LONGEST_WAIT, finished_run, waiting_time
 from supervisor.domain.settlement import Settlement
 from supervisor.system.counters import BOUNDS, Row
 from supervisor.worker.recorder import WORTH
@@ -65,7 +65,7 @@ class Counter:
         waits = sorted([started - due for due, started, _ in kept])
         if runs[0] < 0.0 or runs[-1] > WORTH or waits[0] < 0.0 or waits[-1] > LONGEST_WAIT:
             runs = sorted(min(max(0.0, run), WORTH) for run in runs)
-            waits = sorted(waited(due, started) for due, started, _ in kept)
+            waits = sorted(waiting_time(due, started) for due, started, _ in kept)
         self._row.ran_all(self._only, runs, waits)
 
     def store_failed(self, error: StoreError) -> None:
@@ -98,6 +98,6 @@ class Counter:
                 if later is not None and later != started:  # the jobs of a batch start together
                     until = later
                 later, limit = started, min(until, started + WORTH)
-            run = ended(settlement, limit)
+            run = finished_run(settlement, limit)
             if run is not None:
                 self._row.ran(run.type, run.run, run.wait, failed=run.failed)

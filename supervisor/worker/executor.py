@@ -13,16 +13,15 @@ from time import time
 from traceback import clear_frames, format_exception, format_exception_only
 from typing import Any
 
-from supervisor.domain.duration import human
 from supervisor.domain.errors import Fail, InvalidJob, Retry, Snooze
 from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode
 from supervisor.domain.job import Claim, Status
-from supervisor.domain.policy import JobPolicy
-from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import (
     MAX_MESSAGE,
     MAX_TEXT,
     Failure,
+    RetryPolicy,
     Settlement,
     cancelled,
     clipped,
@@ -32,7 +31,7 @@ from supervisor.domain.settlement import (
     released,
     snoozed,
 )
-from supervisor.domain.text import refuse_constant
+from supervisor.domain.text import human, refuse_constant
 from supervisor.system.forkmark import ALWAYS, Mark
 from supervisor.worker import forked
 from supervisor.worker.context import NO_JOB, RUN_ENDED, Board, Context, JobInterrupted

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
-from supervisor.domain import cores
-from supervisor.domain.duration import human_size
+from supervisor.domain import scaling
+from supervisor.domain.text import human_size
 from supervisor.system import autogroup, kernel
 from supervisor.worker.environment import SINGLE_THREADED, THREADS
 from supervisor.worker.loader import HandlerError
@@ -55,7 +55,7 @@ def threads_of(pools: Mapping[str, PoolSettings]) -> dict[str, Threads]:
         elif pool.preloads and not pool.gpus:
             found[pool.name] = Threads(1, "threads do not survive the fork of a preloaded handler")
         else:
-            found[pool.name] = Threads(cores.share(own, wanted), "its share of the cores")
+            found[pool.name] = Threads(scaling.threads_per_worker(own, wanted), "its share of the cores")
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from supervisor.domain.duration import human_size
+from supervisor.domain.text import human_size
 from supervisor.system import child, ending, kernel, signals
 from supervisor.worker.environment import REPLIES
 

@@ -20,9 +20,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, NoReturn
 
-from supervisor.domain.duration import seconds
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, clipped
-from supervisor.domain.text import refuse_constant
+from supervisor.domain.text import refuse_constant, seconds
 
 VERSION = 1
 MAX_LINE = 1 << 20  # bytes, without the line break

@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 
 from supervisor.config.programs import executable
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.duration import human
 from supervisor.domain.errors import InvalidJob, StoreError
-from supervisor.domain.liveness import KILL_GRACE
+from supervisor.domain.process_health import KILL_GRACE
 from supervisor.domain.settlement import Failure
+from supervisor.domain.text import human
 from supervisor.system import signals
 from supervisor.system.oom import OomCounter
 from supervisor.telemetry import events

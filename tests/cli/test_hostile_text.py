@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor import telemetry
-from supervisor.domain.printable import clean, clean_lines
+from supervisor.domain.text import clean, clean_lines
 from tests.hostile import FORGED, TEXT, fill
 
 from .conftest import Run, execute

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import shape
-from supervisor.domain.duration import seconds
+from supervisor.domain.text import seconds
 from tests.docs.markdown import ROOT
 from tests.docs.test_snippets import environment
 from tests.docs.test_unit_file import UNIT, needs_systemd_analyze

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import shape
-from supervisor.domain.duration import seconds
+from supervisor.domain.text import seconds
 from tests.docs.markdown import ROOT
 
 UNIT = ROOT / "deploy" / "job-supervisor.service"

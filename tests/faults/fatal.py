@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable
 
 from supervisor.domain.job import AlikeJobs, Claim, NewJob, Status
-from supervisor.domain.policy import JobPolicy, settle_expired
+from supervisor.domain.recovery import JobPolicy, settle_expired
 from supervisor.domain.settlement import Settlement, Usage, done, failed
 from supervisor.engine import open_engine
 from tests.store.kit import BROKEN, NOW, POLICY, Desk, supervisor_record, worker_record

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from supervisor.config.reader import read
-from supervisor.domain.policy import JobPolicy
+from supervisor.domain.recovery import JobPolicy
 from supervisor.engine import open_engine
 from supervisor.store.base import WorkerRecord
 from supervisor.system import counters, run_log

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.domain.policy import JobPolicy
+from supervisor.domain.recovery import JobPolicy
 from supervisor.engine import open_engine
 from supervisor.store.base import WorkerRecord
 from supervisor.system import kernel

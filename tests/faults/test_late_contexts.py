@@ -10,9 +10,8 @@ import pytest
 from supervisor import Status
 from supervisor.domain.errors import ContextClosed
 from supervisor.domain.job import Claim
-from supervisor.domain.policy import JobPolicy
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Settlement
+from supervisor.domain.recovery import JobPolicy
+from supervisor.domain.settlement import RetryPolicy, Settlement
 from supervisor.worker.context import BatchContext, Context, NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.job import Claim
-from supervisor.domain.policy import JobPolicy
+from supervisor.domain.recovery import JobPolicy
 from supervisor.worker.context import MAX_CHILDREN, BatchContext, Context, NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler

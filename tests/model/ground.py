@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.domain.job import Claim, NewJob, Status
-from supervisor.domain.lease import LeaseObserver
-from supervisor.domain.policy import JobPolicy
+from supervisor.domain.recovery import JobPolicy, LeaseObserver
 from supervisor.domain.settlement import Settlement
 from supervisor.engine import open_engine
 from supervisor.maintenance.reclaimer import Reclaimer

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from supervisor.domain.job import Claim, Status
-from supervisor.domain.policy import Charge, JobPolicy, settle_held
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Failure
+from supervisor.domain.recovery import Charge, JobPolicy, settle_held
+from supervisor.domain.settlement import Failure, RetryPolicy
 from tests.model.protocol import Violation
 
 CRASHES = 2  # after which a job is quarantined

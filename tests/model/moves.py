@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from functools import cache
 
 from supervisor.domain.job import Claim, Status
-from supervisor.domain.lease import patience, renewal_interval
-from supervisor.domain.liveness import Signs, Verdict, judge
-from supervisor.domain.policy import JobPolicy
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Failure, Settlement, done, failed, released
+from supervisor.domain.process_health import Signs, Verdict, judge
+from supervisor.domain.recovery import JobPolicy, observation_time, renewal_interval
+from supervisor.domain.settlement import Failure, RetryPolicy, Settlement, done, failed, released
 from tests.model import rows
 from tests.model.guards import ALL, Guards
 from tests.model.rows import Row
 from tests.model.world import FAILED, HOLDS, RUNNING, SUCCEEDED, Begun, Run, State, Tree, Worker
 
 LOCK_TIME = 60.0
-TICK = patience(LOCK_TIME) / 4  # seconds: how often a reclaimer means to look
+TICK = observation_time(LOCK_TIME) / 4  # seconds: how often a reclaimer means to look
 RENEWAL = round(renewal_interval(LOCK_TIME) / TICK)  # ticks
 LONGEST_GAP = 2  # ticks between two looks; a later one tells no more
 BROKEN = Failure("exception", "ValueError")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from supervisor.domain.job import Claim, NewJob, Status
-from supervisor.domain.policy import Charge, JobPolicy, settle_expired, settle_held, settle_interrupted
+from supervisor.domain.recovery import Charge, JobPolicy, settle_expired, settle_held, settle_interrupted
 from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, done, failed, released
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.recovery import Recovered, Recovery

@@ -14,8 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from supervisor.domain.job import Status
-from supervisor.domain.lease import LeaseObserver, patience
-from supervisor.domain.policy import JobPolicy, settle_expired, settle_held, settle_interrupted
+from supervisor.domain.recovery import (
+    JobPolicy,
+    LeaseObserver,
+    observation_time,
+    settle_expired,
+    settle_held,
+    settle_interrupted,
+)
 from supervisor.domain.settlement import Failure, Settlement, released
 from supervisor.store.base import Expired
 from tests.model import rows
@@ -274,7 +280,7 @@ class Protocol:
 
     def _look(self, state: State) -> Step:
         guards, watcher = self.guards, state.watcher
-        patient = patience(LOCK_TIME) * guards.patience
+        patient = observation_time(LOCK_TIME) * guards.patience
         late = [row.expired for row in state.late()]
         every = TICK if guards.late_looks_prove_little else 1e9
         writable = not state.blocked or not guards.reclaimer_tries_to_write

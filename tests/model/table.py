@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from supervisor.domain.capability import covers
-from supervisor.domain.job import Claim, NewJob, Status
-from supervisor.domain.priority import high_enough
+from supervisor.domain.job import Claim, NewJob, Status, covers, high_enough
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Depth, Exchange, Expired, JobSelector
 from tests.model import rows

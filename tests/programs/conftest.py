@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.config import load
 from supervisor.domain.job import Claim
-from supervisor.domain.policy import JobPolicy
+from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import Settlement
 from supervisor.worker.context import NoBoard
 from supervisor.worker.executor import Executor

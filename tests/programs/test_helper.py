@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.domain.job import Claim, Status
-from supervisor.domain.policy import JobPolicy
+from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import Settlement
 from supervisor.worker.context import NoBoard
 from supervisor.worker.environment import HELPER, of_program

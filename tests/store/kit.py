@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.domain.job import Claim, Job, NewJob, Status
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Failure, Settlement, done, failed
+from supervisor.domain.settlement import Failure, RetryPolicy, Settlement, done, failed
 from supervisor.store.base import (
     Claims,
     Engine,

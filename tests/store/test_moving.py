@@ -16,7 +16,7 @@ import pytest
 from supervisor import AsyncQueue, Queue, StoreError
 from supervisor.cli import main
 from supervisor.domain.errors import Conflict, InvalidOption, StoreMoved, StoreUnavailable
-from supervisor.domain.url import without_password
+from supervisor.domain.text import without_password
 from supervisor.engine import open_engine, open_move_end
 from supervisor.ops import move as moving
 from supervisor.ops import move_rows

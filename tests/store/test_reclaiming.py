@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from supervisor.domain.job import Status
-from supervisor.domain.lease import patience, renewal_interval
-from supervisor.domain.policy import JobPolicy
+from supervisor.domain.recovery import JobPolicy, observation_time, renewal_interval
 from supervisor.domain.settlement import done, released
 from supervisor.maintenance.reclaimer import Reclaimed, Reclaimer
 from tests.store.kit import LOCK, NOW, Desk, execute, worker_record
@@ -92,7 +91,7 @@ def test_a_peer_with_short_locks_is_patient_with_an_owner_that_renews_seldom(des
     assert look_for(reclaimer, clock, renewal_interval(long)) == Reclaimed(0, 1)
     desk.maintenance.locks.renew(["w1"], LATER + long * 2 / 3, LATER + long)
 
-    assert look_for(reclaimer, clock, patience(long)) == Reclaimed(0, 0)
+    assert look_for(reclaimer, clock, observation_time(long)) == Reclaimed(0, 0)
     assert desk.settle(done(claim, None)) == []
     assert desk.job(job_id).crashes == 0
 

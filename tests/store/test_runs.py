@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.domain.job import Claim, NewJob, Run
-from supervisor.domain.policy import JobPolicy, settle_held
+from supervisor.domain.recovery import JobPolicy, settle_held
 from supervisor.domain.settlement import Failure, Settlement, Usage, cancelled, crashed, done, failed, released
 from tests.store.kit import BROKEN, NOW, POLICY, Desk, worker_record
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.domain.job import Claim, NewJob, Status
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Settlement, crashed, done, failed, released
+from supervisor.domain.settlement import RetryPolicy, Settlement, crashed, done, failed, released
 from supervisor.store.base import Expired, JobSelector
 from tests.store.kit import (
     BROKEN,

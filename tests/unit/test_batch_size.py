@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.domain.batch_size import AutoBatchSize
+from supervisor.domain.batching import AutoBatchSize
 from tests.samples import sampled
 
 Shape = Callable[[int], float]  # jobs to seconds

@@ -10,10 +10,9 @@ import pytest
 
 from supervisor import Fail, Retry
 from supervisor.domain.job import Claim, Status
-from supervisor.domain.liveness import KILL_GRACE
-from supervisor.domain.policy import JobPolicy
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Settlement
+from supervisor.domain.process_health import KILL_GRACE
+from supervisor.domain.recovery import JobPolicy
+from supervisor.domain.settlement import RetryPolicy, Settlement
 from supervisor.supervision.worker_process import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.context import BatchContext, Context, JobInterrupted, NoBoard

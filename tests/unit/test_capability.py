@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.domain.capability import covers, normalise
+from supervisor.domain.job import covers, normalise
 
 words = st.lists(st.sampled_from(["cpu", "gpu", "tag@2", "a", "b"]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.domain.clocks import Clocks
+from supervisor.domain.recovery import Clocks
 
 HOURS = 3600.0
 NOON = 1_800_000_000.0

@@ -13,8 +13,8 @@ import pytest
 from supervisor.config import load
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.job import Claim
-from supervisor.domain.liveness import CANCEL_GRACE
-from supervisor.domain.policy import JobPolicy, settle_held
+from supervisor.domain.process_health import CANCEL_GRACE
+from supervisor.domain.recovery import JobPolicy, settle_held
 from supervisor.domain.settlement import Failure
 from supervisor.supervision import exit_reason
 from supervisor.supervision.exit_reason import Circumstances, Kill, explain

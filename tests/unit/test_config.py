@@ -13,7 +13,7 @@ import pytest
 from supervisor.config import LogSettings, PoolSettings, RetentionSettings, Settings, load, locate
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import ConfigError
-from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.settlement import RetryPolicy
 from supervisor.domain.trial import Trial
 
 SAMPLE = """\

@@ -13,7 +13,7 @@ from supervisor.config.reader import survey
 from supervisor.config.task_checks import report_schedules, untaken
 from supervisor.config.tasks import by_module, of_module
 from supervisor.domain.errors import ConfigError
-from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.settlement import RetryPolicy
 from supervisor.worker.loader import HandlerError
 from supervisor.worker.loader import load as load_handler
 

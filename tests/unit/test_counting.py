@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.domain.counting import LONGEST_WAIT, Ended, ended, waited
+from supervisor.domain.history import LONGEST_WAIT, FinishedRun, finished_run, waiting_time
 from supervisor.domain.job import Claim
-from supervisor.domain.retry import RetryPolicy
 from supervisor.domain.settlement import (
     Failure,
+    RetryPolicy,
     Settlement,
     Usage,
     cancelled,
@@ -39,13 +39,15 @@ def test_what_ends_well_or_fails_counts_with_the_seconds_that_are_known() -> Non
     usage = Usage(BEGAN, 2.0)
     failure = Failure("exception", "no", duration=0.5)
     dead = Failure("crash", "dead", duration=3.0)
-    assert ended(quick(1, BEGAN), BEGAN + 0.25) == Ended("tag", False, 0.25, 5.0)
-    assert ended(done(claim(), None, started_at=BEGAN, usage=usage), BEGAN + 9) == Ended("tag", False, 2.0, 5.0)
-    assert ended(failed(claim(), failure, POLICY, chance=0, started_at=BEGAN), BEGAN + 9) == Ended(
+    assert finished_run(quick(1, BEGAN), BEGAN + 0.25) == FinishedRun("tag", False, 0.25, 5.0)
+    assert finished_run(done(claim(), None, started_at=BEGAN, usage=usage), BEGAN + 9) == FinishedRun(
+        "tag", False, 2.0, 5.0
+    )
+    assert finished_run(failed(claim(), failure, POLICY, chance=0, started_at=BEGAN), BEGAN + 9) == FinishedRun(
         "tag", True, 0.5, 5.0
     )
-    assert ended(crashed(claim(), dead, POLICY, 3, chance=0), BEGAN + 3) == Ended("tag", True, 3.0, 5.0)
-    assert ended(crashed(claim(), Failure("expired", "?"), POLICY, 3, chance=0), BEGAN) == Ended(
+    assert finished_run(crashed(claim(), dead, POLICY, 3, chance=0), BEGAN + 3) == FinishedRun("tag", True, 3.0, 5.0)
+    assert finished_run(crashed(claim(), Failure("expired", "?"), POLICY, 3, chance=0), BEGAN) == FinishedRun(
         "tag", True, None, None
     )
 
@@ -56,12 +58,12 @@ def test_what_was_cancelled_or_goes_back_uncharged_does_not_count() -> None:
         released(claim()),
         suspected(claim(), 4, usage=Usage(BEGAN, 2.0)),
     ]
-    assert [ended(settlement, BEGAN + 1) for settlement in gone_back] == [None] * 3
+    assert [finished_run(settlement, BEGAN + 1) for settlement in gone_back] == [None] * 3
 
 
 @pytest.mark.parametrize("due", [0.0, BEGAN + 3600.0, BEGAN - LONGEST_WAIT - 1])
 def test_a_time_that_only_says_before_all_others_and_a_clock_that_jumped_are_no_wait(due: float) -> None:
-    assert waited(due, BEGAN) == 0.0
+    assert waiting_time(due, BEGAN) == 0.0
 
 
 # Hands

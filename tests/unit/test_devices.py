@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.domain.cores import share
-from supervisor.domain.staffing import assign
+from supervisor.domain.scaling import assign, threads_per_worker
 
 
 @pytest.mark.parametrize(
@@ -66,4 +65,4 @@ def test_however_workers_come_and_go_no_device_has_two_more_than_another_when_al
 def test_threads_are_the_share_of_the_cores_that_no_other_worker_uses(
     own: range, pools: list[tuple[range, int]], threads: int
 ) -> None:
-    assert share(frozenset(own), [(frozenset(cores), workers) for cores, workers in pools]) == threads
+    assert threads_per_worker(frozenset(own), [(frozenset(cores), workers) for cores, workers in pools]) == threads

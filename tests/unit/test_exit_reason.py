@@ -7,8 +7,7 @@ import signal
 
 import pytest
 
-from supervisor.domain.liveness import CANCEL_GRACE, KILL_GRACE
-from supervisor.domain.restart import TemplateDeaths
+from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE, TemplateDeaths
 from supervisor.supervision import exit_reason
 from supervisor.supervision.exit_reason import Circumstances, Kill, explain
 from supervisor.supervision.worker_process import Step, TerminationLadder

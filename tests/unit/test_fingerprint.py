@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.domain.fingerprint import fingerprint
+from supervisor.domain.text import fingerprint
 
 
 @pytest.mark.parametrize(

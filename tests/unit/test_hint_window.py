@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.domain.hint_window import HintWindow
+from supervisor.domain.polling import HintWindow
 
 DISTANCES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 

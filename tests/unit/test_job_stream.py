@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.chunks import MAX_CHUNK_BYTES, Chunk, as_text, encoded
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.job import JobEvent, Status
 from supervisor.domain.job_stream import (
+    MAX_CHUNK_BYTES,
+    Chunk,
     Follower,
     Piece,
     Position,
     StreamEvent,
+    chunk_text,
     data_of,
+    encoded_chunk,
     follow_event,
     position_of,
     raw_piece,
@@ -203,7 +206,7 @@ def test_a_deleted_job_ends_the_stream() -> None:
 
 
 def test_each_event_is_one_line_whatever_is_in_it() -> None:
-    text = as_text(Chunk(7, 1, 1, 1, encoded("a\nb\r\u2028 \u00e9")))
+    text = chunk_text(Chunk(7, 1, 1, 1, encoded_chunk("a\nb\r\u2028 \u00e9")))
     assert text is not None
     assert "\n" not in text
     assert "\r" not in text
@@ -218,10 +221,10 @@ def test_what_is_not_json_is_no_chunk(data: bytes) -> None:
 
 @pytest.mark.parametrize("chunk", ["token", "", None, 1.5, {"a": [1, {"b": "c"}]}, "x" * (MAX_CHUNK_BYTES - 2)])
 def test_a_chunk_may_be_any_small_json(chunk: object) -> None:
-    assert json.loads(encoded(chunk)) == chunk
+    assert json.loads(encoded_chunk(chunk)) == chunk
 
 
 @pytest.mark.parametrize("chunk", [b"bytes", float("nan"), "\ud800", {1, 2}, "x" * MAX_CHUNK_BYTES, "\u00e9" * 9000])
 def test_anything_else_is_refused(chunk: object) -> None:
     with pytest.raises(InvalidJob, match=r"^chunk: "):
-        encoded(chunk)
+        encoded_chunk(chunk)

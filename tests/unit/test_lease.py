@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.domain.lease import LeaseObserver, patience, renewal_interval
+from supervisor.domain.recovery import LeaseObserver, observation_time, renewal_interval
 
 LOCK_TIME = 60.0
-EVERY = patience(LOCK_TIME) / 4
+EVERY = observation_time(LOCK_TIME) / 4
 
 
 def watched(looks: list[tuple[float, bool]]) -> float:
@@ -24,7 +24,7 @@ def watched(looks: list[tuple[float, bool]]) -> float:
 
 @given(st.floats(0.001, 1e6))
 def test_whoever_takes_a_lock_has_waited_for_two_renewals(lock_time: float) -> None:
-    assert patience(lock_time) >= 2 * renewal_interval(lock_time)
+    assert observation_time(lock_time) >= 2 * renewal_interval(lock_time)
 
 
 def test_the_first_look_proves_nothing_and_further_ones_the_time_between_them() -> None:
@@ -50,9 +50,9 @@ def test_time_in_which_nobody_could_write_does_not_count() -> None:
 @pytest.mark.parametrize("pause", [1.1, 2.9, 3.1, 1000.0])
 def test_being_stopped_together_with_the_owner_proves_nothing(pause: float) -> None:
     """As long as it takes to be patient, and longer: what is left is a whole renewal."""
-    looks = [(0.0, True), (patience(LOCK_TIME) * pause, True)]
+    looks = [(0.0, True), (observation_time(LOCK_TIME) * pause, True)]
 
-    assert patience(LOCK_TIME) - watched(looks) >= renewal_interval(LOCK_TIME)
+    assert observation_time(LOCK_TIME) - watched(looks) >= renewal_interval(LOCK_TIME)
 
 
 @given(st.lists(st.floats(0.0, EVERY), min_size=20, max_size=40))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.domain.liveness import Signs, Verdict, first_late, hangs, judge
+from supervisor.domain.process_health import Signs, Verdict, first_late, hangs, judge
 
 LATE = Signs(at=200.0, beat=100.0, cpu=50.0, state="R")
 EARLIER = LATE._replace(at=160.0)

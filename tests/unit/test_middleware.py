@@ -15,9 +15,8 @@ from supervisor import Fail, Queue, Retry
 from supervisor.domain import middleware
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.middleware import EnqueuedJob, FailedJob, MiddlewareError, WorkerInfo
-from supervisor.domain.policy import JobPolicy
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Settlement
+from supervisor.domain.recovery import JobPolicy
+from supervisor.domain.settlement import RetryPolicy, Settlement
 from supervisor.worker.context import BatchContext, Context, JobInterrupted, NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler

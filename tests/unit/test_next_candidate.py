@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.domain.capability import covers, next_candidate
+from supervisor.domain.job import covers, next_candidate
 
 WORDS = ["a", "aa", "ab", "b", "gpu", "gpux", "gp", "x"]
 SEPARATORS = [" ", "  ", "\t", "\u00a0", "\u2003"]

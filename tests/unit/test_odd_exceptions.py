@@ -9,9 +9,8 @@ import pytest
 
 from supervisor import Fail, Retry
 from supervisor.domain.job import Claim, Status
-from supervisor.domain.policy import JobPolicy
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Settlement
+from supervisor.domain.recovery import JobPolicy
+from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, RetryPolicy, Settlement
 from supervisor.worker.context import NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.domain.pace import Pace
+from supervisor.domain.polling import Pace
 
 
 def test_looks_that_come_rarely_are_followed_by_no_rest() -> None:

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.domain.job import Claim, Status
-from supervisor.domain.policy import Charge, JobPolicy, settle_expired, settle_held, settle_interrupted
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Failure
+from supervisor.domain.recovery import Charge, JobPolicy, settle_expired, settle_held, settle_interrupted
+from supervisor.domain.settlement import Failure, RetryPolicy
 
 HELD = [Claim(n, 10 + n, "tag", "{}", 1, None, 0) for n in (1, 2, 3)]
 BROKEN = Failure("crash", "killed by SIGKILL")

@@ -12,7 +12,7 @@ import pytest
 from supervisor.config import load
 from supervisor.domain.memory import Grant
 from supervisor.domain.recent_peak import RecentPeak
-from supervisor.domain.staffing import Counts, Leaving, Missing, leaving, missing, spares_kept, within
+from supervisor.domain.scaling import Counts, Leaving, Missing, leaving, missing, spares_kept, within
 from supervisor.supervision.exit_reason import ExitReport
 from supervisor.supervision.failures import is_cautious_enough
 from supervisor.supervision.plan import plan

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from supervisor.domain.job import Claim
-from supervisor.domain.policy import JobPolicy
+from supervisor.domain.recovery import JobPolicy
 from supervisor.system import meter
 from supervisor.system.meter import Meter
 from supervisor.worker.context import Context, NoBoard
@@ -109,7 +109,7 @@ def test_unless_it_is_attached_it_measures_nothing_and_prints_go_where_they_went
 WORKER = """
 import os, subprocess, sys, time
 from supervisor.domain.job import Claim
-from supervisor.domain.policy import JobPolicy
+from supervisor.domain.recovery import JobPolicy
 from supervisor.worker.context import NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load
-from supervisor.domain.staffing import Missing
+from supervisor.domain.scaling import Missing
 from supervisor.supervision.plan import plan
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.release import ImageTrial, Release, Releases, ReleaseState, new_code_failed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.domain.restart import Restarts
+from supervisor.domain.process_health import Restarts
 
 
 def delays(restarts: Restarts, count: int) -> list[float]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.domain.errors import Retry
-from supervisor.domain.retry import RetryPolicy, crash_delay
+from supervisor.domain.settlement import RetryPolicy, crash_delay
 
 policies = st.builds(
     RetryPolicy,

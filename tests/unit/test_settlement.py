@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.domain.job import Claim, NewJob, Status
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import LONGEST_DELAY, Failure, cancelled, clipped, crashed, done, failed, released
+from supervisor.domain.settlement import Failure, RetryPolicy, cancelled, clipped, crashed, done, failed, released
+from supervisor.domain.text import LONGEST_DELAY
 
 POLICY = RetryPolicy(max_attempts=3, backoff="fixed", base=10, jitter=0)
 BROKEN = Failure("exception", "broken")

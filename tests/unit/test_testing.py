@@ -13,7 +13,7 @@ import pytest
 
 from supervisor import AsyncQueue, Context, Fail, Queue, Retry, Snooze
 from supervisor.domain.middleware import FailedJob
-from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.settlement import RetryPolicy
 from supervisor.engine import open_engine
 from supervisor.testing import context, run_due
 from supervisor.worker.loader import HandlerError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from supervisor.config import load
-from supervisor.domain.policy import JobPolicy
+from supervisor.domain.recovery import JobPolicy
 from supervisor.system.forkmark import ALWAYS
 from supervisor.system.slot import SLOT_BYTES, Slot
 from supervisor.worker.context import BatchContext, Context, NoBoard

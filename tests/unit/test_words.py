@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.admin import formatting
-from supervisor.domain.text import final
+from supervisor.domain.text import final_lines
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_long_value_is_cut_and_says_so() -> None:
 
 
 def test_a_log_is_shown_as_a_terminal_would_in_the_end() -> None:
-    assert final(b"10 %\r50 %\r100 %\r\ndone\n\xff\n") == "100 %\ndone\n\ufffd"
+    assert final_lines(b"10 %\r50 %\r100 %\r\ndone\n\xff\n") == "100 %\ndone\n\ufffd"
 
 
 @pytest.mark.parametrize(

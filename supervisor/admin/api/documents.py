@@ -11,7 +11,7 @@ from supervisor.admin.api.models import Attempt as AttemptModel
 from supervisor.admin.api.models import JobSummary
 from supervisor.admin.api.models import Run as RunModel
 from supervisor.domain.job import Job
-from supervisor.domain.json_safe import json_safe
+from supervisor.domain.text import json_safe
 from supervisor.ops.status import Doing, Everything
 from supervisor.ops.timeline import steps, trials
 from supervisor.ops.views import finite

@@ -14,9 +14,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.config import JsonDict
 
 from supervisor.domain import intake
-from supervisor.domain.duration import seconds
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY
 from supervisor.domain.job import Status
+from supervisor.domain.text import seconds
 from supervisor.ops.commands import MOST_WORKERS
 from supervisor.store.base import Sort
 

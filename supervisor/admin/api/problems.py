@@ -33,8 +33,7 @@ from supervisor.domain.errors import (
     StoreUnavailable,
 )
 from supervisor.domain.job import Status
-from supervisor.domain.json_safe import json_safe
-from supervisor.domain.text import like
+from supervisor.domain.text import json_safe, like
 from supervisor.ops.commands import UnknownPool, UnknownSchedule, UnknownType
 from supervisor.ops.hosts import UnknownHost
 from supervisor.ops.serving import NotServed

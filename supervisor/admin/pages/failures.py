@@ -11,8 +11,8 @@ from fastapi.responses import HTMLResponse
 from supervisor.admin import formatting
 from supervisor.admin.pages import job_query, route
 from supervisor.admin.state import TheState
-from supervisor.domain.duration import seconds
 from supervisor.domain.job import Status
+from supervisor.domain.text import seconds
 from supervisor.store.base import ErrorGroup
 
 SPANS = {"1h": "last hour", "1d": "last day", "7d": "last week", "30d": "last 30 days"}

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
-from supervisor.domain.duration import seconds
 from supervisor.domain.job import Status
+from supervisor.domain.text import seconds
 from supervisor.store.base import Filter, Sort
 
 FINISHED = {

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from supervisor.admin.rendering import render
 from supervisor.admin.state import may_change, state_of
 from supervisor.domain.errors import JobNotFound, StoreBusy, StoreError
-from supervisor.domain.text import NAME, text_of
+from supervisor.domain.text import MAX_NAME, text_of
 from supervisor.ops.views import Overview
 
 LONG = 60_000  # of a message, a traceback, a log
@@ -70,7 +70,7 @@ async def page(request: Request, template: str, overview: Overview | None = None
 def fitting(row: Row, *long: str) -> Row:
     """A row with its texts cut for a page: those in `long` to LONG characters, the others to NAME."""
     texts = {
-        name: text_of(value, LONG if name in long else NAME)
+        name: text_of(value, LONG if name in long else MAX_NAME)
         for name in (field.name for field in fields(row))  # type: ignore[arg-type]  # a dataclass, as all rows are
         if isinstance(value := getattr(row, name), (str, bytes)) and not isinstance(value, Enum)
     }

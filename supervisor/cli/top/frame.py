@@ -19,7 +19,7 @@ from supervisor.cli.top.panes import NAMES, SPARED, Pane, Row, around, most_inte
 from supervisor.cli.top.poller import Seen
 from supervisor.cli.top.side import LEAST, log_lines, side
 from supervisor.cli.top.view import Panes, View
-from supervisor.domain.printable import CELL, clean
+from supervisor.domain.text import MAX_CELL, clean
 from supervisor.ops.diagnosis import Finding, diagnose
 from supervisor.ops.views import Overview
 
@@ -227,12 +227,12 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
         justify: Literal["left", "right"] = "right" if right else "left"
         grid.add_column(name.rstrip(">").upper(), justify=justify, no_wrap=True, ratio=1 if last else None)
     for row in rows:
-        grid.add_row(*(Text(cell := clean(value, limit=CELL), style=COLOURS.get(cell, "")) for value in row))
+        grid.add_row(*(Text(cell := clean(value, limit=MAX_CELL), style=COLOURS.get(cell, "")) for value in row))
     return grid
 
 
 def _line(text: str, style: str = "") -> Text:
-    return Text(clean(text, " ", limit=CELL), style=style, no_wrap=True, overflow="ellipsis")
+    return Text(clean(text, " ", limit=MAX_CELL), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _rendered(parts: Sequence[RenderableType], width: int, height: int) -> list[str]:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from supervisor.cli.tables import NOTHING, activity, paused, span
-from supervisor.domain.duration import human_size
-from supervisor.domain.printable import CELL, clean
+from supervisor.domain.text import MAX_CELL, clean, human_size
 from supervisor.ops.views import Overview, PoolView, TypeView, WorkerView
 
 Name = Literal["pools", "workers", "types"]
@@ -184,5 +183,5 @@ def _unique(rows: Iterable[Row]) -> tuple[Row, ...]:
     found: dict[str, Row] = {}
     for row in rows:
         if all(math.isfinite(part) for part in row.interest):
-            found.setdefault(row.key, replace(row, cells=tuple(clean(cell, " ", limit=CELL) for cell in row.cells)))
+            found.setdefault(row.key, replace(row, cells=tuple(clean(cell, " ", limit=MAX_CELL) for cell in row.cells)))
     return tuple(found.values())

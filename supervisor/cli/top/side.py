@@ -10,8 +10,7 @@ from rich.text import Text
 from supervisor.cli.top.poller import Seen
 from supervisor.cli.top.view import Subject
 from supervisor.domain.history import HOUR, MINUTE, Minute, minute_of
-from supervisor.domain.printable import clean
-from supervisor.domain.text import final
+from supervisor.domain.text import clean, final_lines
 
 LEAST = 5  # lines for a log to be worth showing
 _WITH_CHARTS = 16  # lines for charts and a log
@@ -36,7 +35,7 @@ def log_lines(seen: Seen, subject: Subject | None, width: int, height: int) -> l
     text = seen.log[1] if seen.log is not None and known else None
     if not text:
         return [heading, _line("nothing yet" if known else "…", width, "dim")]
-    said = final(text[-height * 1000 :]).split("\n")
+    said = final_lines(text[-height * 1000 :]).split("\n")
     return [heading, *(_line(line.expandtabs(), width) for line in said[-(height - 1) :])]
 
 

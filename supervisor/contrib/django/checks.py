@@ -15,7 +15,7 @@ from django.db import connections
 from supervisor.config import DEFAULT_FILE, VARIABLE, load
 from supervisor.contrib.django.place import Place, same_database
 from supervisor.domain.errors import ConfigError
-from supervisor.domain.url import without_password
+from supervisor.domain.text import without_password
 
 
 def problems(place: Place, queues: set[str]) -> list[Any]:

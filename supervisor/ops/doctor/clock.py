@@ -6,7 +6,7 @@ import ctypes
 import struct
 import time
 
-from supervisor.domain.duration import human
+from supervisor.domain.text import human
 from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 
 _RELEASED = 1_760_000_000.0  # Unix seconds; a correct clock is later

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.config.settings import PoolSettings, Settings
-from supervisor.domain.duration import human
 from supervisor.domain.errors import ConfigError
+from supervisor.domain.text import human
 from supervisor.engine import missing_driver
 from supervisor.system import signals
 

@@ -7,9 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 from supervisor.config.settings import Settings
-from supervisor.domain.duration import human, human_size
 from supervisor.domain.errors import StoreError
-from supervisor.domain.text import counted, text_of
+from supervisor.domain.text import counted, human, human_size, text_of
 from supervisor.ops.diagnosis import Finding, diagnose, fault, good, note, warning
 from supervisor.ops.doctor import clock
 from supervisor.ops.status import gather

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.config.settings import PoolSettings, Settings
-from supervisor.domain.duration import human_size
+from supervisor.domain.text import human_size
 from supervisor.ops.diagnosis import Finding, good, note, warning
 from supervisor.system.memory_limit import available
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from supervisor.config.database import of_server
 from supervisor.config.settings import Settings
-from supervisor.domain.duration import human_size
 from supervisor.domain.errors import StoreError, StoreOutdated
-from supervisor.domain.url import without_password
+from supervisor.domain.text import human_size, without_password
 from supervisor.engine import open_engine
 from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 from supervisor.store.base import Engine

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from supervisor.config.settings import Settings
-from supervisor.domain.duration import human
+from supervisor.domain.text import human
 from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 
 FOLDERS = tuple(Path(name) for name in ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"))

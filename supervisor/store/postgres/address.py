@@ -12,7 +12,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from supervisor.domain.errors import StoreError
-from supervisor.domain.url import without_password
+from supervisor.domain.text import without_password
 from supervisor.store.ownership import LockFolder
 
 # What libpq does otherwise is to wait for hours for a server that is gone. Seconds, and milliseconds for the last.

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from supervisor.domain.errors import StoreError
-from supervisor.domain.priority import at_least
+from supervisor.domain.job import at_least
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.backlog import LOWEST, JobSelector

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
-from supervisor.domain.errors import Conflict, InvalidJob
-from supervisor.domain.futures import holdable
+from supervisor.domain.errors import Conflict, InvalidJob, holdable
 from supervisor.domain.job import Job, NewJob, NewJobs
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address

@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from supervisor.domain.history import QueueSizes
-from supervisor.domain.job import shown
-from supervisor.domain.priority import at_least
+from supervisor.domain.job import at_least, shown
 from supervisor.domain.spool import SpooledFile
 from supervisor.store.sql.connection import Concern, Connection, Row, Transaction, lock_jobs, one_by_one
 

@@ -10,9 +10,9 @@ from math import inf
 from typing import NamedTuple
 
 from supervisor.domain.dead_rows import Keeper, TableRows
-from supervisor.domain.fingerprint import fingerprint
 from supervisor.domain.history import MOST_TYPES, Minute, hour_of
 from supervisor.domain.job import Status, shown
+from supervisor.domain.text import fingerprint
 from supervisor.store.sql.connection import Concern, Connection
 
 

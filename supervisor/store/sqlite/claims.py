@@ -9,8 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from supervisor.domain.errors import StoreUnavailable
-from supervisor.domain.job import Claim
-from supervisor.domain.priority import at_least
+from supervisor.domain.job import Claim, at_least
 from supervisor.domain.settlement import Settlement
 from supervisor.store.sql.backlog import JobSelector, selected
 from supervisor.store.sql.claims import Claims, Exchange, refuse_impossible

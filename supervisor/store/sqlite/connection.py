@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
-from supervisor.domain.capability import covers, next_candidate
 from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.job import covers, next_candidate
 from supervisor.store.sql.connection import Row as Row
 from supervisor.store.sql.connection import RowRefused
 from supervisor.store.sqlite.driver_errors import (

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
-from supervisor.domain.errors import Conflict, WriteFailed
-from supervisor.domain.futures import holdable
+from supervisor.domain.errors import Conflict, WriteFailed, holdable
 from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs
 from supervisor.store.sql.connection import RowRefused
 from supervisor.store.sql.jobs import job_of

@@ -12,8 +12,7 @@ from math import ceil, inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from supervisor.domain.batch_size import AutoBatchSize
-from supervisor.domain.batching import Candidate, as_cost, as_key, at_path, together
+from supervisor.domain.batching import AutoBatchSize, Candidate, as_cost, as_key, at_path, together
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
 from supervisor.system.forkmark import ALWAYS, Mark

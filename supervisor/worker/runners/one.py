@@ -8,8 +8,8 @@ from math import inf
 # Imported by name, as in the executor: a handler that replaces it must not affect the loop.
 from time import monotonic
 
+from supervisor.domain.batching import Prefetch
 from supervisor.domain.job import Claim
-from supervisor.domain.prefetch import Pace
 from supervisor.domain.settlement import Settlement
 from supervisor.worker.exchange import Run
 from supervisor.worker.executor import Executor
@@ -33,7 +33,7 @@ class OneAtATime:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._pace = Pace(parts.pool.prefetch)
+        self._pace = Prefetch(parts.pool.prefetch)
         self._rested = False
         self._current = CurrentRun(parts, _Calls(parts.executor))
         self.watch, self.interrupt = self._current.beside.look, self._current.interrupt

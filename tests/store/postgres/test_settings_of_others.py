@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.domain.errors import EnqueueUncertain, StoreBusy, StoreUnavailable
 from supervisor.domain.job import NewJob, Status
-from supervisor.domain.policy import JobPolicy, settle_expired
+from supervisor.domain.recovery import JobPolicy, settle_expired
 from supervisor.domain.settlement import done
 from supervisor.store.base import Engine, Filter, JobSelector
 from supervisor.store.postgres import connection as connections

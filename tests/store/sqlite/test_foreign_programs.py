@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import NewJob, Status
-from supervisor.domain.policy import JobPolicy, settle_expired
+from supervisor.domain.recovery import JobPolicy, settle_expired
 from supervisor.domain.settlement import done, released
 from supervisor.store.base import JobSelector
 from tests.store.kit import NOW, Desk

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.capability import covers
+from supervisor.domain.job import covers
 from supervisor.store.sqlite.connection import QUERIES
 from tests.fresh import make_tables
 

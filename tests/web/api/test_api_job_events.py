@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from supervisor.admin import job_streams
-from supervisor.domain.chunks import encoded
 from supervisor.domain.job import Claim, Status
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Failure, done, failed
+from supervisor.domain.job_stream import encoded_chunk
+from supervisor.domain.settlement import Failure, RetryPolicy, done, failed
 from supervisor.ops import job_chunks
 from supervisor.system.chunk_ring import ChunkWriter
 from supervisor.system.scoreboard import chunks_of
@@ -36,7 +35,7 @@ class Emitting:
 
     def emit(self, *chunks: object) -> None:
         for chunk in chunks:
-            self._writer.add(self, encoded(chunk))
+            self._writer.add(self, encoded_chunk(chunk))
 
 
 class Event(NamedTuple):

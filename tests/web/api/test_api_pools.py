@@ -21,7 +21,7 @@ from supervisor.admin.api.problems import told
 from supervisor.cli.steering import _names
 from supervisor.domain.errors import EnqueueUncertain, StoreError, StoreGone, StoreMoved, StoreUnavailable
 from supervisor.domain.job import Status
-from supervisor.domain.json_safe import json_safe
+from supervisor.domain.text import json_safe
 from supervisor.ops import commands
 from supervisor.ops.status import gather
 from tests.store.kit import NOW, T0, worker_record

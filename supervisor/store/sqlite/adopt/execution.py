@@ -13,8 +13,7 @@ from pathlib import Path
 
 from supervisor.domain.errors import InvalidOption, StoreError
 from supervisor.domain.job import Claim, NewJob
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Failure, done, failed
+from supervisor.domain.settlement import Failure, RetryPolicy, done, failed
 from supervisor.store.migrate import shipped, statements
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.adopt.copying import values

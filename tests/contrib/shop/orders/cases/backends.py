@@ -5,7 +5,7 @@ it when `enqueue` returns.
 import time
 
 from supervisor.contrib.django import TasksBackend
-from supervisor.domain.retry import RetryPolicy
+from supervisor.domain.settlement import RetryPolicy
 from supervisor.testing import run_due
 
 

@@ -1,15 +1,25 @@
-"""The policy for a pool's jobs when their worker cannot settle them: stored with the worker, for its recovery."""
+"""What becomes of the claims of workers that died or do not answer: charged, returned, or taken over when expired."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from supervisor.domain.job import Claim
-from supervisor.domain.retry import RetryPolicy
-from supervisor.domain.settlement import Failure, Settlement, Usage, cancelled, crashed, failed, released, suspected
+from supervisor.domain.settlement import (
+    Failure,
+    RetryPolicy,
+    Settlement,
+    Usage,
+    cancelled,
+    crashed,
+    failed,
+    released,
+    suspected,
+)
 
 Charge = Literal["crash", "attempt", "cancel", "nothing"]
 
@@ -131,3 +141,79 @@ def settle_expired(claim: Claim, owner: str, policy: JobPolicy, chance: float) -
         )
     failure = Failure("expired", "its lock expired: the worker was stopped, or cannot be reached")
     return crashed(claim, failure, policy.retry_of(claim.type), policy.max_crashes, chance=chance)
+
+
+# When an expired lock may be taken: after it was observed for a while, expired and unchanged throughout.
+#
+# A live owner renews its locks every `renewal_interval`, and a renewed lock differs from the one that was observed. So
+# an observer that has watched a lock for longer than that, on a monotonic clock and while writing was possible, knows
+# that its owner does not renew it, whatever the wall clock says.
+
+Row = TypeVar("Row", bound=Hashable)
+
+# The share of the time between two looks that one look can prove at most. With a share this small, an owner still has
+# time to renew if the whole machine was frozen once and the database blocked once, and the observer saw neither.
+_CREDIT = 1.25
+
+
+def renewal_interval(lock_time: float) -> float:
+    """Seconds between two renewals of locks that hold for `lock_time` seconds."""
+    return max(0.1, lock_time / 6)
+
+
+def observation_time(lock_time: float) -> float:
+    """Seconds for which such a lock is observed before it is taken: at least two renewals."""
+    return max(0.4, lock_time / 3)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseObserver(Generic[Row]):
+    """What one observer has seen. A row is a lock exactly as stored: a renewed lock is a different row.
+
+    `every` is the planned time between two looks, `looked` the time of the last look, `watched` the time for
+    which it has seen each row: all in seconds of its own monotonic clock.
+    """
+
+    every: float
+    looked: float = 0.0
+    watched: Mapping[Row, float] = field(default_factory=dict)
+
+    def look(self, rows: Iterable[Row], at: float, *, writable: bool) -> LeaseObserver[Row]:
+        """These rows have expired. If writing was not possible, their owners could not renew: start again.
+
+        A late look proves no more than one that is on time: the observer may have been stopped together with
+        the owners.
+        """
+        credit = min(at - self.looked, self.every * _CREDIT)
+        seen = self.watched if writable else {}
+        return LeaseObserver(self.every, at, {row: seen[row] + credit if row in seen else 0.0 for row in rows})
+
+
+_SLEWED = 1.0  # seconds between two notes: a smaller difference is an adjustment, not a jump
+_KEPT = 100  # jumps
+
+
+class Clocks:
+    """Receives both clocks regularly. A suspend, during which the monotonic clock stops, looks like a jump, too."""
+
+    def __init__(self) -> None:
+        self._stretches: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # (steady start, wall minus steady)
+
+    def note(self, wall: float, steady: float) -> None:
+        """Both clocks now: Unix seconds, monotonic seconds."""
+        difference = wall - steady
+        if not self._stretches or abs(difference - self._stretches[-1][1]) > _SLEWED:
+            self._stretches.append((steady, difference))
+
+    def steadily(self, wall: float) -> float:
+        """The latest monotonic time at which the wall clock may have shown `wall`: in doubt, the younger age.
+
+        Before the first note the same offset is assumed; a time that it has never shown is dated by its last jump.
+        """
+        end = float("inf")
+        for number, (start, difference) in reversed(list(enumerate(self._stretches))):
+            steady = wall - difference
+            if steady < end and (steady >= start - _SLEWED or number == 0):
+                return steady
+            end = start
+        return wall - self._stretches[-1][1]

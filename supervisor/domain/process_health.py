@@ -1,26 +1,92 @@
-"""When a worker or a template that died is replaced: at once, unless its pool is in a crash loop.
-
-Of templates that die after they were ready, some job kills them, and with them all their workers. No job is charged for
-the first such death: it may be an accident, and it is unknown which job it was. From the second death within a time
-window, the pools of that template are isolated: each gets a template of its own and one worker at a time, so that the
-next death identifies one job."""
+"""Whether a process is healthy, and when one that died is replaced."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from math import inf
 from typing import NamedTuple
 
-from supervisor.domain.duration import human
-from supervisor.domain.text import shortened
+from supervisor.domain.text import human, shortened
+
+# Is a process healthy? Three separate checks: alive (from the kernel), heartbeat, and progress.
+#
+# This module is the second. A late heartbeat alone is not enough: native code that holds the interpreter's lock stops
+# the heartbeat and still works. What counts is whether CPU time advances. (Progress, the third, is covered by the job's
+# own time limit.)
+
+CANCEL_GRACE = 5.0  # seconds for a handler to see ctx.cancelled, before it is interrupted; a pool may change both
+KILL_GRACE = 5.0  # seconds for the clean-up of an interrupted handler
+
+
+class Verdict(Enum):
+    WELL = "well"  # the heartbeat is recent
+    BUSY = "busy"  # late, but using CPU: native code; tolerated, locks renewed
+    STOPPED = "stopped"  # in state T: stopped by a signal
+    STUCK = "stuck"  # late, and no CPU used for as long
+
+
+class Signs(NamedTuple):
+    """What was read about a process at one moment. Times are monotonic seconds; `cpu` is seconds used.
+
+    What could not be read is None: a process that cannot be inspected may be working.
+    """
+
+    at: float
+    beat: float
+    cpu: float | None
+    state: str | None  # the letter of /proc/PID/stat
+
+
+# With no more CPU than this a late process is not working: waking and sleeping uses some, too.
+_SOME_CPU = 0.05
+_LONGER = 4  # times a limit, for which a process may be late while it works
+
+
+def first_late(kept: Signs | None, now: Signs) -> Signs:
+    """The signs to compare with later: those `kept` from when the beat was first late, if the CPU time was known."""
+    return now if kept is None or kept.cpu is None else kept
+
+
+def judge(now: Signs, earlier: Signs | None, heartbeat_timeout: float) -> Verdict:
+    """Judge a process by its signs now and those of when its beat was first found late.
+
+    `earlier` is None while the beat is on time. A process is judged stuck only after `heartbeat_timeout` seconds
+    without a beat and without CPU; if this cannot be determined, it counts as busy.
+    """
+    if now.at - now.beat < heartbeat_timeout:
+        return Verdict.WELL
+    if now.state in ("T", "t"):
+        return Verdict.STOPPED
+    if now.cpu is None or earlier is None or earlier.cpu is None:
+        return Verdict.BUSY  # not known yet
+    if now.cpu - earlier.cpu > _SOME_CPU or now.at - earlier.at < heartbeat_timeout / 2:
+        return Verdict.BUSY
+    return Verdict.STUCK
+
+
+def hangs(now: Signs, earlier: Signs | None, limit: float) -> bool:
+    """The same for a process of ours that runs no jobs. On an overloaded machine it may be late although it works. That
+    is tolerated for longer, but not for ever: it may also be in an endless loop.
+    """
+    late = now.at - now.beat
+    return late > limit * _LONGER or judge(now, earlier, limit) in (Verdict.STOPPED, Verdict.STUCK)
+
+
+# When a worker or a template that died is replaced: at once, unless its pool is in a crash loop.
+#
+# Of templates that die after they were ready, some job kills them, and with them all their workers. No job is charged
+# for the first such death: it may be an accident, and it is unknown which job it was. From the second death within a
+# time window, the pools of that template are isolated: each gets a template of its own and one worker at a time, so
+# that the next death identifies one job.
 
 _FREE = 3  # early deaths in a row that cost no delay
-_FIRST = 0.1  # seconds, doubled with each further early death
-_LONGEST = 30.0
+_FIRST_DELAY = 0.1  # seconds, doubled with each further early death
+_LONGEST_DELAY = 30.0
 _BROKEN_FIRST = 1.0
 _BROKEN_LONGEST = 60.0
 _NEWS = 60.0  # seconds for which a crash loop is reported after its last death
-_WHY = 500  # characters of an error
+_MAX_REASON = 500  # characters of an error
 
 
 class Restarts(NamedTuple):
@@ -59,7 +125,7 @@ class Restarts(NamedTuple):
         if born <= self.counted_at:
             return self
         deaths = self.early_deaths + 1
-        delay = 0.0 if deaths <= _FREE else min(_FIRST * 2.0 ** min(deaths - _FREE - 1, 20), _LONGEST)
+        delay = 0.0 if deaths <= _FREE else min(_FIRST_DELAY * 2.0 ** min(deaths - _FREE - 1, 20), _LONGEST_DELAY)
         return self._replace(early_deaths=deaths, counted_at=now, delay=delay)
 
     def broken(self, now: float, why: str, *, born: float = inf, sure: bool = True) -> Restarts:
@@ -72,7 +138,7 @@ class Restarts(NamedTuple):
             return self.died(now, early=True, born=born)
         failures = self.failed_setups + 1
         delay = min(_BROKEN_FIRST * 2.0 ** min(failures - 1, 20), _BROKEN_LONGEST)
-        return self._replace(failed_setups=failures, counted_at=now, delay=delay, why=shortened(why, _WHY))
+        return self._replace(failed_setups=failures, counted_at=now, delay=delay, why=shortened(why, _MAX_REASON))
 
     def ready(self) -> Restarts:
         """A worker has been set up. The cause of earlier failures is fixed, so earlier crashes no longer count."""
@@ -83,7 +149,7 @@ class Restarts(NamedTuple):
 
 
 ISOLATED_FROM = 2  # deaths
-_MEMORY = 900.0  # seconds after which a death is forgotten
+_REMEMBERED = 900.0  # seconds after which a death is forgotten
 _QUIET = 30.0  # seconds without a death that end an isolation, doubled with each further death
 _LONGEST_QUIET = 600.0
 _FIRST_PAUSE = 0.1  # seconds until the next template, doubled with each further death
@@ -98,7 +164,7 @@ class TemplateDeaths:
     charged: dict[int, int] = field(default_factory=dict)
 
     def died(self, now: float) -> TemplateDeaths:
-        return replace(self, at=(*(t for t in self.at if now - t < _MEMORY), now)[-32:])
+        return replace(self, at=(*(t for t in self.at if now - t < _REMEMBERED), now)[-32:])
 
     def charge(self, job: int, max_crashes: int) -> TemplateDeaths:
         """One job was charged; when it is permanently out of the queue, the record is cleared."""
