@@ -15,7 +15,7 @@ from supervisor.domain.settlement import RetryPolicy, Settlement
 from supervisor.worker.context import BatchContext, Context, NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler
-from supervisor.worker.runners.batch_executor import BatchExecutor
+from supervisor.worker.runners.batch import BatchExecutor
 from tests.site_under_test import Site
 from tests.stopwatch import Stopwatch
 

@@ -19,7 +19,7 @@ from supervisor.worker.context import BatchContext, Context, JobInterrupted, NoB
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler, HandlerError
 from supervisor.worker.recorder import Recorder
-from supervisor.worker.runners.batch_executor import BatchExecutor
+from supervisor.worker.runners.batch import BatchExecutor
 
 
 def claims(*payloads: str) -> list[Claim]:

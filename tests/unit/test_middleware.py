@@ -21,7 +21,7 @@ from supervisor.worker.context import BatchContext, Context, JobInterrupted, NoB
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler
 from supervisor.worker.middleware import WorkerMiddleware
-from supervisor.worker.runners.batch_executor import BatchExecutor
+from supervisor.worker.runners.batch import BatchExecutor
 
 
 class Log:

@@ -15,9 +15,9 @@ from supervisor.system.kernel import unread
 from supervisor.system.slot import Cancel, Phase, RecycleReason, State
 from supervisor.worker import forked
 from supervisor.worker.context import JobInterrupted
+from supervisor.worker.heartbeat import Beside
 from supervisor.worker.loader import Handler
 from supervisor.worker.parts import Parts
-from supervisor.worker.runners.beside import Beside
 from supervisor.worker.slot_board import SlotBoard
 
 _len = len  # handlers may also replace builtins, until the process is checked

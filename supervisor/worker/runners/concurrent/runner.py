@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from math import inf
 
 # Imported by name, as in the executor: a handler that replaces it must not affect the loop.
@@ -24,10 +22,9 @@ from supervisor.worker.loader import Handler
 from supervisor.worker.parts import Parts
 from supervisor.worker.recorder import WORTH
 from supervisor.worker.runners.concurrent.calls import Calls
-from supervisor.worker.runners.concurrent.main_thread import MainThread
 from supervisor.worker.runners.concurrent.places import PATIENCE, Places
-from supervisor.worker.runners.concurrent.run import ConcurrentRun, Key, RunBoard, RunLogs
-from supervisor.worker.runners.concurrent.shown import Shown
+from supervisor.worker.runners.concurrent.run import ConcurrentRun, Key, RunBoard, RunLogs, Shown
+from supervisor.worker.runners.concurrent.threads import MainThread
 from supervisor.worker.runners.concurrent.watch import Watch
 from supervisor.worker.slot_board import SlotBoard
 
@@ -187,8 +184,7 @@ class Concurrent:
         self._finished.append(run)
         if not self._awake:
             self._awake = True
-            with suppress(BlockingIOError):  # it is full: it will wake
-                os.write(self._parts.wakeups.descriptor, b"\0")
+            self._parts.wakeups.wake()
 
     def _recorded(self, run: ConcurrentRun, settlement: Settlement) -> Settlement:
         """With what is known of the run alone: the CPU time and the memory are those of all of them."""

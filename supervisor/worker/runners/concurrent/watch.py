@@ -17,9 +17,8 @@ from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.system.slot import CANCELS, Cancel, Slot
 from supervisor.worker.event_loop import CURRENT
 from supervisor.worker.exchange import Exchange
-from supervisor.worker.runners.beside import EVERY
-from supervisor.worker.runners.concurrent.run import ConcurrentRun, Key
-from supervisor.worker.runners.concurrent.shown import Shown
+from supervisor.worker.heartbeat import EVERY
+from supervisor.worker.runners.concurrent.run import ConcurrentRun, Key, Shown
 
 TICK = 0.2  # seconds between two looks while jobs run
 _GOES_ON = 2.5  # seconds after its interruption, at which it is told where a run still is
