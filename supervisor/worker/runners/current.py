@@ -61,16 +61,16 @@ class CurrentRun:
 
     def begin_round(self, *, rested: bool) -> float:
         """Returns the time, in monotonic seconds. `rested`: the worker had no jobs before these."""
-        _, slot, exchange, executor, fitness, _, wakeups, cautious = self._parts
-        if cautious and (seconds := fitness.leftovers.dangerous_for(monotonic())):
-            wakeups.pause(seconds)  # let leftovers do their harm while no job runs
-        slot.state(State.BUSY)
+        parts = self._parts
+        if parts.cautious and (seconds := parts.fitness.leftovers.dangerous_for(monotonic())):
+            parts.wakeups.pause(seconds)  # let leftovers do their harm while no job runs
+        parts.slot.state(State.BUSY)
         self._enqueued = 0
         now = monotonic()
-        if exchange.held.waiting > 1:
+        if parts.exchange.held.waiting > 1:
             self.beside.several(now)
         if not rested:
-            executor.recorder.read_meters(now)
+            parts.executor.recorder.read_meters(now)
         return now
 
     def end_round(self) -> float:
@@ -138,18 +138,18 @@ class CurrentRun:
         self._running = claim
 
     def _end(self, claims: list[Claim], settlements: list[Settlement]) -> None:
-        _, slot, exchange, executor, fitness, _, _, cautious = self._parts
+        parts, fitness, held = self._parts, self._parts.fitness, self._parts.exchange.held
         self.done += _len(claims)
-        slot.work.finish(self.done)
+        parts.slot.work.finish(self.done)
         for settlement in settlements:
-            exchange.held.ended(settlement)
+            held.ended(settlement)
             if settlement.children:
                 self._count(_len(settlement.children))
         settlement = settlements[0]
-        if settlement.failure is not None or settlement.usage is not None or cautious:
+        if settlement.failure is not None or settlement.usage is not None or parts.cautious:
             self._unread = True
-            fitness.after(settlement, self.done, always=cautious)
-        if executor.handler.changes is not None:
+            fitness.after(settlement, self.done, always=parts.cautious)
+        if parts.executor.handler.changes is not None:
             fitness.see_handler()
 
     def _count(self, children: int) -> None:

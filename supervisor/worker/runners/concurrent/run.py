@@ -38,7 +38,6 @@ class ConcurrentRun:
         "deadline",
         "ended",
         "interrupted",
-        "limit",
         "log",
         "news",
         "on_loop",

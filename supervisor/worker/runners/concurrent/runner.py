@@ -147,18 +147,18 @@ class Concurrent:
         return True
 
     def _begin(self, claims: Sequence[Claim]) -> None:
-        pool, slot, _, executor, fitness, *_ = self._parts
+        pool, executor = self._parts.pool, self._parts.executor
         board = executor.board
         assert isinstance(board, SlotBoard)
         now, at, alone = monotonic(), executor.clock(), not self._runs
-        slot.state(State.BUSY)
+        self._parts.slot.state(State.BUSY)
         new: dict[Key, ConcurrentRun] = {}
         for claim in claims:
             limit, together = pool.timeout_of(claim.type), self._places.limit(claim)
             run = new[claim.job_id, claim.token] = ConcurrentRun(claim, now, at, limit, together, pool.cancel_grace)
             run.ctx = executor.context(claim, RunBoard(board, run, self._shown.refresh, self._told))
             self._logs.begin(run, alone=alone and len(new) == 1)
-        self._shown.begin(new, doubtful=alone and fitness.leftovers.new(now))  # before anything can happen to them
+        self._shown.begin(new, doubtful=alone and self._parts.fitness.leftovers.new(now))  # before anything can happen to them
         self._calls.begin(new.values())
         self._reported()
 
