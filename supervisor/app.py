@@ -10,12 +10,12 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import supervisor
-from supervisor.config import Settings, alerts, here, load, priorities
-from supervisor.config.hosts import of_host, own_host
-from supervisor.config.schedules import untaken
+from supervisor.config import Settings, load
+from supervisor.config.machine import here, of_host, own_host
+from supervisor.config.schedules import untaken_alerts, untaken_schedules
+from supervisor.config.types import untaken_priorities
 from supervisor.domain.errors import ConfigError, StoreError
 from supervisor.domain.text import no_pool
 from supervisor.engine import open_engine
@@ -23,16 +23,14 @@ from supervisor.ops.doctor.environment import interpreter, names
 from supervisor.ops.doctor.place import file_system
 from supervisor.ops.tokens import granted
 from supervisor.store.base import Engine, SupervisorRecord
-from supervisor.supervision.stopping import Burst, Observer
+from supervisor.supervision.burst import Burst, Observer
+from supervisor.supervision.reloading import SourceWatch
 from supervisor.supervision.supervisor import Supervisor
 from supervisor.system import failpoints, standard
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.trust import folder_problem, owner_of
 from supervisor.telemetry import configure, events
-
-if TYPE_CHECKING:
-    from supervisor.supervision.source_watch import SourceWatch
 
 CHECK_SECONDS = 2.0  # for checking the file at the start: about half a gigabyte
 
@@ -129,7 +127,7 @@ def run(
         board,
         owner,
         record,
-        reload=reread,
+        read=reread,
         serve_admin=serve_admin,
         burst=Burst(observer) if burst else None,
         sources=sources,
@@ -138,8 +136,6 @@ def run(
 
 
 def _watch(settings: Settings) -> SourceWatch:
-    from supervisor.supervision.source_watch import SourceWatch  # imported here: production never watches
-
     # Python takes compiled code for current while its source has the same size and was written in the same second.
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -150,11 +146,11 @@ def _watch(settings: Settings) -> SourceWatch:
 
 def _warn_about_untaken(settings: Settings) -> Settings:
     """Name the schedules, alerts and priorities whose jobs would accumulate, unless another supervisor takes them."""
-    for name, problem in untaken(settings).items():
+    for name, problem in untaken_schedules(settings).items():
         events(process="supervisor").warning("schedule_unhandled", schedule=name, problem=problem)
-    for problem in alerts.untaken(settings):
+    for problem in untaken_alerts(settings):
         events(process="supervisor").warning("alert_unhandled", problem=problem)
-    for problem in priorities.untaken(settings):
+    for problem in untaken_priorities(settings):
         events(process="supervisor").warning("priority_unhandled", problem=problem)
     return settings
 

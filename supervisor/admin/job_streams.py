@@ -11,7 +11,7 @@ from supervisor.client import job_streams
 from supervisor.client.asynchronous import AsyncQueue
 from supervisor.domain.errors import JobNotFound
 from supervisor.domain.job import JobEvent
-from supervisor.domain.job_stream import Position, StreamEvent, data_of, text_piece
+from supervisor.domain.job_stream import Position, StreamEvent, data_of
 
 LISTENERS = 400  # at most: other requests need some of the connections, too
 _AT_ONCE = 48 * 1024  # bytes for one listener; what is more waits
@@ -22,7 +22,7 @@ class JobStreams:
     """All streams of one admin process."""
 
     def __init__(self, queue: AsyncQueue, executor: StoreExecutor) -> None:
-        self._streams = job_streams.JobStreams(queue, executor, text_piece)
+        self._streams = job_streams.JobStreams(queue, executor)
 
     @property
     def listeners(self) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from supervisor.domain.job import NewJob, high_enough
-from supervisor.maintenance.slot_reader import SlotReader
-from supervisor.maintenance.waker import post
+from supervisor.maintenance.waking import SlotReader, wake_workers
 from supervisor.store.base import JobSelector
 from supervisor.system.scoreboard import Scoreboard
 
@@ -37,4 +36,4 @@ class Waking:
             pool = next((name for name in takes if idle[name] > 0), None)
             if pool is not None:
                 idle[pool] -= 1
-                post(self._wakes[pool], 1)
+                wake_workers(self._wakes[pool], 1)

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from supervisor.supervision.stopping import Progress
+    from supervisor.supervision.burst import Progress
 
 _PAUSE = 0.1  # seconds between two drawings
 _WIDTH = 72  # columns; log lines are longer, so they overwrite the bar

@@ -26,7 +26,7 @@ def drain(
 
     Default: this host. It stays drained, over restarts too, until `supervisor undrain`.
     """
-    from supervisor.config.hosts import own_host
+    from supervisor.config.machine import own_host
     from supervisor.ops import draining
     from supervisor.ops.hosts import UnknownHost
 
@@ -50,7 +50,7 @@ def undrain(target: Target, host: Host = "", as_json: AsJson = False) -> None:
 
     Default: this host.
     """
-    from supervisor.config.hosts import own_host
+    from supervisor.config.machine import own_host
     from supervisor.ops import draining
 
     host = host or own_host(target.url())

@@ -165,6 +165,7 @@ def retry(
             ids = _all(operations, "retry", status, type)
             confirm("retry", len(ids), yes=yes)
             retried, duplicates = commands.change(operations, "retry", ids, operations.statistics.now())
+            outcome = None
         else:
             try:
                 commands.check(operations, "retry", ids, done=done)
@@ -172,10 +173,14 @@ def retry(
                 hint = "with --done it runs again, and its result is deleted"
                 raise Stop(str(error), code=CONFLICT, hint=hint) from None
             confirm("retry", len(ids), yes=yes)
-            retried, duplicates = commands.retry(operations, ids, operations.statistics.now(), done=done), 0
+            outcome = commands.retry(operations, ids, operations.statistics.now(), done=done)
+            retried, duplicates = outcome.changed, len(outcome.duplicates)
     skipped = len(ids) - retried - duplicates
     told = {"retried": retried, "skipped": skipped, "duplicates": duplicates}
-    result(told, pending_again(retried, skipped, duplicates), as_json=as_json)
+    if retried or all_ or as_json:
+        result(told, pending_again(retried, skipped, duplicates), as_json=as_json)
+    if outcome is not None:
+        commands.require_all(ids, outcome)
 
 
 def _chosen(

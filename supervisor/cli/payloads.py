@@ -10,6 +10,7 @@ from typing import Any
 
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import MAX_DEPTH, MAX_PAYLOAD_BYTES
+from supervisor.domain.text import refuse_constant
 
 # A longer text cannot be a valid payload, even if much of it is white space.
 _LONGEST = 8 * MAX_PAYLOAD_BYTES
@@ -18,7 +19,7 @@ _LONGEST = 8 * MAX_PAYLOAD_BYTES
 def decoded(text: str, field: str = "payload") -> Any:
     """The value of a JSON text. Raises InvalidJob for the field."""
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=refuse_constant)
     except RecursionError:
         raise InvalidJob(field, f"it is nested deeper than {MAX_DEPTH} levels") from None
     except json.JSONDecodeError as error:
@@ -54,7 +55,3 @@ def moment(text: str) -> datetime.datetime:
     if time.tzinfo is None:
         raise InvalidJob("at", f"{text!r} has no time zone; add Z or an offset like +01:00")
     return time
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not a JSON number")

@@ -11,7 +11,7 @@ from supervisor.cli.options import Target, on_target
 from supervisor.domain.text import counted
 
 if TYPE_CHECKING:
-    from supervisor.supervision.stopping import Progress
+    from supervisor.supervision.burst import Progress
 
 
 def _server(url: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -142,7 +143,7 @@ def reload(
     from supervisor.ops import commands
 
     patience = patience_of(wait, timeout)
-    target.settings_if_any()  # what is wrong with it is to be mended: --database is no way out
+    settings = target.settings_if_any()  # what is wrong with it is to be mended: --database is no way out
     with target.operations() as operations:
         asked = commands.reload(operations, operations.statistics.now())
         began = time.monotonic()
@@ -156,12 +157,21 @@ def reload(
         lines.append(f"supervisor {names[record.id]} {_told(outcome, record.config)}")
         lines += _accepted(outcome, took)
     result({"supervisors": [record.pid for record in asked], "reloads": told}, *lines, as_json=as_json)
+    if settings is not None and asked:
+        _warn_of_another_file(settings.path, {record.config for record in asked})
     for outcome in () if as_json else outcomes.values():
         for problem in outcome["problems"]:
             note(f"error: {problem}")
     unknown = len(asked) - len(outcomes) if wait else 0
     if unknown or any(outcome["state"] != "accepted" for outcome in outcomes.values()):
         raise typer.Exit(1)
+
+
+def _warn_of_another_file(ours: Path, read: set[str]) -> None:
+    """A deployment that moves a link has no effect on a supervisor that was not started through that link."""
+    if all(Path(file).resolve() != ours.resolve() for file in read):
+        read_now = ", ".join(sorted(read))
+        note(f"warning: no supervisor reads {ours}, but {read_now}: restart it with supervisor --config {ours} run")
 
 
 def _names(records: Iterable[SupervisorRecord]) -> dict[str, str]:

@@ -110,7 +110,8 @@ class Administration:
 
         def retry(operations: Operations) -> None:
             commands.check(operations, "retry", [job_id])
-            commands.retry(operations, [job_id], operations.statistics.now())
+            outcome = commands.retry(operations, [job_id], operations.statistics.now())
+            commands.require_all([job_id], outcome)
 
         self._changed(retry)
 

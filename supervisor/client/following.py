@@ -18,7 +18,7 @@ from supervisor.client.listener import Bell, Listener
 from supervisor.domain.errors import WaitTimeout
 from supervisor.domain.intake import job_id_of, waiting_limit
 from supervisor.domain.job import JobEvent, Status
-from supervisor.domain.job_stream import Follower, FollowEvent, follow_event, raw_piece
+from supervisor.domain.job_stream import Follower, FollowEvent, follow_event
 from supervisor.ops import job_chunks
 from supervisor.ops.job_chunks import LatestChunks, Rings
 from supervisor.store.base import Operations
@@ -58,7 +58,7 @@ class _Stream:
         self._listener = Listener(job_id, self.bell.ring, present=self.bell.present)
         self._follower = Follower()
         self._rings = Rings()
-        self._chunks = LatestChunks(raw_piece)
+        self._chunks = LatestChunks()
         self._state: JobEvent | None = None
         self._token = 0
         self._elsewhere = False
@@ -129,7 +129,7 @@ async def follow_async(queue: AsyncQueue, job_id: int, timeout: float | None) ->
     deadline = None if limit is None else loop.time() + limit
     streams = all_streams.get(loop)
     if streams is None:
-        streams = all_streams[loop] = JobStreams(queue, _InLane(queue._queue), raw_piece)
+        streams = all_streams[loop] = JobStreams(queue, _InLane(queue._queue))
     try:
         listener = await streams.join(job_id)
         try:

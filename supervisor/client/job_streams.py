@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from supervisor.domain.errors import JobNotFound, StoreError
 from supervisor.domain.job import JobEvent, Status
-from supervisor.domain.job_stream import Chunk, Follower, Piece, Position
+from supervisor.domain.job_stream import Chunk, Follower, Position
 from supervisor.ops import job_chunks
-from supervisor.ops.job_chunks import LatestChunks, MakePiece, Rings, Whereabouts
+from supervisor.ops.job_chunks import LatestChunks, Rings, Whereabouts
 from supervisor.store.base import Operations
 
 if TYPE_CHECKING:
@@ -32,10 +32,9 @@ class Executor(Protocol):
 class JobStreams:
     """All streams of one event loop. While nobody listens nothing is read and no timer runs."""
 
-    def __init__(self, queue: AsyncQueue, executor: Executor, make_piece: MakePiece) -> None:
+    def __init__(self, queue: AsyncQueue, executor: Executor) -> None:
         self._queue = queue
         self._executor = executor
-        self._make_piece = make_piece
         self._feeds: dict[int, _Feed] = {}
         self._listeners: set[JobListener] = set()
         self._rings = Rings()
@@ -56,7 +55,7 @@ class JobStreams:
         """
         feed = self._feeds.get(job_id)
         if feed is None:
-            feed = self._feeds[job_id] = _Feed(job_id, self._make_piece)
+            feed = self._feeds[job_id] = _Feed(job_id)
             feed.pump = asyncio.get_running_loop().create_task(self._pump(feed))
         listener = JobListener(self, feed, Follower(at))
         self._listeners.add(listener)
@@ -170,7 +169,7 @@ class JobStreams:
 class _Feed:
     """One job that is followed: how it is, and the latest of its chunks."""
 
-    def __init__(self, job_id: int, make_piece: MakePiece) -> None:
+    def __init__(self, job_id: int) -> None:
         self.job_id = job_id
         self.state: JobEvent | StoreError | JobNotFound | None = None
         self.bells: set[asyncio.Event] = set()
@@ -179,7 +178,7 @@ class _Feed:
         self.runs = False
         self.token = 0
         self.elsewhere = False  # what this run emits cannot be read here
-        self._chunks = LatestChunks(make_piece)
+        self._chunks = LatestChunks()
 
     def tell(self, state: JobEvent | StoreError | JobNotFound) -> None:
         self.state = state
@@ -193,7 +192,7 @@ class _Feed:
         self._chunks.add(chunks)
         self.ring()
 
-    def behind(self, at: Position) -> list[Piece]:
+    def behind(self, at: Position) -> list[Chunk]:
         return self._chunks.behind(at)
 
 

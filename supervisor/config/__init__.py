@@ -1,16 +1,16 @@
 """The configuration: `supervisor.toml` as frozen, validated settings.
 
-    settings.py   the settings that the program uses: plain frozen dataclasses
+    settings.py   the settings that the program uses: plain frozen tuples
     shape.py      what the file may contain: keys, types of values, defaults
-    values.py     the kinds of values: text, numbers, lists, tables
+    kinds.py      the kinds of values: durations, sizes, names, addresses
+    values.py     texts, numbers, lists and tables; checking a table key by key
     pools.py      `[defaults]` and `[pools.*]` combined, and the rules between keys
+    types.py      `[types.*]` and the options of `@task`
+    tasks.py      the tasks of modules, read from their source
+    schedules.py  `[[schedules]]` and `[[alerts]]`
+    admin.py      `[admin]` and `[spool]`
+    machine.py    what depends on this machine: its name, cores, memory and programs
     database.py   the database's address
-    programs.py   where the programs of `command` are, and whether they exist
-    admin.py      `[admin]`, and whether its dependencies are installed
-    listening.py  where the admin process may listen
-    machine.py    `[machine]` and `[devices.*]`: the memory that pools share
-    spool.py      `[spool]`: the files of requests
-    cores.py      whether the cores of `cpu_affinity` exist
     lines.py      the line of each key
     problems.py   every problem of a file, collected and put into words
     reader.py     from the text to the settings
@@ -21,7 +21,6 @@ than most commands take to run. Unpickling settings in a worker loads nothing of
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -29,7 +28,7 @@ from pathlib import Path
 from supervisor.config.settings import LogSettings, PoolSettings, RetentionSettings, Settings
 from supervisor.domain.errors import ConfigError
 
-__all__ = ["LogSettings", "PoolSettings", "RetentionSettings", "Settings", "here", "load", "locate"]
+__all__ = ["LogSettings", "PoolSettings", "RetentionSettings", "Settings", "load", "locate"]
 
 DEFAULT_FILE = Path("supervisor.toml")
 VARIABLE = "SUPERVISOR_CONFIG"
@@ -49,17 +48,6 @@ def load(
     from supervisor.config.reader import read
 
     return read(path, database, to_run, sources)
-
-
-def here() -> Path:
-    """The current folder under the name by which it was entered, $PWD: if that is a link, it can be followed again
-    when it has been moved. Without such a name, the folder's own.
-    """
-    entered = Path(os.environ.get("PWD", ""))
-    with contextlib.suppress(OSError):
-        if entered.is_absolute() and entered.samefile("."):
-            return entered
-    return Path("/proc/self/cwd").readlink()  # unlike Path.cwd(), no error if the folder is deleted
 
 
 def locate(explicit: Path | None) -> Path:

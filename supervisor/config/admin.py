@@ -1,4 +1,4 @@
-"""`[admin]`: the table on its own, the rules between its keys, and whether its dependencies are installed."""
+"""`[admin]` and `[spool]`: where the admin process listens, its tokens, and the files that it takes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import importlib.util
 import ipaddress
 from pathlib import Path
 
-from supervisor.config.checking import Checked, checked
 from supervisor.config.problems import Report
-from supervisor.config.settings import AdminSettings, Settings
-from supervisor.config.shape import AdminTable
+from supervisor.config.settings import AdminSettings, Settings, SpoolSettings
+from supervisor.config.shape import AdminTable, SpoolTable
+from supervisor.config.values import Checked, checked
+from supervisor.domain.text import human_size
 
 NEEDED = ("fastapi", "jinja2", "prometheus_client", "uvicorn")
 """The modules of the extra `admin`."""
@@ -76,3 +77,16 @@ def report_uninstalled(settings: Settings, report: Report) -> None:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         report.add(AT, f"it needs {', '.join(missing)}: pip install './job-supervisor[admin]'")
+
+
+SPOOL = ("spool",)
+
+
+def spool(raw: object, folder: Path, report: Report) -> SpoolSettings:
+    """Relative paths start at `folder`, that of the file."""
+    values = SpoolTable(checked(SpoolTable, {} if raw is None else raw, SPOOL, report).values)
+    if values.max_file > values.max_total:
+        whole = human_size(values.max_total)
+        report.add((*SPOOL, "max_file"), f"{human_size(values.max_file)} is more than max_total, which is {whole}")
+    own = None if values.folder is None else folder / values.folder
+    return SpoolSettings(own, values.max_file, values.max_total, values.done)

@@ -1,15 +1,33 @@
-"""`[machine]` and `[devices.NAME]`: the memory that pools share, and whether the cores suffice for their threads."""
+"""What a configuration needs of this machine: its name, cores, memory and programs."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection, Mapping
+import re
+import shutil
+import socket
+from collections.abc import Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
-from supervisor.config.checking import checked
 from supervisor.config.problems import Report, shown
 from supervisor.config.settings import MachineSettings, PoolSettings, Settings
 from supervisor.config.shape import DeviceTable, MachineTable
+from supervisor.config.values import checked
+from supervisor.domain.errors import ConfigError
+
+
+def here() -> Path:
+    """The current folder under the name by which it was entered, $PWD: if that is a link, it can be followed again
+    when it has been moved. Without such a name, the folder's own.
+    """
+    entered = Path(os.environ.get("PWD", ""))
+    with contextlib.suppress(OSError):
+        if entered.is_absolute() and entered.samefile("."):
+            return entered
+    return Path("/proc/self/cwd").readlink()  # unlike Path.cwd(), no error if the folder is deleted
 
 
 def machine(raw: Mapping[str, Any], pools: Collection[PoolSettings], report: Report) -> MachineSettings:
@@ -44,3 +62,89 @@ def crowded_cores(settings: Settings) -> list[str]:
         return []
     told = ", ".join(f"{name} {workers} x {threads}" for name, (workers, threads) in stated.items())
     return [f"workers x threads are {total} on {cores} cores, so that jobs slow each other down: {told}"]
+
+
+def report_missing_cores(settings: Settings, report: Report, names: Collection[str]) -> None:
+    """Report the missing cores of the pools of these names, or of all pools without names."""
+    ours = os.sched_getaffinity(0)
+    for name, pool in settings.pools.items():
+        absent = sorted(set(pool.cpu_affinity) - ours)
+        if absent and (not names or name in names):
+            cores = ", ".join(map(str, absent))
+            here = ", ".join(map(str, sorted(ours)))
+            what = f"core {cores} is" if len(absent) == 1 else f"cores {cores} are"
+            report.add(("pools", name, "cpu_affinity"), f"{what} not available; the available ones are {here}")
+
+
+HOST_VARIABLE = "SUPERVISOR_HOST"
+_OWN_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
+
+
+def own_host(database: str) -> str:
+    """`$SUPERVISOR_HOST`, else the system's name; always that with SQLite, which has one host. Raises ConfigError."""
+    if database.startswith("sqlite:"):
+        return socket.gethostname()
+    name = os.environ.get(HOST_VARIABLE) or socket.gethostname()
+    if not _OWN_NAME.fullmatch(name):
+        raise ConfigError(
+            [f"${HOST_VARIABLE}: {name!r} is not a host name; it may have 1 to 253 of a-z A-Z 0-9 _ . : -"]
+        )
+    return name
+
+
+def runs_on(pool: PoolSettings, host: str) -> bool:
+    return not pool.hosts or any(fnmatchcase(host, pattern) for pattern in pool.hosts)
+
+
+def elsewhere(pools: Mapping[str, PoolSettings], host: str) -> dict[str, str]:
+    """The pools that do not run on this host, each with where it does."""
+    return {name: ", ".join(pool.hosts) for name, pool in pools.items() if not runs_on(pool, host)}
+
+
+def of_host(pools: Mapping[str, PoolSettings], names: Iterable[str], host: str) -> dict[str, PoolSettings]:
+    """The pools that run on this host: of these names, or of all without names.
+
+    Raises ConfigError for a name of a pool that does not, and if there is none at all.
+    """
+    away = elsewhere(pools, host)
+    named = list(names)
+    wrong = [f"the pool {name} runs on {away[name]}, not on the host {host}" for name in named if name in away]
+    found = {name: pools[name] for name in (named or pools) if name not in away}
+    if not (wrong or found):
+        told = "; ".join(f"{name} on {where}" for name, where in away.items())
+        wrong = [f"no pool runs on the host {host}: {told}"]
+    if wrong:
+        raise ConfigError(wrong)
+    return found
+
+
+def executable(program: str, folder: Path, env: Mapping[str, str]) -> str:
+    """The file to execute for the first word of a command.
+
+    A name without a slash is searched on PATH, first the one in `env` (the pool's), then our own; a relative
+    path starts at `folder`, the configuration's. Raises ValueError with one sentence.
+    """
+    if "/" not in program:
+        path = env.get("PATH", os.environ.get("PATH", os.defpath))
+        found = shutil.which(program, path=os.pathsep.join(str(folder / entry) for entry in path.split(os.pathsep)))
+        if found is None:
+            raise ValueError(f"there is no program {shown(program)} on PATH; give its full path")
+        return found
+    file = folder / program
+    if not file.exists():
+        raise ValueError(f"there is no program {file}")
+    if not file.is_file():
+        raise ValueError(f"{file} is not a program: it is not a file")
+    if not os.access(file, os.X_OK):
+        raise ValueError(f"{file} is not executable; run chmod +x on it, or put its interpreter first")
+    return str(file)
+
+
+def report_missing_programs(settings: Settings, report: Report, names: Collection[str]) -> None:
+    """Report the missing programs of the pools of these names, or of all pools without names."""
+    for name, pool in settings.pools.items():
+        if pool.command and (not names or name in names):
+            try:
+                executable(pool.command[0], settings.folder, pool.env)
+            except ValueError as error:
+                report.add(("pools", name, "command"), str(error))

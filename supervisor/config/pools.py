@@ -8,59 +8,51 @@ uses one of them ignores what the defaults say in the other.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.config import types
-from supervisor.config.checking import Checked, checked
+from supervisor.config.kinds import is_pool_name
 from supervisor.config.lines import Key as Way
 from supervisor.config.problems import Report, dotted
 from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
-from supervisor.config.shape import PoolTable, RetryTable, is_pool_name
+from supervisor.config.shape import PoolTable, RetryTable
 from supervisor.config.tasks import Declared
-from supervisor.config.trials import trial
+from supervisor.config.values import Checked, checked
 from supervisor.domain.settlement import RetryPolicy
 from supervisor.domain.text import human
+from supervisor.domain.trial import Trial
+
+
+def trial(written: Mapping[str, Any] | None, types: Sequence[str], at: Way, report: Report) -> Trial | None:
+    """None if nothing is `written`, or if that has a problem. `types` are the pool's."""
+    if written is None:
+        return None
+    type_ = written.get("type", types[0] if len(types) == 1 else None)
+    if "payload" not in written:
+        report.add((*at, "payload"), "is missing; write the payload with which the handler is to be called")
+    elif type_ is None and types:
+        report.add((*at, "type"), f"is missing; the pool takes {', '.join(types)}")
+    elif types and type_ not in types:
+        report.add((*at, "type"), f"the pool does not take {type_}, only {', '.join(types)}")
+    elif type_ is not None:
+        return Trial(type_, written["payload"], written.get("expect"), written.get("tolerance", 0.0))
+    return None
+
+
+# Pools as the program uses them: `[defaults]` under each pool, and the rules between keys.
+#
+# A pool's own key replaces the default. The tables `retry`, `env` and `options` are merged with the default's key by
+# key. `workers = N` and `min_workers`/`max_workers` are two ways to express the same thing: a pool that uses one of
+# them ignores what the defaults say in the other.
 
 _RANGE = ("min_workers", "max_workers")
 _EITHER = 'handler = "module:attribute", tasks = ["module"] or command = ["program", "argument"]'
-_AS_WRITTEN = (
-    "spares",
-    "jobs_per_worker",
-    "scale_down_delay",
-    "idle_timeout",
-    "prefetch",
-    "concurrency",
-    "latency_target",
-    "batch_wait",
-    "batch_key",
-    "batch_cost",
-    "batch_budget",
-    "timeout",
-    "cancel_grace",
-    "kill_grace",
-    "startup_timeout",
-    "shutdown_grace",
-    "heartbeat_timeout",
-    "lock_time",
-    "max_jobs_per_worker",
-    "keep_freed_memory",
-    "max_memory",
-    "memory_budget",
-    "max_crashes",
-    "max_waiting",
-    "min_priority",
-    "start",
-    "preload",
-    "preload_setup",
-    "threads",
-    "nice",
-    "recover",
-    "retry_failed_every",
-    "retry_failed_times",
-)
+_COMPUTED = {"types", "handler", "command", "min_workers", "max_workers", "batch_size"}
+_COMPUTED |= {"path", "env", "options", "retry", "warmup", "canary"}
+_AS_WRITTEN = (PoolTable.keys.keys() & set(PoolSettings._fields)) - _COMPUTED
 
 
 class Layers(NamedTuple):
@@ -216,21 +208,20 @@ def _pool(
         command=tuple(pool.own.values.get("command", ())),
         min_workers=low,
         max_workers=high,
-        capabilities=tuple(pool.get("capabilities")),
         batch_size=_largest_batch(pool),
         batch_auto=pool.get("batch_size") is None,
-        hosts=tuple(pool.get("hosts")),
-        gpus=tuple(pool.get("gpus")),
-        cpu_affinity=tuple(pool.get("cpu_affinity")),
-        middleware=tuple(pool.get("middleware")),
         warmup=trial(pool.written("warmup"), names, pool.at(("warmup",)), report),
         canary=trial(pool.written("canary"), names, pool.at(("canary",)), report),
         path=path,
         env=pool.laid_over("env"),
         options=pool.laid_over("options"),
         retry=retry,
-        **{key: pool.get(key) for key in _AS_WRITTEN},
+        **{key: _frozen(pool.get(key)) for key in _AS_WRITTEN},
     )
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _path(pool: Layers, folder: Path, report: Report) -> tuple[Path, ...]:

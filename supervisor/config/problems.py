@@ -34,7 +34,7 @@ class Report:
 
     homes: Mapping[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    of_sources: list[Problem] = field(default_factory=list)  # of modules with tasks, not of the file
+    of_sources: list[Problem] = field(default_factory=list)  # of modules with tasks or the machine, not of the file
 
     def add(self, at: Key, text: str) -> None:
         problem = Problem(at, text)
@@ -42,7 +42,7 @@ class Report:
             self.problems.append(problem)
 
     def add_of_source(self, at: Key, text: str) -> None:
-        """Of a module with tasks: commands that only need the file go on without it."""
+        """Of a module with tasks, or of the machine: commands that only need the file go on without it."""
         self.of_sources.append(Problem(at, text))
 
     def add_unknown(self, at: Key, known: Iterable[str], otherwise: str = "") -> None:

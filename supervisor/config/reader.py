@@ -5,26 +5,22 @@ from __future__ import annotations
 import errno
 import re
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from supervisor.config import admin, cores, here, types
+from supervisor.config import admin, types
 from supervisor.config import database as addresses
-from supervisor.config.alerts import alerts
-from supervisor.config.checking import Checked, checked
-from supervisor.config.hosts import own_host, runs_on
-from supervisor.config.machine import machine
+from supervisor.config.machine import here, machine, own_host, report_missing_cores, report_missing_programs, runs_on
 from supervisor.config.pools import build
 from supervisor.config.problems import Report, shown
-from supervisor.config.programs import report_missing
-from supervisor.config.schedules import schedules
+from supervisor.config.schedules import alerts, schedules
 from supervisor.config.settings import LogSettings, PoolSettings, RetentionSettings, Settings
 from supervisor.config.shape import HOMES, NAMING, TOP, LogTable, PoolTable, RetentionTable
-from supervisor.config.spool import spool
-from supervisor.config.values import one_of
+from supervisor.config.values import Check, Checked, boolean, checked, one_of
 from supervisor.domain.errors import ConfigError
 
+_Value = TypeVar("_Value")
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -50,8 +46,8 @@ def read(path: Path, database: str | None, to_run: Collection[str] | None, sourc
     if to_run is not None:
         host = own_host(found.settings.database)
         to_run = to_run or [name for name, pool in found.settings.pools.items() if runs_on(pool, host)]
-        report_missing(found.settings, found.report, to_run)
-        cores.report_absent(found.settings, found.report, to_run)
+        report_missing_programs(found.settings, found.report, to_run)
+        report_missing_cores(found.settings, found.report, to_run)
         admin.report_uninstalled(found.settings, found.report)
     problems = found.problems()
     if problems:
@@ -70,26 +66,22 @@ def survey(path: Path, database: str | None) -> Survey:
     url = _database(raw, folder, report) if database is None else _override(database, override)
     pools, retention, log = _tables(raw, folder, report)
     planned = schedules(raw.get("schedules", []), report)
-    raised = alerts(raw.get("alerts", []), pools, planned, report)
-    interface = admin.admin(raw.get("admin"), folder, report)
-    partition = _on_partition(raw, report)
-    listening = _listen_database(raw, report) if database is None else None  # which is that of the file's database
-    vacuum = _vacuum(raw, report)
     settings = Settings(
-        file,
-        folder,
-        url,
-        pools,
-        retention,
-        log,
-        planned,
-        raised,
-        interface,
-        partition,
-        listening,
-        vacuum,
-        machine(raw, pools.values(), report),
-        spool(raw.get("spool"), folder, report),
+        path=file,
+        folder=folder,
+        database=url,
+        pools=pools,
+        retention=retention,
+        log=log,
+        schedules=planned,
+        alerts=alerts(raw.get("alerts", []), pools, planned, report),
+        admin=admin.admin(raw.get("admin"), folder, report),
+        on_partition=_single(raw, "on_partition", one_of("finish", "stop"), "finish", report),
+        # With another database, that one has no pooler of the file's.
+        listen_database=_listen_database(raw, report) if database is None else None,
+        vacuum=_single(raw, "vacuum", boolean, True, report),
+        machine=machine(raw, pools.values(), report),
+        spool=admin.spool(raw.get("spool"), folder, report),
     )
     return Survey(settings, report, str(path), text, override)
 
@@ -150,20 +142,33 @@ def _defaults(raw: object, report: Report) -> Checked:
     return checked(PoolTable, raw, ("defaults",), report)
 
 
-def _on_partition(raw: dict[str, Any], report: Report) -> Any:
+def _single(raw: Mapping[str, Any], key: str, check: Check[_Value], default: _Value, report: Report) -> _Value:
+    """The value of a key that is in no table."""
     try:
-        return one_of("finish", "stop")(raw.get("on_partition", "finish"))
+        return check(raw[key]) if key in raw else default
     except ValueError as error:
-        report.add(("on_partition",), str(error))
-        return "finish"
+        report.add((key,), str(error))
+        return default
 
 
-def _vacuum(raw: dict[str, Any], report: Report) -> bool:
-    value = raw.get("vacuum", True)
-    if isinstance(value, bool):
-        return value
-    report.add(("vacuum",), f"must be true or false, not {shown(value)}")
-    return True
+def _database(raw: Mapping[str, Any], folder: Path, report: Report) -> str:
+    def check(url: object) -> str:
+        if not isinstance(url, str):
+            raise ValueError(f"must be text in quotes, like {addresses.DEFAULT}, not {shown(url)}")
+        return addresses.absolute(url, folder)
+
+    return _single({"database": addresses.DEFAULT, **raw}, "database", check, "", report)
+
+
+def _listen_database(raw: Mapping[str, Any], report: Report) -> str | None:
+    def check(url: object) -> str | None:
+        if not isinstance(url, str):
+            raise ValueError(f"must be text in quotes, like postgresql://user@host/database, not {shown(url)}")
+        if not addresses.of_server(raw.get("database")):
+            raise ValueError("is for a `database` on PostgreSQL; leave it out")
+        return addresses.server(url)
+
+    return _single(raw, "listen_database", check, None, report)
 
 
 def _override(url: str, problems: list[str]) -> str:
@@ -171,30 +176,4 @@ def _override(url: str, problems: list[str]) -> str:
         return addresses.absolute(url, Path())
     except ValueError as error:
         problems.append(f"--database: {error}")
-        return ""
-
-
-def _listen_database(raw: dict[str, Any], report: Report) -> str | None:
-    url = raw.get("listen_database")
-    if url is None:
-        return None
-    try:
-        if not isinstance(url, str):
-            raise ValueError(f"must be text in quotes, like postgresql://user@host/database, not {shown(url)}")
-        if not addresses.of_server(raw.get("database")):
-            raise ValueError("is for a `database` on PostgreSQL; leave it out")
-        return addresses.server(url)
-    except ValueError as error:
-        report.add(("listen_database",), str(error))
-        return None
-
-
-def _database(raw: dict[str, Any], folder: Path, report: Report) -> str:
-    url = raw.get("database", addresses.DEFAULT)
-    try:
-        if not isinstance(url, str):
-            raise ValueError(f"must be text in quotes, like {addresses.DEFAULT}, not {shown(url)}")
-        return addresses.absolute(url, folder)
-    except ValueError as error:
-        report.add(("database",), str(error))
         return ""

@@ -1,19 +1,23 @@
-"""`[types.NAME]` and the options of `@task`: what differs between the types of a pool."""
+"""`[types.NAME]` and the options of `@task`: what differs between the types of a pool, and which types nobody takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.config.checking import Checked, checked
 from supervisor.config.problems import Report, dotted, shown
-from supervisor.config.settings import PoolSettings, TypeSettings
+from supervisor.config.settings import PoolSettings, Settings, TypeSettings
 from supervisor.config.shape import TypeTable
 from supervisor.config.tasks import Declared, Unreadable, of_module
-from supervisor.config.values import Key, whole
+from supervisor.config.values import Checked, Key, checked, whole
 from supervisor.domain.intake import MAX_PRIORITY
+from supervisor.domain.job import high_enough
+from supervisor.domain.schedule import Schedule
 from supervisor.domain.settlement import RetryPolicy
 from supervisor.domain.text import human, like
 
@@ -117,3 +121,84 @@ def report_untaken(written: Mapping[str, Checked], pools: Iterable[PoolSettings]
     for name, table in written.items():
         if name not in taken:
             report.add(table.at, f"no pool takes the type {name!r}{like(name, sorted(taken))}")
+
+
+def untaken_priorities(settings: Settings) -> list[str]:
+    """A sentence for each type of whose jobs no pool of this configuration takes those of a low priority. Another
+    supervisor may do so.
+    """
+    takers: dict[str, list[PoolSettings]] = defaultdict(list)
+    for pool in settings.pools.values():
+        for type_ in pool.types:
+            takers[type_].append(pool)
+    return [
+        f"no pool takes jobs of the type {type_} below priority {least}: add a pool for them without min_priority"
+        for type_, pools in sorted(takers.items())
+        if not any(high_enough(-MAX_PRIORITY, pool.min_priority) for pool in pools)
+        for least in [min(pool.min_priority for pool in pools if pool.min_priority is not None)]
+    ]
+
+
+def untaken_tasks(settings: Settings) -> list[str]:
+    """A sentence for each task of the pools' modules that no pool of this configuration takes. Another supervisor may
+    do so.
+    """
+    taken = {type_ for pool in settings.pools.values() for type_ in pool.types}
+    return [
+        f"no pool takes the type {type_} of the task at {task.where}"
+        for type_, task in sorted(_tasks(settings).items())
+        if type_ not in taken
+    ]
+
+
+def report_schedules(settings: Settings, text: str, report: Report) -> None:
+    """A schedule whose payload lacks a parameter of its task, or names one that there is not, always fails."""
+    tasks = _tasks(settings)
+    # Who takes a type as a handler or a program may want another payload.
+    others = {type_ for pool in settings.pools.values() if not _task_modules(pool.handler) for type_ in pool.types}
+    places = _places(text)
+    for schedule in settings.schedules:
+        task = tasks.get(schedule.type)
+        if task is not None and schedule.type not in others and schedule.name in places:
+            for problem in _problems_of_payload(schedule, task):
+                report.add(places[schedule.name], f"the task {schedule.type!r} ({task.where}) {problem}")
+
+
+def _problems_of_payload(schedule: Schedule, task: Declared) -> Iterator[str]:
+    if task.parameters is None:
+        return
+    payload, (required, known) = json.loads(schedule.payload), task.parameters
+    if not isinstance(payload, dict):
+        yield "takes its parameters from the payload by name; write payload = { name = value }"
+        return
+    missing = sorted(required - payload.keys())
+    if missing:
+        yield f"needs {', '.join(map(repr, missing))} in the payload"
+    for name in () if known is None else sorted(payload.keys() - known):
+        yield f"has no parameter {name!r}{like(name, sorted(known or ()))}"
+
+
+def _places(text: str) -> dict[str, tuple[str | int, ...]]:
+    """The keys of the schedules' payloads by the names of the schedules, in a valid file."""
+    found: dict[str, tuple[str | int, ...]] = {}
+    for index, table in enumerate(tomllib.loads(text).get("schedules", ())):
+        if "name" in table:
+            found[table["name"]] = ("schedules", index, *(("payload",) if "payload" in table else ()))
+    return found
+
+
+def _tasks(settings: Settings) -> Mapping[str, Declared]:
+    """Those of all modules that pools name, by their types."""
+    modules = {(module, pool.path): None for pool in settings.pools.values() for module in _task_modules(pool.handler)}
+    found: dict[str, Declared] = {}
+    for module, path in modules:
+        try:
+            found |= {task.type: task for task in of_module(module, settings.folder, path)}
+        except Unreadable:
+            continue  # reported as the pool's problem
+    return found
+
+
+def _task_modules(handler: str) -> list[str]:
+    """Of a pool with tasks; a handler has a colon."""
+    return handler.split(",") if handler and ":" not in handler else []

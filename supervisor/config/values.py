@@ -1,18 +1,25 @@
-"""What a value may be: checks that return the value to use, or say what is wrong with it.
+"""What a value may be, and a table of the file checked key by key.
 
-A check raises ValueError with the end of a sentence that starts with the key, or Faults for parts of the value.
-They are plain functions: every command reads the configuration, and a validation library takes longer to
-import than most commands take to run.
+A check returns the value to use. It raises ValueError with the end of a sentence that starts with the key, or Faults
+for parts of the value. They are plain functions: every command reads the configuration, and a validation library takes
+longer to import than most commands take to run.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
 
 from supervisor.config.lines import Key as Way
-from supervisor.config.problems import shown
+from supervisor.config.problems import Report, shown
+
+# What a value may be: checks that return the value to use, or say what is wrong with it.
+#
+# A check raises ValueError with the end of a sentence that starts with the key, or Faults for parts of the value. They
+# are plain functions: every command reads the configuration, and a validation library takes longer to import than most
+# commands take to run.
 
 _Value = TypeVar("_Value")
 
@@ -195,3 +202,45 @@ def _within(value: Any, least: Any, most: Any) -> Any:
 
 def _refused(must: str, value: Any) -> ValueError:
     return ValueError(f"{must}, not {shown(value)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The keys of one table: the valid ones with their values, and the names of the others."""
+
+    at: Way
+    values: Mapping[str, Any] = field(default_factory=dict)
+    faulty: frozenset[str] = frozenset()
+
+
+def checked(shape: type[Table], raw: object, at: Way, report: Report) -> Checked:
+    """Check one table against its shape, key by key: one problem leaves the other keys usable."""
+    if not isinstance(raw, dict):
+        report.add(at, f"must be a table, not {shown(raw)}")
+        return Checked(at)
+    values: dict[str, Any] = {}
+    faulty: set[str] = set()
+    for name, value in raw.items():
+        way = (*at, name)
+        key = shape.keys.get(name)
+        if key is None:
+            report.add_unknown(way, shape.keys)
+            faulty.add(name)
+            continue
+        try:
+            values[name] = key.check(value)
+        except Faults as error:
+            for rest, problem in error.found:
+                report.add((*way, *rest), problem)
+            faulty.add(name)
+        except ValueError as error:
+            report.add(way, str(error))
+            faulty.add(name)
+        else:
+            if isinstance(key, Inner):
+                inner = checked(key.shape, value, way, report)
+                values[name] = inner.values
+                if inner.faulty:
+                    del values[name]
+                    faulty.add(name)
+    return Checked(at, values, frozenset(faulty))

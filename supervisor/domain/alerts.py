@@ -1,4 +1,4 @@
-"""Alerts: jobs that tell of something that has gone wrong. What is told, how often, and what is remembered of it."""
+"""Alerts: jobs that are enqueued when something has gone wrong. Their payloads, how often, and what is remembered."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Alert(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The same as long as it tells the same to the same: under this its state is stored."""
-        said = json.dumps([self.when, self.over, self.type, self.payload, self.only])
-        return f"alert:{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+        """The same for the same settings, but for `every`: under this its state is stored."""
+        settings = json.dumps([self.when, self.over, self.type, self.payload, self.only])
+        return f"alert:{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
 
     def concerns(self, subject: str) -> bool:
         return not self.only or subject in self.only
 
 
 class Event(NamedTuple):
-    """Something to be told about a type, a pool or a schedule. `more` are facts for programs."""
+    """What has happened to a type, a pool or a schedule. `more` are facts for programs."""
 
     subject: str
     summary: str
@@ -49,39 +49,41 @@ class Event(NamedTuple):
 
 @dataclass
 class State:
-    """What is remembered: up to which failed attempt the table was read, when each subject was last told (Unix
-    seconds), and from which failed attempt on a subject has news that must wait.
+    """What is remembered: up to which failed attempt the table was read, when there was last an alert for each subject
+    (Unix seconds), and from which failed attempt on a subject has failures that must wait for the next one.
     """
 
     reached: int
-    told: dict[str, float] = field(default_factory=dict)
-    held: dict[str, int] = field(default_factory=dict)
+    alerted: dict[str, float] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, text: str) -> State:
         """Raises ValueError for a text that is not ours."""
         try:
             found = json.loads(text)
-            return cls(int(found["reached"]), dict(found["told"]), dict(found["held"]))
+            return cls(int(found["reached"]), dict(found["alerted"]), dict(found["waiting"]))
         except (TypeError, KeyError) as error:
             raise ValueError(f"the state of an alert cannot be read: {error!r}") from None
 
     def written(self) -> str:
-        return json.dumps({"reached": self.reached, "told": self.told, "held": self.held}, sort_keys=True)
+        return json.dumps({"reached": self.reached, "alerted": self.alerted, "waiting": self.waiting}, sort_keys=True)
 
-    def may_tell(self, subject: str, every: float, now: float) -> bool:
+    def may_alert(self, subject: str, every: float, now: float) -> bool:
         """Whether its time has come again. A last time in the future means that the clock was set back."""
-        at = self.told.get(subject)
+        at = self.alerted.get(subject)
         return at is None or not 0 <= now - at < every
 
-    def tell(self, subjects: Iterable[str], every: float, now: float) -> None:
-        """Note that these are told now, and forget what no longer matters."""
-        self.told |= dict.fromkeys(subjects, now)
-        self.told = {subject: at for subject, at in self.told.items() if 0 <= now - at < every or subject in self.held}
+    def alert(self, subjects: Iterable[str], every: float, now: float) -> None:
+        """Note that there is an alert for these now, and forget what no longer matters."""
+        self.alerted |= dict.fromkeys(subjects, now)
+        self.alerted = {
+            subject: at for subject, at in self.alerted.items() if 0 <= now - at < every or subject in self.waiting
+        }
 
 
 def job_of(alert: Alert, event: Event, host: str, now: float) -> NewJob:
-    """The job that tells of an event. One that tells of a lasting state is not enqueued while an equal one waits."""
+    """The job for an event. One for a lasting state is not enqueued while an equal one waits."""
     facts = {"when": alert.when, "subject": event.subject, "summary": event.summary, "at": now, "host": host}
     payload = {**json.loads(alert.payload), FACTS: {**facts, **event.more}}
     lasting = alert.when not in FAILURES

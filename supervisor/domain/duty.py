@@ -31,6 +31,17 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Changed(Result):
+    """Whether something has changed to which other duties react."""
+
+    changed: bool = False
+
+    @property
+    def news(self) -> bool:
+        return self.changed
+
+
+@dataclass(frozen=True, slots=True)
 class Moved(Result):
     """Jobs were moved, so other duties may have something to do."""
 

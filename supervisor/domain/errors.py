@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervisor.domain.text import human
+from supervisor.domain.text import LONGEST_DELAY, human, seconds
 
 if TYPE_CHECKING:
     from typing import Self
@@ -54,8 +54,8 @@ class JobFailed(QueueError):
     """`Queue.run`: the job has ended without a result. `job` says how."""
 
     def __init__(self, job: Job) -> None:
-        told = f": {job.last_error}" if job.last_error else ""
-        super().__init__(f"job {job.id} {_ENDS.get(job.status, f'is {job.status}')}{told}")
+        reason = f": {job.last_error}" if job.last_error else ""
+        super().__init__(f"job {job.id} {_ENDS.get(job.status, f'is {job.status}')}{reason}")
         self.job = job
 
 
@@ -177,8 +177,6 @@ class Retry(Exception):
 
     def __init__(self, reason: str = "the handler asked for a retry", *, after: str | float | None = None) -> None:
         super().__init__(reason)
-        from supervisor.domain.text import seconds
-
         self.after = None if after is None else seconds(after)
 
 
@@ -196,8 +194,6 @@ class Snooze(Exception):
     """
 
     def __init__(self, delay: str | float) -> None:
-        from supervisor.domain.text import LONGEST_DELAY, seconds
-
         self.delay = seconds(delay)
         if self.delay > LONGEST_DELAY:
             raise ValueError(f"{delay!r} is too long; a job can be snoozed for at most a hundred years")

@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain, islice
-from json import JSONEncoder, loads
+from json import loads
 from typing import Any, final
 
 from supervisor.domain.errors import InvalidJob, InvalidOption, JobNotFound
 from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs, normalise
 from supervisor.domain.spool import is_same
-from supervisor.domain.text import seconds
+from supervisor.domain.text import compact_json, seconds
 
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -32,9 +32,7 @@ LAST_ID = 2**63 - 1
 _LONGEST_WAIT = 1e9  # seconds, 31 years: clocks of the system end some centuries later
 _AT_ONCE = 1000  # payloads
 
-# Created once and used by name: a handler that replaces json.dumps must not affect the jobs after it.
 _type = type  # where the name stands for an argument
-_dumps = JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 TYPE = re.compile(r"[a-zA-Z0-9_.:/-]{1,100}")
 CAPABILITY = re.compile(r"[!-~]{1,100}")  # printable ASCII without the space that separates them
@@ -75,11 +73,11 @@ def new_request(
     cancel: bool = False,
     **options: Any,
 ) -> NewJob:
-    """`new_job` for somebody who waits for the result, and is told nothing before. With `cancel`, nobody else may find
+    """`new_job` for somebody who waits for the result, and learns nothing before. With `cancel`, nobody else may find
     the job: a key, by which others could wait for it, is refused. Raises InvalidJob.
     """
     job = new_job(*given, **options)
-    # Others may find it by its key, and are told its id.
+    # Others may find it by its key, and learn its id.
     job = job._replace(durable=job.unique_key is not None, awaited=True)
     if idempotency_key is not None:
         if job.unique_key is not None:
@@ -140,8 +138,7 @@ def new_jobs(type: str, values: Iterable[object], **options: Any) -> NewJobs:
     arrays, count, rest = list[str](), 0, iter(values)
     while part := [{} if value is None else value for value in islice(rest, _AT_ONCE)]:
         if job.meta is not None or Enqueue in map(_type, part):
-            texts = (text for array in arrays for text in _texts(array))
-            before = [job._replace(payload=text) for text in texts]
+            before = AlikeJobs(job, arrays, count).each()
             return [*before, *(_one(job, options, value) for value in chain(part, rest))]
         arrays.append(_array(part))
         count += len(part)
@@ -157,22 +154,17 @@ def _one(job: NewJob, options: Mapping[str, Any], value: object) -> NewJob:
     return new_job(value.type or job.type, value.payload, **(common | others | own))
 
 
-def _texts(array: str) -> list[str]:
-    """The payloads in one of the arrays of `AlikeJobs`."""
-    return [value if isinstance(value, str) else _dumps(value) for value in loads(array)]
-
-
 def _array(values: list[object]) -> str:
     """Payloads as a JSON array. Encoding many at once is several times as fast as one by one."""
     containers = sum(type(value) in (dict, list) for value in values)
     try:
-        text = _dumps([value if type(value) in (dict, list) else payload_of(value) for value in values])
+        text = compact_json([value if type(value) in (dict, list) else payload_of(value) for value in values])
         # No payload can be too large or too deep if all together are not: each container has a bracket at least.
         if len(text.encode()) <= MAX_PAYLOAD_BYTES and _brackets(text) <= MAX_DEPTH + containers:
             return text
     except (ValueError, TypeError, RecursionError):
         pass  # encoding them one by one shows which
-    return _dumps([payload_of(value) for value in values])
+    return compact_json([payload_of(value) for value in values])
 
 
 def checked_type(value: object) -> str:
@@ -184,7 +176,7 @@ def checked_type(value: object) -> str:
 def encode(field: str, value: object) -> str:
     """JSON text of a payload or a result. Raises InvalidJob for what JSON cannot represent, or is too large."""
     try:
-        text = _dumps(value)
+        text = compact_json(value)
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError:
         raise InvalidJob(field, "it contains a lone surrogate, which UTF-8 cannot encode") from None
@@ -234,13 +226,13 @@ def seconds_of(field: str, value: object, high: float) -> float:
 
 def _requires(value: str | Iterable[str]) -> str:
     try:
-        words = value.replace(",", " ").split() if isinstance(value, str) else list(value)
+        names = value.replace(",", " ").split() if isinstance(value, str) else list(value)
     except TypeError:
         raise InvalidJob("requires", f"{short(value)} is not a list of capabilities") from None
-    for word in words:
-        if not isinstance(word, str) or not CAPABILITY.fullmatch(word):
-            raise InvalidJob("requires", f"{short(word)} is not a capability: 1 to 100 printable characters, no spaces")
-    text = normalise(words)
+    for name in names:
+        if not isinstance(name, str) or not CAPABILITY.fullmatch(name):
+            raise InvalidJob("requires", f"{short(name)} is not a capability: 1 to 100 printable characters, no spaces")
+    text = normalise(names)
     if len(text) > MAX_REQUIRES:
         raise InvalidJob("requires", f"the capabilities have {len(text)} characters together; at most {MAX_REQUIRES}")
     return text
@@ -338,8 +330,9 @@ def waiting_limit(timeout: object) -> float | None:
 
 
 def short(value: object) -> str:
+    """A value for a message: at most 60 printable characters of ASCII."""
     try:
-        text = ascii(value)
+        text = ascii(value[:60] if isinstance(value, (str, bytes)) else value)
     except Exception:  # a whole number of thousands of digits, or an object's own fault
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from supervisor.domain.text import compact_json
+
 _LONGEST = 4096  # characters of a text that is shown
 
 
@@ -35,7 +37,7 @@ class NewJob(NamedTuple):
     `payload` and `meta` are JSON texts. With `max_waiting`, it is refused if so many jobs of its type with at least its
     priority are due already, and of those who ask at the same time no more find room than there is. With `once`, a
     finished job with its key is found, too; that key must be one of `intake.once_key`. Without `durable`, a power
-    failure may undo its insertion until `Producer.make_durable` has returned: nobody has been told its id before that.
+    failure may undo its insertion until `Producer.make_durable` has returned: nobody may learn its id before that.
     It is `awaited` if whoever inserts it waits for its end: then its result is kept until they look for the first time,
     also where jobs that have succeeded are deleted at once.
     """
@@ -69,6 +71,12 @@ class AlikeJobs:
     job: NewJob
     payloads: list[str]
     count: int
+
+    def each(self) -> list[NewJob]:
+        """The same jobs, each with its own payload."""
+        values = (value for array in self.payloads for value in json.loads(array))
+        texts = (value if isinstance(value, str) else compact_json(value) for value in values)
+        return [self.job._replace(payload=text) for text in texts]
 
 
 NewJobs = Sequence[NewJob] | AlikeJobs
@@ -157,7 +165,7 @@ class JobEvent:
 
 
 class Progress(NamedTuple):
-    """How far a job is: from 0 to 1, and in words; None for what its handler has not reported."""
+    """How far a job is: from 0 to 1, and as a text; None for what its handler has not reported."""
 
     fraction: float | None
     text: str | None

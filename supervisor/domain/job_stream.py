@@ -11,47 +11,9 @@ from typing import Any, NamedTuple
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import encode
 from supervisor.domain.job import JobEvent, Status
-from supervisor.domain.text import json_safe
+from supervisor.domain.text import json_safe, refuse_constant
 
 MAX_CHUNK_BYTES = 16 * 1024  # of JSON: many of them fit into the ring of a worker
-
-
-class Chunk(NamedTuple):
-    """One piece, as a worker has written it. `number` counts the chunks of its run from 1; `data` is JSON."""
-
-    job: int
-    token: int
-    attempt: int
-    number: int
-    data: bytes
-
-
-def encoded_chunk(value: object) -> bytes:
-    """The JSON of a chunk. Raises InvalidJob for what JSON cannot represent, or is too large."""
-    data = encode("chunk", value).encode()
-    if len(data) > MAX_CHUNK_BYTES:
-        raise InvalidJob("chunk", f"it has {len(data)} bytes of JSON; the limit is {MAX_CHUNK_BYTES} (16 KiB)")
-    return data
-
-
-def chunk_text(chunk: Chunk) -> str | None:
-    """A chunk as its readers get it; None if it is not JSON."""
-    try:
-        return json_line({"attempt": chunk.attempt, "number": chunk.number, "chunk": json_safe(json.loads(chunk.data))})
-    except (ValueError, RecursionError):
-        return None
-
-
-def json_line(value: object) -> str:
-    """A value as one line of JSON."""
-    return json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False)
-
-
-# What somebody who follows a job is sent: its states, its attempts, and what the current one emits.
-#
-# Pure: the state and the chunks that are there go in, events come out. A chunk is sent only while its run is the latest
-# of the job, so a run that has lost its claim reaches nobody.
-
 _LAST_ID = re.compile(r"(\d{1,18})\.(\d{1,18})")
 
 
@@ -65,27 +27,51 @@ class Position(NamedTuple):
         return f"{self.token}.{self.number}"
 
 
-class Piece(NamedTuple):
-    """A chunk that is there. `chunk` is its JSON, or that of the whole event, which is ready to be sent."""
+class Chunk(NamedTuple):
+    """One piece of a run's answer, as a worker has written it. `number` counts the chunks of its run from 1; `data` is
+    JSON.
+    """
 
-    at: Position
+    job: int
+    token: int
     attempt: int
-    chunk: Any
+    number: int
+    data: bytes
+
+    @property
+    def at(self) -> Position:
+        return Position(self.token, self.number)
+
+    def is_valid(self) -> bool:
+        """Whether it is JSON: a worker may have died while it wrote, or another program has written there."""
+        try:
+            json.loads(self.data.decode(), parse_constant=refuse_constant)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+
+def encoded_chunk(value: object) -> bytes:
+    """The JSON of a chunk. Raises InvalidJob for what JSON cannot represent, or is too large."""
+    data = encode("chunk", value).encode()
+    if len(data) > MAX_CHUNK_BYTES:
+        raise InvalidJob("chunk", f"it has {len(data)} bytes of JSON; the limit is {MAX_CHUNK_BYTES} (16 KiB)")
+    return data
 
 
 class StreamEvent(NamedTuple):
     """`at` is where a stream goes on that was cut off behind this event.
 
     With the names "job" and "end" comes the state, `job`; None at the end of a job that was deleted. With "attempt", a
-    run has begun; `elsewhere`: what it emits cannot be read here. With "chunk" comes a piece, with "lost" the number of
-    chunks that are missing before the next one, with "trouble" an error.
+    run has begun; `elsewhere`: what it emits cannot be read here. With "chunk" comes a chunk, with "lost" the number of
+    those that are missing before the next one, with "trouble" an error.
     """
 
     at: Position
     name: str
     attempt: int = 0
     job: JobEvent | None = None
-    piece: Piece | None = None
+    chunk: Chunk | None = None
     lost: int = 0
     elsewhere: bool = False
     error: str = ""
@@ -118,9 +104,9 @@ class Follower:
         self.ended = True
         return [StreamEvent(self.at, "end")]
 
-    def news(self, state: JobEvent, pieces: Iterable[Piece], *, elsewhere: bool = False) -> list[StreamEvent]:
-        """What is new. `pieces` are the chunks behind `at`, in order. `elsewhere`: those of this run are not here."""
-        there = [*pieces]
+    def news(self, state: JobEvent, chunks: Iterable[Chunk], *, elsewhere: bool = False) -> list[StreamEvent]:
+        """What is new. `chunks` are those behind `at`, in order. `elsewhere`: those of this run are not here."""
+        there = [*chunks]
         changed = state != self._state or self._trouble is not None
         self._state, self._trouble = state, None
         self.ended = state.status.finished
@@ -132,23 +118,23 @@ class Follower:
         self._open = state.status is Status.RUNNING
         return found if now or not changed else [*found, self._job(state)]
 
-    def _has_begun(self, state: JobEvent, pieces: Iterable[Piece]) -> bool:
+    def _has_begun(self, state: JobEvent, chunks: Iterable[Chunk]) -> bool:
         """Whether the run of this state is to be announced. A job that has ended need not have had one."""
         if state.status is Status.RUNNING:
             return True
-        return state.status.finished and any(piece.at.token == state.token for piece in pieces)
+        return state.status.finished and any(chunk.token == state.token for chunk in chunks)
 
-    def _sent(self, pieces: Iterable[Piece]) -> list[StreamEvent]:
+    def _sent(self, chunks: Iterable[Chunk]) -> list[StreamEvent]:
         """The chunks of the current run that were not sent yet, and how many are missing before each."""
         found = []
-        for piece in pieces:
-            if not self._open or piece.at.token != self.at.token or piece.at.number <= self.at.number:
+        for chunk in chunks:
+            if not self._open or chunk.token != self.at.token or chunk.number <= self.at.number:
                 continue
-            if missing := piece.at.number - self.at.number - 1:
-                self.at = Position(self.at.token, piece.at.number - 1)
-                found.append(StreamEvent(self.at, "lost", piece.attempt, lost=missing))
-            self.at = piece.at
-            found.append(StreamEvent(self.at, "chunk", piece.attempt, piece=piece))
+            if missing := chunk.number - self.at.number - 1:
+                self.at = Position(self.at.token, chunk.number - 1)
+                found.append(StreamEvent(self.at, "lost", chunk.attempt, lost=missing))
+            self.at = chunk.at
+            found.append(StreamEvent(self.at, "chunk", chunk.attempt, chunk=chunk))
         return found
 
     def _attempt(self, state: JobEvent, elsewhere: bool) -> StreamEvent:
@@ -194,42 +180,27 @@ class FollowEvent:
 
 
 def follow_event(event: StreamEvent, state: JobEvent) -> FollowEvent:
-    """An event for a program, whose pieces are `raw_piece`s, with the latest state of the job."""
-    number, chunk = 0, None
-    if event.piece is not None:  # decoded for each reader: one may change what it gets
-        number, chunk = event.piece.at.number, json.loads(event.piece.chunk)
-    return FollowEvent(event.name, state, event.attempt, number, chunk, event.lost, event.elsewhere)
-
-
-def raw_piece(chunk: Chunk) -> Piece | None:
-    """A chunk for programs, as the JSON that was emitted; None if it is none."""
-    try:
-        json.loads(chunk.data)
-    except (ValueError, RecursionError):
-        return None
-    return Piece(Position(chunk.token, chunk.number), chunk.attempt, chunk.data)
-
-
-def text_piece(chunk: Chunk) -> Piece | None:
-    """A chunk as JSON that is ready to be sent; None if it is none."""
-    text = chunk_text(chunk)
-    return None if text is None else Piece(Position(chunk.token, chunk.number), chunk.attempt, text)
+    """An event for a program, with the latest state of the job."""
+    number, value = 0, None
+    if event.chunk is not None:  # decoded for each reader: one may change what it gets
+        number, value = event.chunk.number, json.loads(event.chunk.data)
+    return FollowEvent(event.name, state, event.attempt, number, value, event.lost, event.elsewhere)
 
 
 def data_of(event: StreamEvent, *, show: bool) -> str:
     """The JSON of an event for who follows a job over HTTP. `show` says whether chunks and the result may be seen."""
-    if event.piece is not None:
-        text: str = event.piece.chunk
-        return text if show else _hidden(event.piece)
-    return json_line(_data(event, show))
-
-
-def _hidden(piece: Piece) -> str:
-    return json_line({"attempt": piece.attempt, "number": piece.at.number, "chunk": None, "redacted": True})
+    chunk = event.chunk
+    if chunk is not None and show:  # as it was emitted; white space between its parts must not end the line
+        value = chunk.data.translate(None, b"\r\n").decode()
+        return f'{{"attempt": {chunk.attempt}, "number": {chunk.number}, "chunk": {value}}}'
+    return json.dumps(json_safe(_data(event, show)), ensure_ascii=False, allow_nan=False)
 
 
 def _data(event: StreamEvent, show: bool) -> dict[str, Any]:
     match event.name:
+        case "chunk":
+            number = event.chunk.number if event.chunk is not None else 0
+            return {"attempt": event.attempt, "number": number, "chunk": None, "redacted": True}
         case "attempt":
             return {"attempt": event.attempt, "elsewhere": event.elsewhere}
         case "lost":

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -113,7 +113,7 @@ def _imported(name: str) -> Any:
 
 
 Report = Callable[[str, str, BaseException], None]
-"""Told of an error: the middleware, its hook, the exception."""
+"""Takes an error: the middleware, its hook, the exception."""
 
 
 def _log_error(name: str, hook: str, error: BaseException) -> None:
@@ -135,7 +135,9 @@ class EnqueueHooks:
 
     def applied(self, jobs: NewJobs) -> NewJobs:
         """The jobs with the meta that the hooks have set."""
-        return [self.apply(job) for job in _one_by_one(jobs)] if self._hooks else jobs
+        if not self._hooks:
+            return jobs
+        return [self.apply(job) for job in (jobs.each() if isinstance(jobs, AlikeJobs) else jobs)]
 
     def apply(self, job: NewJob) -> NewJob:
         payload = json.loads(job.payload)
@@ -148,15 +150,6 @@ class EnqueueHooks:
             except Exception as error:
                 self._report(name, "on_enqueue", error)
         return job
-
-
-def _one_by_one(jobs: NewJobs) -> Sequence[NewJob]:
-    if not isinstance(jobs, AlikeJobs):
-        return jobs
-    payloads = [payload for array in jobs.payloads for payload in json.loads(array)]
-    # A payload stands there as itself or, in a string, as its JSON text.
-    texts = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in payloads]
-    return [jobs.job._replace(payload=text) for text in texts]
 
 
 NO_HOOKS = EnqueueHooks(())

@@ -1,8 +1,14 @@
-"""When somebody who waits for changes looks again."""
+"""When something that has failed is tried again, and when somebody who waits for changes looks again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+
+def backoff(first: float, failures: int, longest: float) -> float:
+    """Seconds to wait after so many failures in a row: `first` after one, twice as long after each further one."""
+    return min(first * 2.0 ** min(failures - 1, 64), longest)
+
 
 _SHARE = 20  # resting takes so many times as long as looking
 _LEAST = 0.005  # seconds of a rest: beside a busy database, few more looks find something

@@ -7,13 +7,8 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple
 
+from supervisor.domain.polling import backoff
 from supervisor.domain.text import human, shortened
-
-# Is a process healthy? Three separate checks: alive (from the kernel), heartbeat, and progress.
-#
-# This module is the second. A late heartbeat alone is not enough: native code that holds the interpreter's lock stops
-# the heartbeat and still works. What counts is whether CPU time advances. (Progress, the third, is covered by the job's
-# own time limit.)
 
 CANCEL_GRACE = 5.0  # seconds for a handler to see ctx.cancelled, before it is interrupted; a pool may change both
 KILL_GRACE = 5.0  # seconds for the clean-up of an interrupted handler
@@ -51,6 +46,9 @@ def first_late(kept: Signs | None, now: Signs) -> Signs:
 def judge(now: Signs, earlier: Signs | None, heartbeat_timeout: float) -> Verdict:
     """Judge a process by its signs now and those of when its beat was first found late.
 
+    A late heartbeat alone is not enough: native code that holds the interpreter's lock stops the heartbeat and still
+    works. What counts is whether CPU time advances. (That a job makes progress is up to its time limit.)
+
     `earlier` is None while the beat is on time. A process is judged stuck only after `heartbeat_timeout` seconds
     without a beat and without CPU; if this cannot be determined, it counts as busy.
     """
@@ -72,13 +70,6 @@ def hangs(now: Signs, earlier: Signs | None, limit: float) -> bool:
     late = now.at - now.beat
     return late > limit * _LONGER or judge(now, earlier, limit) in (Verdict.STOPPED, Verdict.STUCK)
 
-
-# When a worker or a template that died is replaced: at once, unless its pool is in a crash loop.
-#
-# Of templates that die after they were ready, some job kills them, and with them all their workers. No job is charged
-# for the first such death: it may be an accident, and it is unknown which job it was. From the second death within a
-# time window, the pools of that template are isolated: each gets a template of its own and one worker at a time, so
-# that the next death identifies one job.
 
 _FREE = 3  # early deaths in a row that cost no delay
 _FIRST_DELAY = 0.1  # seconds, doubled with each further early death
@@ -125,7 +116,7 @@ class Restarts(NamedTuple):
         if born <= self.counted_at:
             return self
         deaths = self.early_deaths + 1
-        delay = 0.0 if deaths <= _FREE else min(_FIRST_DELAY * 2.0 ** min(deaths - _FREE - 1, 20), _LONGEST_DELAY)
+        delay = 0.0 if deaths <= _FREE else backoff(_FIRST_DELAY, deaths - _FREE, _LONGEST_DELAY)
         return self._replace(early_deaths=deaths, counted_at=now, delay=delay)
 
     def broken(self, now: float, why: str, *, born: float = inf, sure: bool = True) -> Restarts:
@@ -137,7 +128,7 @@ class Restarts(NamedTuple):
         if not (sure or self.early_deaths or self.failed_setups):
             return self.died(now, early=True, born=born)
         failures = self.failed_setups + 1
-        delay = min(_BROKEN_FIRST * 2.0 ** min(failures - 1, 20), _BROKEN_LONGEST)
+        delay = backoff(_BROKEN_FIRST, failures, _BROKEN_LONGEST)
         return self._replace(failed_setups=failures, counted_at=now, delay=delay, why=shortened(why, _MAX_REASON))
 
     def ready(self) -> Restarts:
@@ -158,7 +149,13 @@ _LONGEST_PAUSE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class TemplateDeaths:
-    """The deaths of a pool's templates. Times are monotonic seconds, oldest first; `charged` counts a job's crashes."""
+    """The deaths of a pool's templates. Times are monotonic seconds, oldest first; `charged` counts a job's crashes.
+
+    Of templates that die after they were ready, some job kills them, and with them all their workers. No job is charged
+    for the first such death: it may be an accident, and it is unknown which job it was. From the second death within a
+    time window, the pools of that template are isolated: each gets a template of its own and one worker at a time, so
+    that the next death identifies one job.
+    """
 
     at: tuple[float, ...] = ()
     charged: dict[int, int] = field(default_factory=dict)
@@ -176,12 +173,13 @@ class TemplateDeaths:
         """The earliest time for the next template to start."""
         if len(self.at) < ISOLATED_FROM:
             return 0.0
-        return self.at[-1] + min(_FIRST_PAUSE * 2.0 ** (len(self.at) - ISOLATED_FROM), _LONGEST_PAUSE)
+        return self.at[-1] + backoff(_FIRST_PAUSE, len(self.at) - ISOLATED_FROM + 1, _LONGEST_PAUSE)
 
     def isolated(self, now: float) -> bool:
         return now < self.isolated_until
 
     @property
     def isolated_until(self) -> float:
-        further = len(self.at) - ISOLATED_FROM
-        return 0.0 if further < 0 else self.at[-1] + min(_QUIET * 2.0**further, _LONGEST_QUIET)
+        if len(self.at) < ISOLATED_FROM:
+            return 0.0
+        return self.at[-1] + backoff(_QUIET, len(self.at) - ISOLATED_FROM + 1, _LONGEST_QUIET)

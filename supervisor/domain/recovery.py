@@ -143,12 +143,6 @@ def settle_expired(claim: Claim, owner: str, policy: JobPolicy, chance: float) -
     return crashed(claim, failure, policy.retry_of(claim.type), policy.max_crashes, chance=chance)
 
 
-# When an expired lock may be taken: after it was observed for a while, expired and unchanged throughout.
-#
-# A live owner renews its locks every `renewal_interval`, and a renewed lock differs from the one that was observed. So
-# an observer that has watched a lock for longer than that, on a monotonic clock and while writing was possible, knows
-# that its owner does not renew it, whatever the wall clock says.
-
 Row = TypeVar("Row", bound=Hashable)
 
 # The share of the time between two looks that one look can prove at most. With a share this small, an owner still has
@@ -168,7 +162,11 @@ def observation_time(lock_time: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LeaseObserver(Generic[Row]):
-    """What one observer has seen. A row is a lock exactly as stored: a renewed lock is a different row.
+    """When an expired lock may be taken: after it was observed for a while, expired and unchanged throughout.
+
+    A live owner renews its locks every `renewal_interval`, and a renewed lock differs from the one that was observed: a
+    row is a lock exactly as stored. So an observer that has watched a lock for longer than that, on a monotonic clock
+    and while writing was possible, knows that its owner does not renew it, whatever the wall clock says.
 
     `every` is the planned time between two looks, `looked` the time of the last look, `watched` the time for
     which it has seen each row: all in seconds of its own monotonic clock.

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from supervisor.domain.budget import Budget
 from supervisor.domain.text import human
 
 _SOON = 0.25  # seconds: a queue that the current workers empty within this time needs no more workers
@@ -75,7 +76,7 @@ def decide(load: Load, policy: ScalingPolicy) -> Decision:
     decision = _decide(load, policy)
     if policy.memory_budget is None or load.worker_memory == 0:
         return decision
-    return decision._replace(roof=max(1, policy.memory_budget // load.worker_memory))
+    return decision._replace(roof=Budget(policy.memory_budget).holds(load.worker_memory))
 
 
 def _decide(load: Load, policy: ScalingPolicy) -> Decision:
@@ -118,7 +119,7 @@ def _roof(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
     if policy.memory_budget is not None and load.worker_memory == 0 and roof > 1:
         roof, reason = max(1, min(load.size, roof)), "memory_budget: measuring the first worker"
     elif policy.memory_budget is not None and load.worker_memory > 0:
-        fits = max(1, policy.memory_budget // load.worker_memory)
+        fits = Budget(policy.memory_budget).holds(load.worker_memory)
         if fits < roof:
             each = load.worker_memory >> 20
             budget = policy.memory_budget >> 20

@@ -15,6 +15,7 @@ Misfire = Literal["once", "skip", "all"]
 GRACE = 60.0  # seconds that a job may be late and still count as on time, and that clocks may differ
 MOST = 100  # missed times that `misfire = "all"` makes up for, the latest ones
 _DAY = 86_400.0
+_FIELDS = 5
 _MOST_LOOKED_AT = 20_000  # missed times that are counted: two weeks of minutes
 
 
@@ -81,6 +82,10 @@ def firing(schedule: Schedule, planned: float, now: float) -> Firing:
     return Firing(times, len(due) - len(times), next_at)
 
 
+class NoTimeZones(ValueError):
+    """This machine has no time zone database, so nobody can tell whether the name is right."""
+
+
 def zone(name: str) -> datetime.tzinfo:
     """The time zone of this name. Raises ValueError if this machine has none; UTC it always has."""
     if name == "UTC":
@@ -89,7 +94,7 @@ def zone(name: str) -> datetime.tzinfo:
         return zoneinfo.ZoneInfo(name)
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
         if not zoneinfo.available_timezones():
-            raise ValueError(
+            raise NoTimeZones(
                 f"this machine has no time zones, so {name!r} cannot be read; install the package tzdata, "
                 "of the operating system or with pip"
             ) from None
@@ -100,6 +105,10 @@ def _cron_times(line: str, timezone: str, moment: float) -> Iterator[float]:
     """The local times are cronsim's, their instants ours: its own are wrong in zones that change by half an hour."""
     from cronsim import CronSim, CronSimError  # imported here: only maintainers with schedules need it
 
+    if len(line.split()) != _FIELDS:
+        raise ValueError(
+            f"{line!r} is not a cron line: it must have five fields (minute, hour, day, month, day of week)"
+        )
     where = zone(timezone)
     # Clocks that are put back within a day will show again what they showed before now.
     shown, later = (datetime.datetime.fromtimestamp(at, where).replace(tzinfo=None) for at in (moment, moment + _DAY))
@@ -108,7 +117,7 @@ def _cron_times(line: str, timezone: str, moment: float) -> Iterator[float]:
     except CronSimError as error:
         reason = str(error)
         raise ValueError(f"{line!r} is not a cron line: {reason[:1].lower()}{reason[1:]}") from None
-    for time in _instants(local_times, where, any_hour=line.split()[-4].startswith("*")):
+    for time in _instants(local_times, where, any_hour=line.split()[1].startswith("*")):
         if time > moment:
             yield time
             moment = time

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from supervisor.domain.errors import Retry
 from supervisor.domain.job import Claim, NewJob, Status
+from supervisor.domain.polling import backoff
 from supervisor.domain.text import LONGEST_DELAY
 
 Backoff = Literal["exponential", "linear", "fixed"]
@@ -34,8 +35,7 @@ class RetryPolicy:
         together.
         """
         if self.backoff == "exponential":
-            # 2 ** 64 s is beyond any max; the bound keeps huge counts from overflowing a float.
-            delay = self.base * 2.0 ** min(failures - 1, 64)
+            delay = backoff(self.base, failures, self.max)
         elif self.backoff == "linear":
             delay = self.base * failures
         else:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from json import JSONEncoder
 from typing import Any, NoReturn
 
 LONGEST_DELAY = 36_500 * 86_400.0  # seconds; a hundred years: the table rejects later times
@@ -76,7 +77,7 @@ def _as_float(value: float) -> float:
 
 MAX_MESSAGE = 2000  # characters of a message
 MAX_NAME = 200  # characters of a name from a row; valid names have 100 at most
-_MOST_TOLD = 5  # jobs that a message names
+_MOST_NAMED = 5  # jobs that a message names
 
 
 def is_number(text: str) -> bool:
@@ -117,13 +118,13 @@ def not_retried(jobs: Sequence[int], changed: int, duplicates: Mapping[int, int]
     if len(jobs) == 1:
         why = "the unfinished job {} has the same unique key" if duplicates else "its state has just changed"
         return f"job {jobs[0]} was not retried: {why.format(*duplicates.values())}"
-    told = [f"the unfinished job {other} has the unique key of job {job}" for job, other in duplicates.items()]
-    if len(told) > _MOST_TOLD:
-        told[_MOST_TOLD:] = [f"unfinished jobs have those of {len(told) - _MOST_TOLD} more"]
+    reasons = [f"the unfinished job {other} has the unique key of job {job}" for job, other in duplicates.items()]
+    if len(reasons) > _MOST_NAMED:
+        reasons[_MOST_NAMED:] = [f"unfinished jobs have those of {len(reasons) - _MOST_NAMED} more"]
     missing = len(jobs) - changed
     if missing > len(duplicates):
-        told.append(f"the state of {missing - len(duplicates)} has just changed")
-    return f"{missing} of {len(jobs)} jobs were not retried: {', '.join(told)}"
+        reasons.append(f"the state of {missing - len(duplicates)} has just changed")
+    return f"{missing} of {len(jobs)} jobs were not retried: {', '.join(reasons)}"
 
 
 def untaken(type_: str, known: Iterable[str]) -> str:
@@ -143,6 +144,12 @@ def like(name: str, known: Iterable[str]) -> str:
 
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+compact_json = JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+"""The JSON of a value without white space. Created once and used by name: a handler that replaces `json.dumps` must not
+affect the jobs after it.
+"""
 
 
 def refuse_constant(constant: str) -> NoReturn:
@@ -251,10 +258,10 @@ def unknown_url(url: str) -> str:
         return f"{hidden_url(url)} is not an SQLite or PostgreSQL URL; write it like {SQLITE_URL} or {SERVER_URL}"
     if near and near != ["sqlite"]:
         return f"{hidden_url(url)} is not a PostgreSQL URL; write it like {SERVER_URL}"
-    return f"{hidden_url(url)} is not an SQLite URL; write it like {_meant(url)}"
+    return f"{hidden_url(url)} is not an SQLite URL; write it like {_likely(url)}"
 
 
-def _meant(url: str) -> str:
+def _likely(url: str) -> str:
     """A guess: a bare path, or a missing slash."""
     path = url.removeprefix("sqlite://").removeprefix("sqlite:/")
     return SQLITE_URL if ":" in path or not path.strip() else f"sqlite:///{path}"

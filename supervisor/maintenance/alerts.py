@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from supervisor.domain.alerts import (
@@ -17,7 +16,7 @@ from supervisor.domain.alerts import (
     of_pool,
     of_schedule,
 )
-from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.domain.duty import Duty, Moved, Needs
 from supervisor.domain.schedule import Schedule
 from supervisor.store.base import AlertStore, Backlog, JobSelector, Schedules
 from supervisor.telemetry import events
@@ -28,7 +27,7 @@ _MOST_HELD = 100_000  # the latest failed attempts that are looked at for news t
 
 
 class Sources(NamedTuple):
-    """Where an alert looks. `pools` are the supervisor's, `schedules` its own; `broken` tells why pools cannot start
+    """Where an alert looks. `pools` are the supervisor's, `schedules` its own; `broken` says why pools cannot start
     their workers.
     """
 
@@ -41,18 +40,9 @@ class Sources(NamedTuple):
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class Told(Result):
-    jobs: int = 0
-
-    @property
-    def news(self) -> bool:
-        return bool(self.jobs)
-
-
 class RaiseAlert(Duty):
-    """One alert, so that each fails on its own. Its state and its jobs are committed together: nothing is told twice,
-    and what could not be committed is told later. If several supervisors have it, the database decides which tells.
+    """One alert, so that each fails on its own. Its state and its jobs are committed together: no event has two,
+    and what could not be committed comes later. If several supervisors have it, the database decides which enqueues.
     """
 
     needs = Needs.WRITING
@@ -77,24 +67,24 @@ class RaiseAlert(Duty):
     def next_at(self, now: float) -> float | None:
         return self._next
 
-    def run(self, now: float) -> Told:
+    def run(self, now: float) -> Moved:
         self._next = None
         state = self._state or self._read()
         self._state = None  # until this run has ended well
         if self._look is None:
             found, more = self._failures(state, now)
         else:
-            found, more = [event for event in self._look(now) if self._may_tell(state, event.subject, now)], False
+            found, more = [event for event in self._look(now) if self._may_alert(state, event.subject, now)], False
         if found:
-            state.tell([event.subject for event in found], self._alert.every, now)
-        changed = found or state.held != State.read(self._stored).held
+            state.alert([event.subject for event in found], self._alert.every, now)
+        changed = found or state.waiting != State.read(self._stored).waiting
         if changed and not self._commit(state, found, now):
-            return Told(more=True)  # another supervisor was faster: look again at what is left
+            return Moved(more=True)  # another supervisor was faster: look again at what is left
         self._state = state
-        return Told(jobs=len(found), more=more)
+        return Moved(jobs=len(found), more=more)
 
     def _read(self) -> State:
-        """A new alert tells of what happens from now on."""
+        """A new alert is for what happens from now on."""
         store, alert = self._sources.store, self._alert
         text = store.state(alert.id)
         if text is None:
@@ -113,12 +103,12 @@ class RaiseAlert(Duty):
             self._log.info("alert_raised", when=alert.when, subject=event.subject, type=alert.type, job=job)
         return True
 
-    def _may_tell(self, state: State, subject: str, now: float) -> bool:
+    def _may_alert(self, state: State, subject: str, now: float) -> bool:
         if not self._alert.concerns(subject):
             return False
-        may = state.may_tell(subject, self._alert.every, now)
+        may = state.may_alert(subject, self._alert.every, now)
         if not may:
-            self._again(state.told[subject] + self._alert.every)
+            self._again(state.alerted[subject] + self._alert.every)
         return may
 
     def _again(self, at: float) -> None:
@@ -127,25 +117,25 @@ class RaiseAlert(Duty):
     # What is looked for
 
     def _failures(self, state: State, now: float) -> tuple[list[Event], bool]:
-        """The types that have jobs which failed for good since they were last told."""
+        """The types that have jobs which failed for good since their last alert."""
         store, alert = self._sources.store, self._alert
         status, latest = FAILURES[alert.when], store.latest_error()
         before = min(state.reached, latest)  # lower if the attempts were numbered anew
         reached = min(latest, before + _ATTEMPTS)
         found: dict[str, Event] = {}
-        for type_, held in list(state.held.items()):
-            if self._may_tell(state, type_, now):
-                del state.held[type_]
+        for type_, held in list(state.waiting.items()):
+            if self._may_alert(state, type_, now):
+                del state.waiting[type_]
                 for group in store.failed(status, max(held, reached - _MOST_HELD), reached, type_):
                     found[type_] = of_failures(alert.when, *group)
         for group in store.failed(status, before, reached) if reached > before else ():
             type_ = group[0]
             if type_ in found or not alert.concerns(type_):
                 continue
-            if self._may_tell(state, type_, now):
+            if self._may_alert(state, type_, now):
                 found[type_] = of_failures(alert.when, *group)
             else:
-                state.held.setdefault(type_, before)
+                state.waiting.setdefault(type_, before)
         state.reached = reached
         return list(found.values()), reached < latest
 

@@ -1,24 +1,92 @@
-"""Settles the jobs of workers that the supervisor has reported dead."""
+"""Settles the jobs of workers that have died, and counts them; a retry repeats the first decision."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from supervisor.domain.duty import Duty, Moved, Needs
+from supervisor.domain.errors import LeaseHeld
+from supervisor.domain.history import finished_run
 from supervisor.domain.job import Claim
 from supervisor.domain.recovery import Charge, JobPolicy, settle_held, with_log
 from supervisor.domain.settlement import Failure, Settlement
-from supervisor.maintenance.counting import Counter
-from supervisor.maintenance.dead_claims import DeadClaims
-from supervisor.maintenance.items import Items
+from supervisor.maintenance.failed_items import FailedItems
 from supervisor.store.base import ClaimLocks
-from supervisor.system import failpoints, run_log
+from supervisor.system import failpoints, run_log, settled_notice
 from supervisor.system.channel import Message
+from supervisor.system.counters import Row
+from supervisor.telemetry import events
+from supervisor.telemetry.job_events import JobEvents
+
+
+class Counter:
+    """Adds to the maintainer's row what was committed, so nothing counts twice."""
+
+    def __init__(self, row: Row | None = None) -> None:
+        self._row = row or Row()
+        self._events = JobEvents(events(process="maintainer"))
+
+    def settled(self, settlements: Sequence[Settlement], count: int, now: float, *, worker: str | None = None) -> None:
+        """`count` of these, of a dead `worker`, were settled. If it was not all of them, nobody knows which, and none
+        is counted.
+        """
+        for settlement in settlements if count >= len(settlements) else ():  # before logs: those may be written slowly
+            run = finished_run(settlement, now)
+            if run is not None:
+                self._row.ran(run.type, run.run, run.wait, failed=run.failed)
+        fields = {} if worker is None else {"worker": worker}
+        for settlement in settlements:
+            self._events.settled(settlement, **fields)
+
+    def reclaimed(self, settlements: Sequence[Settlement], now: float) -> None:
+        """An expired lock was reclaimed."""
+        self._row.reclaimed(1)
+        self.settled(settlements, len(settlements), now)
+
+    def tell_rest(self) -> None:
+        """Log how many failures were not logged one by one. To be called every second."""
+        self._events.tell_rest()
+
+    def store_was_busy(self) -> None:
+        self._row.busy()
+
+
+Decide = Callable[[list[Claim]], list[Settlement]]
+
+
+class DeadClaims:
+    """Decisions are kept until they are written: once some of a worker's jobs have gone back to the queue, nobody can
+    tell which of them had begun.
+    """
+
+    def __init__(self, locks: ClaimLocks, counter: Counter) -> None:
+        self._locks = locks
+        self._counter = counter
+        self._decided: dict[str, list[Settlement]] = {}
+
+    def settle(
+        self, incarnation: str, name: str, decide: Decide, now: float, supervisor: str = ""
+    ) -> tuple[int, list[Settlement]]:
+        """Returns how many claims were settled, and all decisions. Raises StoreError if one of them is refused, and
+        LeaseHeld if `supervisor` is given and has a lease again.
+        """
+        settlements = self._decided.get(incarnation) or decide(self._locks.held_by(incarnation))
+        self._decided[incarnation] = settlements
+        try:
+            count = self._locks.settle_dead(incarnation, settlements, now, worker=name, supervisor=supervisor)
+        except LeaseHeld:
+            del self._decided[incarnation]
+            raise
+        del self._decided[incarnation]
+        self._counter.settled(settlements, count, now, worker=name)  # first: killed before, it would count too few
+        settled_notice.notify()
+        return count, settlements
+
 
 _BOUND = 2.0  # seconds per run
 
@@ -69,7 +137,7 @@ class Deaths(Duty):
         self._run_logs = run_logs
         self._send = send
         self._reports: dict[int, Mapping[str, Any]] = {}
-        self._failing: Items[int] = Items("worker")
+        self._failing: FailedItems[int] = FailedItems("worker")
 
     def report(self, number: int, report: Mapping[str, Any]) -> None:
         """Keep a report until it is settled. It is parsed only then: a bad one must not block the others."""

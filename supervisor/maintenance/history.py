@@ -72,20 +72,23 @@ class HistoryRecorder(Duty):
 
     def _write(self, minute: float, now: float) -> int:
         before = self._history.counted(self._supervisor)
-        counted = decoded(before)
-        sums = {
-            name: Sums(counters.done, counters.failed, counters.run_seconds, counters.wait_seconds)
-            for name, counters in counters.read(self._path).types.items()
-        }
+        counted = decoded_sums(before)
+        sums = sums_of(self._path)
         minutes = recorded(minute, sums, counted, self._backlog.queue_sizes(now))
-        if not minutes or not self._history.record(self._supervisor, before, encoded(sums), minutes):
+        if not minutes or not self._history.record(self._supervisor, before, encoded_sums(sums), minutes):
             return 0
         return len(minutes)
 
 
-def encoded(sums: Mapping[str, Sums]) -> str:
+def sums_of(path: Path) -> dict[str, Sums]:
+    """What the counters in this file have counted, by type."""
+    types = counters.read(path).types
+    return {name: Sums(one.done, one.failed, one.run_seconds, one.wait_seconds) for name, one in types.items()}
+
+
+def encoded_sums(sums: Mapping[str, Sums]) -> str:
     return json.dumps({name: list(total) for name, total in sorted(sums.items())})
 
 
-def decoded(text: str) -> dict[str, Sums]:
+def decoded_sums(text: str) -> dict[str, Sums]:
     return {name: Sums(*total) for name, total in json.loads(text).items()}

@@ -1,33 +1,137 @@
-"""The lease without which a supervisor may not claim, and what operators have set for its host."""
+"""The lease without which a supervisor may not claim, what it publishes with it, and what is set for its host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Collection, Mapping
+from time import monotonic, time
+from typing import Any, NamedTuple
 
-from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.domain.duty import Changed, Duty, Needs
 from supervisor.domain.errors import StoreError
-from supervisor.store.base import Controls, Registry, SupervisorRecord
+from supervisor.domain.job import Claim
+from supervisor.maintenance.waking import present_workers
+from supervisor.store.base import Controls, Lease, Registry, SupervisorRecord
 from supervisor.system.claim_gate import ClaimGate, boot_time
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import SLOT_BYTES, RecycleReason, Slot, Snapshot, State
 from supervisor.telemetry import events
+
+_MOST_PUBLISHED = 512 * 1024  # characters; more workers than fit are left out
+
+
+class PublishedBoard(NamedTuple):
+    """`status` is the supervisor's; `workers` by their slots, with times of our own monotonic clock; its host's
+    `clock` is so many seconds ahead of the server's. `drained`: its workers claim nothing any more.
+    """
+
+    status: dict[str, Any]
+    workers: Mapping[int, Snapshot]
+    clock: int = 0
+    drained: bool = False
+
+    def begun(self, slot: int, held: Collection[Claim]) -> tuple[tuple[int, int] | None, int]:
+        """Which of these claims of a dead worker had begun, and how many ran together; None: that is not known, since
+        it may have begun one after this was published.
+        """
+        worker = self.workers.get(slot)
+        if worker is None:
+            return None, 1
+        if worker.places > 1:
+            return None, len(held)
+        run = worker.job, worker.token
+        return (run, worker.together) if run in {(claim.job_id, claim.token) for claim in held} else (None, 1)
+
+
+def publish(board: Scoreboard) -> str:
+    """As JSON. It is the same text until something changes: nothing in it tells a worker's age or its heartbeat."""
+    ahead = board.gate.now() - monotonic()
+    workers: list[Any] = [_worker_fields(number, slot, ahead) for number, slot in present_workers(board)]
+    text = _as_json(board, workers)
+    while len(text) > _MOST_PUBLISHED and workers:
+        del workers[len(workers) // 2 :]
+        text = _as_json(board, workers)
+    return text
+
+
+def _as_json(board: Scoreboard, workers: list[Any]) -> str:
+    told = {
+        "status": board.supervisor_status(),
+        "workers": workers,
+        "clock": round(time() - board.gate.now()),
+        "drained": board.gate.drained,
+    }
+    return json.dumps(told, separators=(",", ":"))
+
+
+def _worker_fields(number: int, slot: Snapshot, ahead: float) -> list[Any]:
+    run = [slot.job, slot.token, round(slot.started + ahead), slot.batch, slot.running] if slot.job else []
+    rest = [slot.claims, slot.done, slot.progress, slot.text, slot.places, slot.unsettled]
+    state = State.IDLE if slot.state is State.SPARE else slot.state  # which hosts with an older release do not know
+    return [number, slot.incarnation, slot.name, slot.pid, int(state), rest, run]
+
+
+def read_published(text: str, now: float = 0.0) -> PublishedBoard:
+    """Whatever the text is: another program, or another version of this one, may have written it. `now`: Unix time."""
+    try:
+        found = json.loads(text)
+        status = dict(found["status"])
+        if not all(isinstance(pool, dict) for pool in status.get("pools", {}).values()):
+            raise TypeError("a pool is none")
+        workers = dict(_worker(told, monotonic() - now) for told in found["workers"])
+        return PublishedBoard(status, workers, int(found.get("clock", 0)), bool(found.get("drained")))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+        return PublishedBoard({}, {})
+
+
+def taken_elsewhere(registry: Registry) -> set[str]:
+    """The types that pools of supervisors with a lease take, as they have published."""
+    pools = [pool for lease in registry.leases().values() if lease.left > 0 for pool in _pools(lease)]
+    return {str(type_) for pool in pools for type_ in pool.get("types", ())}
+
+
+def _pools(lease: Lease) -> list[dict[str, Any]]:
+    return list(read_published(lease.posted).status.get("pools", {}).values())
+
+
+def _worker(told: list[Any], behind: float) -> tuple[int, Snapshot]:
+    number, incarnation, name, pid, state, rest, run = told
+    claims, done, progress, text, places, unsettled = rest
+    slot = Slot(memoryview(bytearray(SLOT_BYTES)))
+    slot.assign(str(incarnation), str(name))
+    slot.tell(str(text))
+    job, token, started, batch, running = run or (0, 0, 0, 1, 0)
+    return int(number), Snapshot(
+        State(state),
+        int(pid),
+        monotonic(),
+        int(job),
+        int(token),
+        float(started) + behind,
+        0.0,
+        int(claims),
+        int(batch),
+        int(done),
+        None if progress is None else float(progress),
+        int(unsettled),
+        0,
+        0,
+        RecycleReason.NOT,
+        False,
+        0.0,
+        False,
+        slot.read().texts,
+        int(running),
+        max(1, int(places)),
+    )
+
 
 _MARGIN = 1.0  # seconds for a claim to reach the server, and for clocks that differ in speed
 _EXACT = 0.5  # seconds: an answer that takes longer does not tell the time
 
 
-@dataclass(frozen=True, slots=True)
-class Changed(Result):
-    """`opened`: jobs may be claimed that could not before."""
-
-    opened: bool = False
-
-    @property
-    def news(self) -> bool:
-        return self.opened
-
-
 class LeaseRenewal(Duty):
-    """Renews it three times while it lasts, and posts what other hosts should know, if that has changed.
+    """Renews it three times while it lasts, and publishes what other hosts should know, if that has changed.
 
     A lease of `seconds` is counted from before it was asked for, so it ends here before it ends for others. When it may
     have ended, others may have settled the jobs of some workers and removed their rows: the workers register again.
@@ -38,29 +142,29 @@ class LeaseRenewal(Duty):
     quiet = True
 
     def __init__(
-        self, registry: Registry, record: SupervisorRecord, gate: ClaimGate, seconds: float, post: Callable[[], str]
+        self, registry: Registry, record: SupervisorRecord, gate: ClaimGate, seconds: float, publish: Callable[[], str]
     ) -> None:
         self.every = seconds / 3
         self._registry = registry
         self._record = record
         self._gate = gate
         self._seconds = seconds
-        self._post = post
-        self._posted = ""
+        self._publish = publish
+        self._published = ""
         self._renewed_at = 0.0
         self._log = events(process="maintainer")
 
     def run(self, now: float) -> Changed:
         opened = self._gate.lapsed
-        post = self._post()
-        began, at = self._renew(post)
+        board = self._publish()
+        began, at = self._renew(board)
         again = opened or at is None
         if at is None:
             self._registry.register(self._record)
-            began, at = self._renew(post)
+            began, at = self._renew(board)
             if at is None:
                 raise StoreError("the supervisor is not in the registry, and cannot be registered")
-        self._posted = post
+        self._published = board
         self._renewed_at = ended = boot_time()
         clock = at - (began + ended) / 2
         if ended - began > _EXACT and not opened:
@@ -68,11 +172,11 @@ class LeaseRenewal(Duty):
         if opened and self._gate.generation:
             self._log.warning("lease_regained", hint="its jobs may run on other hosts now: late results are refused")
         self._gate.renewed(began + self._seconds - _MARGIN, clock, again=again)
-        return Changed(opened=opened)
+        return Changed(opened)
 
-    def _renew(self, post: str) -> tuple[float, float | None]:
+    def _renew(self, board: str) -> tuple[float, float | None]:
         began = boot_time()
-        return began, self._registry.renew(self._record.id, None if post == self._posted else post)
+        return began, self._registry.renew(self._record.id, None if board == self._published else board)
 
     def overdue(self) -> bool:
         """Whether other duties have kept it waiting for long."""
@@ -108,4 +212,4 @@ class HostWatch(Duty):
             self._log.info("paused_on_host", host=self._host, types=sorted(paused))
         self._paused = paused
         self._gate.pause(paused)  # the first time too: another maintainer may have left other types there
-        return Changed(opened=(before and not drained) or resumed)
+        return Changed((before and not drained) or resumed)

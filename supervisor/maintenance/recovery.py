@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from supervisor.domain.job import Claim, Status
 from supervisor.domain.recovery import JobPolicy, settle_interrupted, with_log
 from supervisor.domain.settlement import Settlement, released
 from supervisor.maintenance import leftovers
-from supervisor.maintenance.counting import Counter
-from supervisor.maintenance.dead_claims import DeadClaims
-from supervisor.maintenance.items import Items
-from supervisor.maintenance.posted import Posted, read
+from supervisor.maintenance.deaths import Counter, DeadClaims
+from supervisor.maintenance.failed_items import FailedItems
+from supervisor.maintenance.lease import PublishedBoard, read_published
 from supervisor.store.base import ClaimLocks, Registry, SupervisorRecord, WorkerRecord
 from supervisor.system import run_log
+from supervisor.system.channel import Message
 from supervisor.system.scoreboard import Scoreboard, run_logs_of
 from supervisor.telemetry import events
 
@@ -61,7 +62,7 @@ class Recovery(Duty):
         self._own = own
         # Incarnations, their supervisors, and the number of passes left to check them.
         self._given_back: dict[str, tuple[str, int]] = {}
-        self._failing: Items[str] = Items("dead worker")
+        self._failing: FailedItems[str] = FailedItems("dead worker")
         self._log = events()
 
     def run(self, now: float) -> Recovered:
@@ -95,7 +96,7 @@ class Recovery(Duty):
         board = leftovers.scoreboard(record) if here else None
         posted = None
         if board is None and record.id in (leases := self._registry.leases()):
-            posted = read(leases[record.id].posted)
+            posted = read_published(leases[record.id].posted)
         workers = [worker for worker in self._registry.workers_of(record.id) if self._failing.ready(worker.incarnation)]
         alive = leftovers.end_processes(record, workers, board, own)
         total = Recovered()
@@ -120,7 +121,7 @@ class Recovery(Duty):
         record: SupervisorRecord,
         worker: WorkerRecord,
         board: Scoreboard | None,
-        posted: Posted | None,
+        posted: PublishedBoard | None,
         now: float,
     ) -> Recovered:
         def decide(held: list[Claim]) -> list[Settlement]:
@@ -145,3 +146,43 @@ def _begun(board: Scoreboard | None, worker: WorkerRecord) -> tuple[tuple[int, i
         return None, 1
     # Without a run this is (0, 0), which no claim matches: nothing had begun.
     return (slot.job, slot.token if slot.job else 0), slot.together if slot.job else 1
+
+
+class StartUp(Duty):
+    """What cannot be recovered now, for example a row that cannot be written, does not prevent the start."""
+
+    name = "start-up"
+    every = 60.0
+    needs = Needs.NOTHING  # it finds out itself whether the database is there
+
+    def __init__(
+        self,
+        registry: Registry,
+        record: SupervisorRecord,
+        recovery: Recovery,
+        send: Callable[[Message], None],
+        before: Sequence[Duty] = (),
+    ) -> None:
+        """`before` are duties that run first; `now` may be another time after them."""
+        self._registry = registry
+        self._record = record
+        self._recovery = recovery
+        self._send = send
+        self._before = list(before)
+        self._found = dict.fromkeys(("supervisors", "jobs", "quarantined"), 0)
+        self.done = False
+
+    def run(self, now: float) -> Result:
+        self._registry.register(self._record)
+        if self._before:
+            for duty in self._before:
+                duty.run(now)
+            self._before = []
+            return Result(more=True)
+        recovered = self._recovery.run(now)
+        for name in self._found:
+            self._found[name] += getattr(recovered, name)
+        if not recovered.more:
+            self._send({"recovered": self._found})
+            self.done = True
+        return Result(more=recovered.more)

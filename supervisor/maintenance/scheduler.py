@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreBusy, StoreError, StoreGone, StoreUnavailable
+from supervisor.domain.polling import backoff
 from supervisor.telemetry import events
 
 FIRST_PAUSE = 0.1  # seconds until a duty that has failed is tried again, doubled with each failure in a row
@@ -105,8 +106,9 @@ class Scheduler:
         return self._gone or next((e.unavailable for e in self._entries if e.unavailable is not None), None)
 
     def may_run(self, duty: Duty) -> bool:
-        """Whether nothing keeps this one from running."""
-        return self._held_up_until(self._by_duty[duty]) <= self._steady()
+        """Whether it is one of these, and nothing keeps it from running."""
+        entry = self._by_duty.get(duty)
+        return entry is not None and self._held_up_until(entry) <= self._steady()
 
     def next_at(self, apart: Duty | None = None) -> float:
         """When the next duty is due, in monotonic seconds; `apart` is one whose exact times do not count."""
@@ -196,7 +198,7 @@ class Scheduler:
         self._failed(error)
         entry.failures += 1
         longest = LONGEST_BUSY_PAUSE if isinstance(error, StoreBusy) else LONGEST_PAUSE
-        pause = min(FIRST_PAUSE * 2.0 ** min(entry.failures - 1, 10), longest)
+        pause = backoff(FIRST_PAUSE, entry.failures, longest)
         entry.not_before = self._steady() + pause
         entry.due = entry.not_before
         before = self.trouble

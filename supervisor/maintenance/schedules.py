@@ -1,13 +1,14 @@
-"""Fires schedules: enqueues a job when its time has come."""
+"""Schedules: enqueues a job when its time has come, and copes with a clock that was set back."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
-from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.domain.duty import Duty, Moved, Needs, Result
 from supervisor.domain.job import NewJob
-from supervisor.domain.schedule import Schedule, firing
-from supervisor.store.base import Planned, Schedules
+from supervisor.domain.schedule import GRACE, Schedule, firing
+from supervisor.store.base import Backlog, Planned, Schedules
 from supervisor.telemetry import events
 
 _LOOK_FOR_RESUME = 0.5  # seconds between two looks, and only if something was committed
@@ -89,3 +90,30 @@ class FireSchedule(Duty):
         )
         self.rest = None if planned.paused_at is None else _LOOK_FOR_RESUME
         return planned
+
+
+class ClockWatch(Duty):
+    """At the start, and after the clock was set back, the delays of retries count from now if they would otherwise
+    count from a later time; what was due when it was enqueued is due again.
+    """
+
+    name = "delays after a change of the clock"
+    every = GRACE  # seconds: no larger step back remains unseen
+    needs = Needs.WRITING
+
+    def __init__(self, backlog: Backlog) -> None:
+        self._backlog = backlog
+        self._looked_at = inf  # Unix seconds
+        self._log = events(process="maintainer")
+
+    def next_at(self, now: float) -> float | None:
+        return now if now < self._looked_at else None
+
+    def run(self, now: float) -> Moved:
+        if now < self._looked_at:
+            jobs = self._backlog.bring_forward(now, now + GRACE)
+            if jobs:
+                self._log.warning("delays_counted_again", jobs=jobs)
+                return Moved(jobs, more=True)  # there may be others
+        self._looked_at = now
+        return Moved()

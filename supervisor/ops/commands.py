@@ -77,22 +77,17 @@ def check(operations: Operations, what: Change, ids: Iterable[int], *, done: boo
             raise kind(f"job {job_id} is {job.status}; only {rule}")
 
 
-def retry(operations: Operations, ids: Sequence[int], now: float, *, done: bool = False) -> int:
-    """Retry exactly these jobs, with `done` also those that have succeeded. Raises Conflict if some are not changed;
-    the others are retried.
+def retry(operations: Operations, ids: Sequence[int], now: float, *, done: bool = False) -> Retried:
+    """Retry these jobs, with `done` also those that have succeeded. Not all of them may be changed: see
+    `require_all`.
     """
-    if done:
-        each = [operations.actions.rerun(job_id, now, payload=None, done=True) for job_id in ids]
-        retried = Retried(
-            sum(one.changed for one in each), {job: of for one in each for job, of in one.duplicates.items()}
-        )
-    else:
-        retried = operations.actions.retry(ids, now)
-    _require_all(ids, retried)
-    return retried.changed
+    if not done:
+        return operations.actions.retry(ids, now)
+    each = [operations.actions.rerun(job_id, now, payload=None, done=True) for job_id in ids]
+    return Retried(sum(one.changed for one in each), {job: of for one in each for job, of in one.duplicates.items()})
 
 
-def _require_all(ids: Sequence[int], retried: Retried) -> None:
+def require_all(ids: Sequence[int], retried: Retried) -> None:
     """Raises Conflict if not all of these jobs were retried."""
     if retried.changed < len(ids):
         duplicate_of = retried.duplicates.get(ids[0]) if len(ids) == 1 else None
@@ -110,7 +105,7 @@ def rerun(operations: Operations, job_id: int, now: float, *, payload: str | Non
             raise Conflict(f"job {job_id} has succeeded; only with `done` it runs again, and its result is deleted")
     else:
         check(operations, "retry", [job_id])
-    _require_all([job_id], operations.actions.rerun(job_id, now, payload=payload, done=done))
+    require_all([job_id], operations.actions.rerun(job_id, now, payload=payload, done=done))
 
 
 def meant(change: Change, which: Filter) -> Filter:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
-from supervisor.config.hosts import host_pattern, own_host
+from supervisor.config.kinds import host_pattern
+from supervisor.config.machine import own_host
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.text import text_of
 from supervisor.ops.posted import living, seen

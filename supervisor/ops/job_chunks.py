@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from supervisor.domain.job_stream import Chunk, Piece, Position
+from supervisor.domain.job_stream import Chunk, Position
 from supervisor.ops.posted import registered
 from supervisor.store.base import Operations
 from supervisor.system.chunk_ring import RING_BYTES, ChunkReader
@@ -16,8 +16,6 @@ from supervisor.system.scoreboard import chunks_of
 
 EVERY = 0.025  # seconds between two looks at the rings while a followed job runs
 SHARE = 4  # a look that takes long is followed by a rest so many times as long
-
-MakePiece = Callable[[Chunk], Piece | None]
 
 
 class Whereabouts(NamedTuple):
@@ -79,26 +77,23 @@ class Rings:
 class LatestChunks:
     """The latest chunks of a job, as many as one ring holds, in the order of their runs and numbers."""
 
-    def __init__(self, make_piece: MakePiece) -> None:
-        self._make_piece = make_piece
-        self._pieces: deque[Piece] = deque()
+    def __init__(self) -> None:
+        self._chunks: deque[Chunk] = deque()
         self._size = 0
 
     def add(self, chunks: Collection[Chunk]) -> None:
-        latest = self._pieces[-1].at if self._pieces else Position()
-        for chunk in sorted(chunks, key=lambda chunk: (chunk.token, chunk.number)):
-            at = Position(chunk.token, chunk.number)
-            piece = self._make_piece(chunk) if at > latest else None
-            if piece is not None:
-                self._pieces.append(piece)
-                self._size += len(piece.chunk)
+        latest = self._chunks[-1].at if self._chunks else Position()
+        for chunk in sorted(chunks, key=lambda chunk: chunk.at):
+            if chunk.at > latest and chunk.is_valid():
+                self._chunks.append(chunk)
+                self._size += len(chunk.data)
         while self._size > RING_BYTES:
-            self._size -= len(self._pieces.popleft().chunk)
+            self._size -= len(self._chunks.popleft().data)
 
-    def behind(self, at: Position) -> list[Piece]:
+    def behind(self, at: Position) -> list[Chunk]:
         found = []
-        for piece in reversed(self._pieces):
-            if piece.at <= at:
+        for chunk in reversed(self._chunks):
+            if chunk.at <= at:
                 break
-            found.append(piece)
+            found.append(chunk)
         return found[::-1]

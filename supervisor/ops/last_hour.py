@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from supervisor.domain.history import HOUR, Minute, Sums, minute_of, recorded
-from supervisor.maintenance.history import decoded
+from supervisor.domain.history import HOUR, Minute, minute_of, recorded
+from supervisor.maintenance.history import decoded_sums, sums_of
 from supervisor.store.base import Operations, SupervisorRecord
-from supervisor.system import counters
 from supervisor.system.scoreboard import counters_of
 
 
@@ -17,14 +16,9 @@ def minutes(operations: Operations, here: Iterable[SupervisorRecord], now: float
 
     A minute that is recorded between the looks is missing once; it is never counted twice.
     """
-    counted = [(record.id, _sums(record)) for record in here]
+    counted = [(record.id, sums_of(counters_of(Path(record.scoreboard)))) for record in here]
     found = operations.history.minutes(now - HOUR, now)
     for supervisor, sums in counted:
         if sums:
-            found += recorded(minute_of(now), sums, decoded(operations.history.counted(supervisor)), ())
+            found += recorded(minute_of(now), sums, decoded_sums(operations.history.counted(supervisor)), ())
     return found
-
-
-def _sums(record: SupervisorRecord) -> dict[str, Sums]:
-    types = counters.read(counters_of(Path(record.scoreboard))).types
-    return {name: Sums(one.done, one.failed, one.run_seconds, one.wait_seconds) for name, one in types.items()}

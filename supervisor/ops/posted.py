@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor.maintenance.posted import Posted, present, read
+from supervisor.maintenance.lease import PublishedBoard, read_published
+from supervisor.maintenance.waking import present_workers
 from supervisor.store.base import Lease, Operations, SupervisorRecord
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Snapshot
@@ -40,10 +41,12 @@ def seen(operations: Operations, now: float = 0.0) -> Iterator[Seen]:
     for record, alive, board in registered(operations):
         lease = leases.get(record.id)
         if board is not None:
-            workers = [slot for _, slot in present(board)]
+            workers = [slot for _, slot in present_workers(board)]
             yield Seen(record, alive, lease, board.supervisor_status(), workers, local=True, drained=board.gate.drained)
             continue
-        posted: Posted | None = read(lease.posted, now) if alive and lease is not None and lease.posted else None
+        posted: PublishedBoard | None = (
+            read_published(lease.posted, now) if alive and lease is not None and lease.posted else None
+        )
         if posted is None:
             yield Seen(record, alive, lease, None, [], local=False)
         else:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from supervisor.domain.errors import JobNotFound
 from supervisor.domain.job import Attempt, Job, Run, Status, shown
-from supervisor.maintenance.slot_reader import PRESENT
+from supervisor.maintenance.waking import PRESENT
 from supervisor.ops.posted import living, registered
 from supervisor.ops.timeline import trials
 from supervisor.store.base import Operations

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from supervisor.domain.errors import QueueError
 from supervisor.domain.text import text_of, untaken
-from supervisor.maintenance.slot_reader import pool_of
+from supervisor.maintenance.waking import pool_of
 from supervisor.ops.diagnosis import LATELY, Finding, host_drained, pool_broken, type_paused
 from supervisor.ops.posted import Seen, seen
 from supervisor.ops.views import SENTENCE

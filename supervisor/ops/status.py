@@ -17,7 +17,7 @@ from supervisor.domain.errors import JobNotFound
 from supervisor.domain.history import QUIET, by_type, combined
 from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.domain.text import text_of, without_password
-from supervisor.maintenance.slot_reader import pool_of
+from supervisor.maintenance.waking import pool_of
 from supervisor.ops import last_hour
 from supervisor.ops.cost_cache import CostCache
 from supervisor.ops.diagnosis import Taker, unmet

@@ -10,13 +10,13 @@ can be committed. So if none is uncommitted, a run that continues must hold it; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.text import human
 from supervisor.store.base import DatabaseHolder, Holder, OwnerLock, Writers
-from supervisor.supervision import exit_reason
+from supervisor.supervision.exit_reason import Cause
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel
@@ -34,9 +34,12 @@ _BEYOND = 1.0  # seconds over the time limit and kill_grace: by then a run that 
 _STEPS = (5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0)
 
 
+Ours = WorkerProcess | SupervisedProcess
+
+
 def _longest(worker: WorkerProcess) -> float:
     """Seconds after which a run of this worker has ended, or has extended its time limit."""
-    return max(worker.settings.timeouts) + worker.settings.kill_grace + _BEYOND
+    return max(worker.release.settings.timeouts) + worker.release.settings.kill_grace + _BEYOND
 
 
 @dataclass(slots=True)
@@ -60,73 +63,27 @@ class LockHolder:
         self._writers = writers
         self._hold: Hold | None = None
         self._looked = 0.0  # the latest check, in monotonic seconds
-        self._log = events(process="supervisor")
         self.sentence = ""
 
-    def look(self, workers: Iterable[WorkerProcess], attended: Iterable[SupervisedProcess], now: float) -> None:
+    def look(self, ours: Mapping[int, Ours], now: float) -> None:
         """End a worker whose run has left a transaction open; report any other process that holds the lock for long."""
         holder = self._writers.database_holder()
-        before, free, self._looked = self._hold, self._looked, now
-        if holder is None:
-            self._hold, self.sentence = None, ""
+        hold, free, self._looked = self._hold, self._looked, now
+        if hold is None or hold.holder != holder:
+            self._hold, self.sentence = None if holder is None else Hold(holder, now, free), ""
             return
-        if before is None or before.holder != holder:
-            self._hold, self.sentence = Hold(holder, now, free), ""
-            return
-        family = kernel.ancestry(holder.pid)
-        for worker in workers:
-            if worker.pid in family:
-                self._judge_worker(worker, before, now)
-                return
-        for process in attended:
-            if process.pid in family:
-                self._judge_attended(process, before, now)
-                return
-        self._name(before, now, _stranger(holder.pid))
-
-    def _judge_worker(self, worker: WorkerProcess, hold: Hold, now: float) -> None:
-        slot, state = worker.slot.read(), kernel.cpu_and_state(hold.holder.pid).state
-        if hold.holder.pid == worker.pid and state in ("T", "t"):
+        pid = hold.holder.pid
+        one = next((ours[member] for member in kernel.ancestry(pid) if member in ours), None)
+        if one is not None and ours.get(pid) is one and kernel.is_stopped(pid):
             if now - hold.since >= STOPPED_FOR:
-                worker.kill(exit_reason.STOPPED)
-            return
-        if slot.places > 1:
-            self._judge_shared(worker, slot, hold, now)
-            return
-        over = not slot.job or slot.started > hold.since
-        waits = state in ("D", None)  # it waits for its disk, or its state is unknown
-        hold.over_since = (hold.over_since or now) if over and not waits else None
-        if hold.over_since is not None and now - hold.over_since >= AFTER_ITS_END:
-            # With several ended runs it is unknown which one it was; the current run is not the cause.
-            if slot.job:
-                worker.kill(exit_reason.HELD_EARLIER)
-            else:
-                worker.kill(exit_reason.HELD_DATABASE, (slot.last_job, slot.last_token))
-        elif slot.job and not over and now - hold.since > _longest(worker):
-            # A run before it whose outcome is not committed may have begun it, too.
-            unsure = slot.unsettled and slot.started > hold.free
-            worker.kill(exit_reason.HELD_EARLIER if unsure else exit_reason.HELD_DATABASE)
-        self._name(hold, now, _run(worker, slot))
-
-    def _judge_shared(self, worker: WorkerProcess, slot: Snapshot, hold: Hold, now: float) -> None:
-        """Of a worker with concurrency. All its runs, and those that are not committed, are suspects."""
-        late = slot.running > 0 and now - slot.beat > LATE_BEAT
-        over = (slot.unsettled > 0 or not slot.running) and not late
-        hold.over_since = (hold.over_since or now) if over else None
-        if hold.over_since is not None:
-            patience = BESIDE_OTHERS if slot.running else AFTER_ITS_END
-            if now - hold.over_since >= patience and not kernel.waits_for_disk(hold.holder.pid):
-                run = (slot.job, slot.token) if slot.running else (slot.last_job, slot.last_token)
-                worker.kill(exit_reason.HELD_DATABASE, run)
-        elif not late and now - hold.since > _longest(worker):
-            worker.kill(exit_reason.HELD_DATABASE)
-        self._name(hold, now, _run(worker, slot))
-
-    def _judge_attended(self, process: SupervisedProcess, hold: Hold, now: float) -> None:
-        if hold.holder.pid == process.pid and kernel.is_stopped(process.pid) and now - hold.since >= STOPPED_FOR:
-            self._log.error(f"{process.role}_stopped", pid=process.pid, holding="the database's write lock")
-            process.kill()
-        self._name(hold, now, f"our own {process.role} (pid {process.pid})")
+                _end_stopped(one, "the database's write lock")
+        elif isinstance(one, WorkerProcess):
+            slot = one.slot.read()
+            judge = _judge_shared if slot.places > 1 else _judge_single
+            judge(one, slot, hold, now)
+            self._name(hold, now, _run(one, slot))
+        else:
+            self._name(hold, now, _stranger(pid) if one is None else f"our own {one.role} (pid {one.pid})")
 
     def _name(self, hold: Hold, now: float, who: str) -> None:
         """Report the holder, in `status` and once in the log."""
@@ -137,15 +94,54 @@ class LockHolder:
         self.sentence = f"{who} has held the database's write lock for over {for_long}; no other process can write"
         if not hold.named:
             hold.named = True
-            self._log.warning("database_held", pid=hold.holder.pid, detail=self.sentence)
+            events(process="supervisor").warning("database_held", pid=hold.holder.pid, detail=self.sentence)
+
+
+def _judge_single(worker: WorkerProcess, slot: Snapshot, hold: Hold, now: float) -> None:
+    """Of a worker that runs one job, or one batch, at a time."""
+    over = not slot.job or slot.started > hold.since
+    waits = kernel.cpu_and_state(hold.holder.pid).state in ("D", None)  # for its disk; or its state is unknown
+    hold.over_since = (hold.over_since or now) if over and not waits else None
+    if hold.over_since is not None and now - hold.over_since >= AFTER_ITS_END:
+        # With several ended runs it is unknown which one it was; the current run is not the cause.
+        if slot.job:
+            worker.kill(Cause.HELD_EARLIER)
+        else:
+            worker.kill(Cause.HELD_DATABASE, (slot.last_job, slot.last_token))
+    elif slot.job and not over and now - hold.since > _longest(worker):
+        # A run before it whose outcome is not committed may have begun it, too.
+        unsure = slot.unsettled and slot.started > hold.free
+        worker.kill(Cause.HELD_EARLIER if unsure else Cause.HELD_DATABASE)
+
+
+def _judge_shared(worker: WorkerProcess, slot: Snapshot, hold: Hold, now: float) -> None:
+    """Of a worker with concurrency. All its runs, and those that are not committed, are suspects."""
+    late = slot.running > 0 and now - slot.beat > LATE_BEAT
+    over = (slot.unsettled > 0 or not slot.running) and not late
+    hold.over_since = (hold.over_since or now) if over else None
+    if hold.over_since is not None:
+        patience = BESIDE_OTHERS if slot.running else AFTER_ITS_END
+        if now - hold.over_since >= patience and not kernel.waits_for_disk(hold.holder.pid):
+            run = (slot.job, slot.token) if slot.running else (slot.last_job, slot.last_token)
+            worker.kill(Cause.HELD_DATABASE, run)
+    elif not late and now - hold.since > _longest(worker):
+        worker.kill(Cause.HELD_DATABASE)
+
+
+def _end_stopped(one: Ours, holding: str) -> None:
+    if isinstance(one, WorkerProcess):
+        one.kill(Cause.STOPPED)
+    else:
+        events(process="supervisor").error(f"{one.role}_stopped", pid=one.pid, holding=holding)
+        one.kill()
 
 
 def _run(worker: WorkerProcess, slot: Snapshot) -> str:
     if slot.together > 1:
         of = f"one of {slot.together} jobs that run together, or have just ended,"
-        return f"{of} in worker {worker.name} (pid {worker.pid})"
+        return f"{of} in worker {worker.request.name} (pid {worker.process.pid})"
     of = f"job {slot.job}" if slot.job else "a run that has ended"
-    return f"{of} in worker {worker.name} (pid {worker.pid})"
+    return f"{of} in worker {worker.request.name} (pid {worker.process.pid})"
 
 
 def _stranger(pid: int) -> str:
@@ -173,7 +169,6 @@ class DatabaseHealth:
         self._owner = owner
         self._writers = writers
         self._seen: Holder | None = None
-        self._log = events(process="supervisor")
         self._holder = LockHolder(writers)
         self._trouble = self.gone = self.lost = self._unkept = ""
 
@@ -181,12 +176,16 @@ class DatabaseHealth:
     def trouble(self) -> str:
         return "; ".join(filter(None, (self._trouble, self._holder.sentence)))
 
+    def release(self, *, registered: bool) -> None:
+        """Give up our own lock file."""
+        self._owner.release(registered=registered and not self.lost)
+
     def heed(self, message: Message) -> None:
         """Process the maintainer's report."""
         before, self.gone = self.gone, message["gone"]
         self._trouble = message["trouble"]
         if self.gone and self.gone != before:
-            self._log.error("database_gone", how=self.gone, detail=self._trouble)
+            events(process="supervisor").error("database_gone", how=self.gone, detail=self._trouble)
         if self.gone == "replaced" or (self.gone and not self._waits):
             self.lost = self.lost or self.trouble
 
@@ -196,11 +195,11 @@ class DatabaseHealth:
             if self._owner.keep():
                 self._unkept = ""
                 hint = "files of a running supervisor were deleted; `status` may not show its workers until a restart"
-                self._log.error("owner_lock_made_again", file=str(self._owner.path), hint=hint)
+                events(process="supervisor").error("owner_lock_made_again", file=str(self._owner.path), hint=hint)
         except StoreError as error:
             if str(error) != self._unkept:
                 self._unkept = str(error)
-                self._log.error("owner_lock_lost", detail=self._unkept)
+                events(process="supervisor").error("owner_lock_lost", detail=self._unkept)
 
     def free_writers(self, workers: Iterable[WorkerProcess], attended: Iterable[SupervisedProcess], now: float) -> None:
         """Kill the holder of the writers' lock if it is our process and stopped, because it blocks every writer. Do the
@@ -210,17 +209,11 @@ class DatabaseHealth:
         `now` is monotonic seconds.
         """
         self._keep_ownership()
-        workers, attended = list(workers), list(attended)
-        self._holder.look(workers, attended, now)
+        ours: dict[int, Ours] = {one.pid: one for one in attended if one.pid}
+        ours |= {worker.process.pid: worker for worker in workers}
+        self._holder.look(ours, now)
         seen, self._seen = self._seen, self._writers.holder()
         if self._seen is None or self._seen != seen or now - self._seen.since < LONG_HOLD:
             return
-        if not kernel.is_stopped(self._seen.pid):
-            return
-        for process in attended:
-            if process.pid == self._seen.pid:
-                self._log.error(f"{process.role}_stopped", pid=process.pid, holding="the writers' lock")
-                process.kill()
-        for worker in workers:
-            if worker.pid == self._seen.pid:
-                worker.kill(exit_reason.STOPPED)
+        if self._seen.pid in ours and kernel.is_stopped(self._seen.pid):
+            _end_stopped(ours[self._seen.pid], "the writers' lock")

@@ -48,7 +48,7 @@ class DeviceMeter:
         due = self._again or (busy and now - self._asked_at >= _EVERY)
         if due and self._running is None:
             self._again, self._asked_at = False, now
-            self._asked_for = {worker.incarnation for worker in workers if worker.is_ready}
+            self._asked_for = {worker.request.incarnation for worker in workers if worker.is_ready}
             self._start()
 
     def take(self, workers: Iterable[WorkerProcess]) -> list[WorkerProcess]:
@@ -62,10 +62,10 @@ class DeviceMeter:
             self._failed(program.status)
             return []
         self._has_failed = False
-        measured = [worker for worker in workers if worker.incarnation in self._asked_for and _is_told(worker)]
+        measured = [worker for worker in workers if worker.request.incarnation in self._asked_for and _is_told(worker)]
         used = parsed(answer)
         for worker in measured:
-            worker.memory.on_device = sum(used.get(member, 0) for member in kernel.family(worker.pid))
+            worker.memory.on_device = sum(used.get(member, 0) for member in kernel.family(worker.process.pid))
         if any(worker.memory.on_device for worker in measured):
             self.broken = False
         elif any(worker.slot.read().done for worker in measured):  # before its first job, a model may not be loaded
@@ -103,7 +103,7 @@ def _is_told(worker: WorkerProcess) -> bool:
 
     A process that is ending frees its memory before it frees what it has on a device.
     """
-    return worker.device is not None and kernel.resident_of_family(worker.pid) > 0
+    return worker.request.device is not None and kernel.resident_of_family(worker.process.pid) > 0
 
 
 def parsed(answer: bytes) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""How workers and their templates end: notice it, find the cause and report it."""
+"""The ends of workers and of their templates: noticed, explained (`exit_reason`), reported, and made up for."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from supervisor.maintenance.deaths import DeathReport
-from supervisor.supervision import exit_reason
-from supervisor.supervision.children import MaintainerClient
-from supervisor.supervision.exit_reason import Circumstances, explain
-from supervisor.supervision.pool import look_at
+from supervisor.supervision.exit_reason import Cause, Circumstances, explain, explain_template
+from supervisor.supervision.maintainer_client import MaintainerClient
+from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.template_process import TemplateProcess
-from supervisor.supervision.templates import Templates
-from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.supervision.release import Release
+from supervisor.supervision.templates import TemplateProcess, Templates
+from supervisor.supervision.watchdog import look_at
+from supervisor.supervision.worker_process import WorkerProcess, named
 from supervisor.system import child, ending, kernel
-from supervisor.system.oom import OomCounter
+from supervisor.system.cgroup import OomCounter
 from supervisor.system.reactor import Reactor
-from supervisor.system.slot import State
 from supervisor.telemetry import events
 
+_STATUS_PATIENCE = 0.2  # seconds to wait for the template's report of how a worker ended
 _ORPHANED = 5.0  # seconds after a template's death in which we inherit processes of its workers
 
 
@@ -37,28 +37,27 @@ class Ends:
     finished_jobs: int = 0  # by workers that have ended
 
     def __post_init__(self) -> None:
-        self._log = events(process="supervisor")
         self._oom = OomCounter()
         self._look_at = self._orphans_until = 0.0
         self._inherited = frozenset(kernel.children(os.getpid()) or ())  # children of a program that became us by exec
 
     def watch(self, worker: WorkerProcess) -> None:
-        self.reactor.watch(worker.pidfd, partial(self._notice, worker))
+        self.reactor.watch(worker.process.pidfd, partial(self._notice, worker))
 
     def _notice(self, worker: WorkerProcess) -> None:
-        worker.end(time.monotonic())
-        self.reactor.unwatch(worker.pidfd)  # it stays readable forever; once is enough
+        worker.ended(time.monotonic())
+        self.reactor.unwatch(worker.process.pidfd)  # it stays readable forever; once is enough
 
     def reap(self) -> None:
         """Reap our children: maintainers, admin processes, templates, and workers whose template died before them."""
         for pid, status, peak_memory in child.reap():
             for template in self.templates:
-                if template.pid == pid:
-                    template.status, template.ended = status, True
+                if template.child.pid == pid:
+                    template.child.status, template.ended = status, True
             for worker in self.pools.workers():
-                if worker.pid == pid:
-                    worker.template.ended = True  # or it would be the parent; its own end may be seen only later
-                    worker.end(time.monotonic(), status, peak_memory)
+                if worker.process.pid == pid:
+                    worker.request.template.ended = True  # or it would be the parent; its end may be seen only later
+                    worker.ended(time.monotonic(), status, peak_memory)
 
     def await_children(self, seconds: float, spare: frozenset[int]) -> frozenset[int]:
         """Wait until all children but these have ended, then kill the rest. Returns those that cannot be killed."""
@@ -83,7 +82,7 @@ class Ends:
 
     def moments(self) -> list[float | None]:
         """When each end must be handled even if its cause is not known yet."""
-        return [worker.explained_at for worker in self.pools.workers()]
+        return [_explained_at(worker) for worker in self.pools.workers()]
 
     def unsettled(self) -> bool:
         """Whether some end has not been reported, or not been settled yet."""
@@ -92,122 +91,117 @@ class Ends:
     def report(self, now: float) -> None:
         """Find the cause of each end, report it to settle the jobs, and make room for a successor."""
         for worker in self.pools.workers():
-            if worker.explained_at is not None and now >= worker.explained_at:
+            at = _explained_at(worker)
+            if at is not None and now >= at:
                 self._report(worker, now)
         if now < self._orphans_until:
             self._kill_orphans()
 
     def _report(self, worker: WorkerProcess, now: float) -> None:
-        self._last_look(worker, now)
-        pool, slot, settings = self.pools[worker.pool], worker.slot.read(), worker.settings
+        pool, settings, output = self.pools[worker.release.pool], worker.release.settings, worker.process.output
+        look_at(pool, worker, now)  # it may have been set up, and have worked, since the scoreboard was last read
+        slot, request, end = worker.slot.read(), worker.request, worker.end
         known = Circumstances(
-            worker.status,
-            kill=worker.killed,
-            tail=b"" if worker.output is None else worker.output.drain(now),
-            peak_memory=worker.peak_memory,
+            end.status,
+            kill=end.killed,
+            tail=b"" if output is None else output.drain(now),
+            peak_memory=end.peak_memory,
             out_of_memory=self._oom.struck,
             timeout=round(slot.deadline - slot.started, 3) if slot.deadline else settings.timeout,
             ran=now - slot.started if slot.job else None,
-            cautious=worker.caution > 0,
-            suspects=frozenset(pool.failures.suspects),
-            unproven=worker.pool not in worker.template.proven,
+            cautious=request.caution > 0,
+            suspects=frozenset(pool.deaths.suspects),
+            unproven=pool.name not in request.template.proven,
         )
-        ended = explain(slot, known)
-        (job, token), number = ended.run, worker.number
-        report = DeathReport(
-            worker.incarnation,
-            worker.name,
-            ended.charge,
-            job,
-            token,
-            settings.policy.encode(),
-            ended.failure,
-            number,
-            ended.batch,
+        why = explain(slot, known)
+        job, token = why.run
+        self.maintainer.report(
+            DeathReport(
+                request.incarnation,
+                request.name,
+                why.charge,
+                job,
+                token,
+                settings.policy.encode(),
+                why.failure,
+                request.number,
+                why.batch,
+            )
         )
-        self.maintainer.report(report)
-        self._forget(worker)
+        self._forget(pool, worker)
         self.finished_jobs += slot.done
-        pool.failures.ended(ended, worker, now)
-        log = self._log.debug if ended.expected else self._log.warning
-        log(
-            "worker_left" if ended.expected else "worker_died",
-            pool=pool.name,
-            worker=worker.name,
-            pid=worker.pid,
-            reason=ended.reason,
-            detail=ended.message,
-            job=None if ended.reason == exit_reason.HELD_DATABASE and ended.batch > 1 else job or None,
+        pool.deaths.ended(why, worker, now)
+        log = events(process="supervisor")
+        tell = log.debug if why.expected else log.warning
+        unknown = why.reason == Cause.HELD_DATABASE.word and why.batch > 1  # which of its jobs it was
+        tell(
+            "worker_left" if why.expected else "worker_died",
+            **named(worker),
+            reason=why.reason,
+            detail=why.message,
+            job=None if unknown else job or None,
         )
 
-    def _last_look(self, worker: WorkerProcess, now: float) -> None:
-        """It may have been set up, and have worked, since the scoreboard was last read."""
-        look_at(self.pools[worker.pool], worker, now)
-
-    def _forget(self, worker: WorkerProcess) -> None:
-        pool = self.pools[worker.pool]
-        del pool.workers[worker.incarnation]
-        if worker.serving and not (worker.swept or worker.template.gone):
-            pool.workers.unswept[worker.incarnation] = worker.template
-        self.reactor.unwatch(worker.pidfd)
-        if worker.output is not None:
-            self.reactor.unwatch(worker.output.descriptor)
-        worker.close()
+    def _forget(self, pool: Pool, worker: WorkerProcess) -> None:
+        incarnation, template, process = worker.request.incarnation, worker.request.template, worker.process
+        del pool.workers[incarnation]
+        if worker.serving and not (worker.end.swept or template.gone):
+            pool.workers.unswept[incarnation] = template
+        self.reactor.unwatch(process.pidfd)
+        if process.output is not None:
+            self.reactor.unwatch(process.output.descriptor)
+        process.close()
 
     # Templates
 
     def lose_template(self, template: TemplateProcess) -> None:
-        """Its workers die with it. No job is charged, unless the pool is isolated because this happens repeatedly,
-        and only one job was running. If none of a pool's workers had ever been ready, the cause may be their set-up.
-        """
+        """Its workers die with it."""
         now = time.monotonic()
         self.templates.lose(template)
         self._orphans_until = now + _ORPHANED
         for pool in self.pools.values():
             for dead in [dead for dead, its in pool.workers.unswept.items() if its is template]:
                 del pool.workers.unswept[dead]
-        orphaned = [worker for worker in self.pools.workers() if worker.template is template]
+        orphaned = [worker for worker in self.pools.workers() if worker.request.template is template]
         for worker in orphaned:
-            self._last_look(worker, now)
-        if orphaned or not (template.retired or template.why_broken):
-            self._log.error("template_died", pid=template.pid, workers=len(orphaned))
-        accused = self._accused(template, orphaned, now)
-        if template.ready and template.current and not (template.dismissed or _died_of_set_up(template, orphaned)):
-            self._note_death(template, now)
+            look_at(self.pools[worker.release.pool], worker, now)
+        if orphaned or not (template.retired or template.image.broken):
+            events(process="supervisor").error("template_died", pid=template.child.pid, workers=len(orphaned))
+        releases = [release for release in template.releases.values() if release.current]
+        end = explain_template(
+            [worker.slot.read() for worker in orphaned],
+            wanted=template.image.ready and bool(releases) and not template.dismissed,
+            isolated=template.spec.alone and any(one.template_deaths.isolated(now) for one in releases),
+            unproven=len(template.releases) == 1 and not template.proven,
+        )
+        for release in releases if end.counts else ():
+            _count_death(release, end.accused, now)
         for worker in orphaned:
-            if worker.status in (None, signal.SIGKILL):
+            if worker.end.status in (None, signal.SIGKILL):
                 # The kernel kills them with it, and may already have done so.
-                worker.kill(exit_reason.ALONE if worker is accused else exit_reason.TEMPLATE)
-            if worker.pid == 0:
-                worker.end(now)
-
-    def _note_death(self, template: TemplateProcess, now: float) -> None:
-        """A ready template died unexpectedly: a job of one of its pools may have killed it, or the set-up of one."""
-        for release in [one for one in template.releases.values() if one.current]:
-            deaths = release.template_deaths = release.template_deaths.died(now)
-            if deaths.isolated(now):
-                self._log.warning("pool_isolated", pool=release.pool, deaths=len(deaths.at))
-
-    def _accused(self, template: TemplateProcess, workers: list[WorkerProcess], now: float) -> WorkerProcess | None:
-        """The one worker with a job in an isolated pool, when its template dies."""
-        if not (template.alone and template.ready) or template.retired or len(workers) != 1:
-            return None
-        [worker] = workers
-        slot, release = worker.slot.read(), worker.release
-        if not slot.job or not release.template_deaths.isolated(now):
-            return None
-        release.template_deaths = release.template_deaths.charge(slot.job, worker.settings.max_crashes)
-        return worker
+                worker.kill(Cause.ALONE if end.accused else Cause.TEMPLATE)
+            if not worker.process.pid:
+                worker.ended(now)
 
     def _kill_orphans(self) -> None:
         """Kill processes started by the workers of a dead template: they become our children one after another."""
-        spared = self._inherited | {worker.pid for worker in self.pools.workers()}
+        spared = self._inherited | {worker.process.pid for worker in self.pools.workers()}
         for pid in set(kernel.children(os.getpid()) or ()) - spared:
             if not child.is_ours(pid):
                 ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child
 
 
-def _died_of_set_up(template: TemplateProcess, workers: list[WorkerProcess]) -> bool:
-    """Whether no job can have killed it, and there is no other pool to protect from the one whose set-up did."""
-    alone = len(template.releases) == 1 and not template.proven
-    return alone and all(worker.slot.read().state is State.STARTING for worker in workers)
+def _explained_at(worker: WorkerProcess) -> float | None:
+    """When its end must be handled even if its cause is not known yet; None before its end."""
+    end = worker.end
+    return (end.at if end.status is not None else end.at + _STATUS_PATIENCE) if end.at else None
+
+
+def _count_death(release: Release, accused: int, now: float) -> None:
+    """The template of a release has died: a job may have killed it, perhaps this one, which is charged."""
+    deaths = release.template_deaths
+    if accused:
+        deaths = deaths.charge(accused, release.settings.max_crashes)
+    deaths = release.template_deaths = deaths.died(now)
+    if deaths.isolated(now):
+        events(process="supervisor").warning("pool_isolated", pool=release.pool, deaths=len(deaths.at))

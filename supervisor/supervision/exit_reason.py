@@ -1,11 +1,16 @@
-"""Why a worker ended, as text, and which run is charged for it."""
+"""The ends of workers and templates, decided in one place: the cause, which run is charged, and what follows.
+
+`explain` is a pure function of a worker's last slot and of what the supervisor knows besides. `Cause` is the table
+of what each cause of death means.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, NamedTuple
 
 from supervisor.domain.recovery import Charge
@@ -18,54 +23,102 @@ Run = tuple[int, int]
 
 NO_RUN: Run = (0, 0)
 
-# Why the supervisor itself killed a worker.
-TIME_LIMIT = "time_limit"
-CANCELLED = "cancelled"
-STUCK = "stuck"
-STOPPED = "stopped"
-SHUTDOWN = "shutdown"
-PARTITION = "partition"  # the supervisor could not renew its lease
-STARTUP = "startup_timeout"
-TEMPLATE = "template_died"
-ALONE = "template_died_alone"  # its template died while only its job was running there
-UNWATCHED = "unwatched"
-TEARDOWN = "teardown"  # it took longer than shutdown_grace
-HELD_DATABASE = "held_database"  # it left a transaction open
-AFTER_INTERRUPT = "after_interrupt"  # it took longer than kill_grace
-HELD_EARLIER = "held_database_earlier"  # a run before the current one left a transaction open, or may have
+EXIT_RUINED = 71  # the exit code of a worker that found its own process damaged; its slot says how
 
-OUT_OF_MEMORY = "out_of_memory"  # killed by the kernel
-RUINED = 71  # the exit code of a worker that found its own process damaged; its slot says how
 
-_KILLS: dict[str, tuple[Charge, str]] = {
-    TIME_LIMIT: ("attempt", "over its time limit of {limit}; the worker was killed"),
-    CANCELLED: ("cancel", "cancelled, and killed because it did not stop"),
-    STUCK: ("crash", "the worker was stuck: no heartbeat and no CPU used; it was killed"),
-    STOPPED: ("crash", "the worker was stopped by a signal; it was killed"),
-    SHUTDOWN: ("nothing", "the supervisor shut down before the job was done"),
-    PARTITION: ("nothing", "the supervisor could not renew its lease, and on_partition is stop; the worker was killed"),
-    STARTUP: ("nothing", "the worker was not set up within startup_timeout; it was killed"),
-    TEMPLATE: ("nothing", "the template it was forked from died"),
-    ALONE: ("crash", "the template it was forked from died again, while only this job was running"),
-    UNWATCHED: ("nothing", "the supervisor cannot open more files, so the worker could not be watched"),
-    TEARDOWN: ("nothing", "its teardown took longer than shutdown_grace; it was killed"),
-    HELD_DATABASE: ("crash", "it held the database's write lock {when}: a transaction was not committed"),
-    HELD_EARLIER: ("nothing", "an earlier run in the same worker, or this one, had left a database transaction open"),
-    AFTER_INTERRUPT: ("nothing", "after_interrupt did not end within kill_grace; the worker was ended"),
-    OUT_OF_MEMORY: ("crash", "the kernel killed the worker because it was out of memory"),
-}
-"""What is charged for each kill, and the sentence for people."""
+class Effect(Enum):
+    """What an end says about the pool's next worker."""
 
-_KINDS = {TIME_LIMIT: "timeout", ALONE: "crash"}  # of the failure, where it is not the reason
-_NOT_ITS_SET_UP = (SHUTDOWN, PARTITION, TEMPLATE, ALONE, UNWATCHED)  # deaths that say nothing about the set-up
+    EXPECTED = "it left as it was asked to"
+    UNRELATED = "neither its code nor its jobs ended it"
+    INTERRUPTED = "what it was doing was stopped, which the next worker need not fear"
+    DIED = "it had worked before"
+    DIED_EARLY = "it had never committed a job: a crash loop may begin"
+    SET_UP_KILLED = "its set-up was ended by a signal that anybody may have sent"
+    SET_UP_FAILED = "its code cannot be used: the pool backs off"
+
+
+class Cause(Enum):
+    """What a worker dies of, as one word, and what follows from it: for its run, for the pool, and in words."""
+
+    # Killed by the supervisor:
+    TIME_LIMIT = "time_limit", "attempt", Effect.DIED, "over its time limit of {limit}; the worker was killed"
+    CANCELLED = "cancelled", "cancel", Effect.INTERRUPTED, "cancelled, and killed because it did not stop"
+    STUCK = "stuck", "crash", Effect.DIED, "the worker was stuck: no heartbeat and no CPU used; it was killed"
+    STOPPED = "stopped", "crash", Effect.DIED, "the worker was stopped by a signal; it was killed"
+    SHUTDOWN = "shutdown", "nothing", Effect.EXPECTED, "the supervisor shut down before the job was done"
+    PARTITION = (
+        "partition",
+        "nothing",
+        Effect.DIED,
+        "the supervisor could not renew its lease, and on_partition is stop; the worker was killed",
+    )
+    STARTUP = (
+        "startup_timeout",
+        "nothing",
+        Effect.DIED,
+        "the worker was not set up within startup_timeout; it was killed",
+    )
+    TEMPLATE = "template_died", "nothing", Effect.UNRELATED, "the template it was forked from died"
+    ALONE = (
+        "template_died_alone",
+        "crash",
+        Effect.UNRELATED,
+        "the template it was forked from died again, while only this job was running",
+    )
+    UNWATCHED = (
+        "unwatched",
+        "nothing",
+        Effect.UNRELATED,
+        "the supervisor cannot open more files, so the worker could not be watched",
+    )
+    TEARDOWN = "teardown", "nothing", Effect.INTERRUPTED, "its teardown took longer than shutdown_grace; it was killed"
+    HELD_DATABASE = (  # it left a transaction open
+        "held_database",
+        "crash",
+        Effect.DIED,
+        "it held the database's write lock {when}: a transaction was not committed",
+    )
+    HELD_EARLIER = (  # a run before the current one left a transaction open, or may have
+        "held_database_earlier",
+        "nothing",
+        Effect.DIED,
+        "an earlier run in the same worker, or this one, had left a database transaction open",
+    )
+    # It ended by itself, or somebody else killed it:
+    OUT_OF_MEMORY = "out_of_memory", "crash", Effect.DIED, "the kernel killed the worker because it was out of memory"
+    AFTER_INTERRUPT = (
+        "after_interrupt",
+        "nothing",
+        Effect.INTERRUPTED,
+        "after_interrupt did not end within kill_grace; the worker was ended",
+    )
+    SIGNAL = "signal", "crash", Effect.DIED, "the worker was killed by {signal}"
+    RUINED = "ruined", "crash", Effect.DIED, "the worker's process was damaged"
+    EXIT = "exit", "crash", Effect.DIED, "the worker's process ended with exit code {code}{where}"
+    UNKNOWN = "unknown", "crash", Effect.DIED, "the worker died of an unknown cause"
+
+    def __init__(self, word: str, charge: Charge, effect: Effect, message: str) -> None:
+        self.word = word
+        self.charge: Charge = charge
+        self.effect = effect
+        self.message = message
+
+    @property
+    def kind(self) -> str:
+        """The kind of the failure."""
+        by_itself = (Cause.ALONE, Cause.AFTER_INTERRUPT, Cause.SIGNAL, Cause.RUINED, Cause.EXIT, Cause.UNKNOWN)
+        return "timeout" if self is Cause.TIME_LIMIT else "crash" if self in by_itself else self.word
+
+
+_NOT_ITS_SET_UP = (Cause.SHUTDOWN, Cause.PARTITION, Cause.TEMPLATE, Cause.ALONE, Cause.UNWATCHED)
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-_LEFT_OPEN = (HELD_DATABASE, HELD_EARLIER)  # deaths caused by a run that has ended
 
 
 class Kill(NamedTuple):
     """Why a worker was killed, and for which run. If another run was active when it died, no run is charged."""
 
-    reason: str
+    reason: Cause
     run: Run = NO_RUN
 
 
@@ -92,120 +145,131 @@ class Circumstances(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExitReport:
-    """`expected` ends are normal; `reason` is one word for logs, `message` a sentence for people.
+    """`reason` is one word for logs, `message` a sentence for people, `effect` what it says about the next worker.
 
     `run` is the run that was active, or one that is charged although it had ended; `batch` is its number of jobs.
     `uncommitted` is the number of ended runs whose outcomes are lost, the last of them `last_job`; a run that is not
-    charged because another run may be the cause is included as the last. `early` says that nothing was ever
-    committed, `broken` that the set-up failed: by an error, or because the process ended before it was ready; then
-    `by_signal` says that it, or its template, was ended by a signal that anybody may have sent.
+    charged because another run may be the cause is included as the last.
     """
 
     reason: str
     message: str
     charge: Charge
+    effect: Effect
     run: Run = NO_RUN
     batch: int = 1
     uncommitted: int = 0
     last_job: int = 0
-    early: bool = False
-    expected: bool = False
-    broken: bool = False
-    by_signal: bool = False
     failure: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def expected(self) -> bool:
+        return self.effect is Effect.EXPECTED
+
+    @property
+    def suspect(self) -> int:
+        """The job that may have caused it although it had ended, and that will run again; 0 for none."""
+        accused = self.charge == "crash" and self.run[0] == self.last_job != 0
+        died = self.effect in (Effect.INTERRUPTED, Effect.DIED, Effect.DIED_EARLY)
+        return self.last_job if died and (self.uncommitted or accused) else 0
 
 
 def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
-    """Explain a death from the worker's last slot and what else is known."""
+    """Explain a death from the worker's last slot and what else is known: its cause, who is charged, what follows."""
     if slot.state is State.BROKEN:
-        return ExitReport("setup_failed", slot.text, "nothing", early=True, broken=True)
+        return ExitReport("setup_failed", slot.text, "nothing", Effect.SET_UP_FAILED)
     if slot.state is State.LEFT and slot.job == 0 and slot.lost:
         # The worker has charged its job already.
-        return ExitReport("program_died", slot.text, "nothing", early=_early(slot))
+        return ExitReport("program_died", slot.text, "nothing", _died(slot))
     if slot.state is State.LEFT and slot.job == 0:
-        return ExitReport("left", "it left as requested", "nothing", expected=True)
-    cause, message, kind, number, code = _cause(slot, known)
-    if slot.state is State.STARTING and (cause not in _NOT_ITS_SET_UP or (cause == TEMPLATE and known.unproven)):
+        return ExitReport("left", "it left as requested", "nothing", Effect.EXPECTED)
+    cause, number, code = _cause(slot, known)
+    message = _message(cause, slot, known, number, code)
+    if slot.state is State.STARTING and (cause not in _NOT_ITS_SET_UP or (cause is Cause.TEMPLATE and known.unproven)):
         return _set_up_ended(slot, cause, message, number)
-    blame = _blame(slot, known, cause)
-    message += blame.added
-    return ExitReport(
-        cause,
-        message,
-        blame.charge,
-        blame.run,
-        batch=blame.batch,
-        uncommitted=blame.uncommitted,
-        last_job=blame.last_job,
-        early=_early(slot),
-        expected=cause == SHUTDOWN,
-        failure={
-            "kind": kind,
-            "message": message,
-            "exit_code": code,
-            "signal": None if number is None else name_of(number),
-            "stderr": known.tail.decode("utf-8", "replace") or None,
-            "peak_memory": known.peak_memory,
-            "duration": known.ran,
-        },
-    )
+    effect = _died(slot) if cause.effect is Effect.DIED else cause.effect
+    report = _charged(ExitReport(cause.word, message, cause.charge, effect), cause, slot, known)
+    failure = {
+        "kind": cause.kind,
+        "message": report.message,
+        "exit_code": code,
+        "signal": None if number is None else name_of(number),
+        "stderr": known.tail.decode("utf-8", "replace") or None,
+        "peak_memory": known.peak_memory,
+        "duration": known.ran,
+    }
+    return replace(report, failure=failure)
 
 
-class _Blame(NamedTuple):
-    """The same fields as an ExitReport has, and what is added to its message."""
+class TemplateEnd(NamedTuple):
+    """What follows from the end of a template. `counts`: a job of one of its pools may have ended it, and may do so
+    again. `accused` is the job that is charged; 0 for none.
+    """
 
-    charge: Charge
-    run: Run
-    batch: int
-    uncommitted: int = 0
-    last_job: int = 0
-    added: str = ""
+    counts: bool
+    accused: int = 0
 
 
-def _blame(slot: Snapshot, known: Circumstances, cause: str) -> _Blame:
-    charge, _ = _KILLS.get(cause, ("crash", ""))
-    run, accused = _run(slot, known, charge)
-    added = "; its last job had just ended, and its outcome was not committed" if accused else ""
-    if charge == "crash" and slot.places > 1 and slot.together > 1:  # it is not known which
-        return _Blame(charge, (slot.last_job, slot.last_token) if run == NO_RUN else run, slot.together, added=added)
-    batch = slot.together if slot.places == 1 else 1
-    if known.kill is not None and cause == known.kill.reason and run != known.kill.run:
-        charge = "nothing"  # the run it was meant for had ended in the meantime
-    if charge == "crash" and slot.together <= 1 and _in_doubt(slot, known, cause):
+def explain_template(workers: Sequence[Snapshot], *, wanted: bool, isolated: bool, unproven: bool) -> TemplateEnd:
+    """The end of a template, and with it of these workers. No job is charged, unless its pool is `isolated`, because
+    this happens repeatedly, and only one job was running.
+
+    `wanted`: it was ready, and nobody had asked it to end. `unproven`: none of its workers has ever been ready, and it
+    serves one pool only. Then the set-up may have ended it, and there is no other pool to protect.
+    """
+    by_set_up = unproven and all(slot.state is State.STARTING for slot in workers)
+    alone = wanted and isolated and len(workers) == 1
+    return TemplateEnd(wanted and not by_set_up, workers[0].job if alone else 0)
+
+
+def _charged(end: ExitReport, cause: Cause, slot: Snapshot, known: Circumstances) -> ExitReport:
+    """The same with the run that is charged, if any is, and what it is charged."""
+    run, accused = _run(slot, known, cause)
+    if accused:
+        end = replace(end, message=f"{end.message}; its last job had just ended, and its outcome was not committed")
+    if end.charge == "crash" and slot.places > 1 and slot.together > 1:  # it is not known which
+        return replace(end, run=(slot.last_job, slot.last_token) if run == NO_RUN else run, batch=slot.together)
+    end = replace(end, run=run, batch=slot.together if slot.places == 1 else 1, last_job=slot.last_job)
+    if known.kill is not None and run != known.kill.run:
+        end = replace(end, charge="nothing")  # the run it was meant for had ended in the meantime
+    if end.charge == "crash" and slot.together <= 1 and _in_doubt(slot, known, cause):
         doubt = "; the first time does not count, because earlier jobs had left threads or processes behind"
-        return _Blame("nothing", run, batch, max(slot.unsettled, 1), slot.job, doubt + added)
+        uncommitted = max(slot.unsettled, 1)
+        message = end.message + doubt
+        return replace(end, message=message, charge="nothing", uncommitted=uncommitted, last_job=slot.job)
+    left_open = cause in (Cause.HELD_DATABASE, Cause.HELD_EARLIER)  # by a run that has ended
     blamed = slot.job == 0 and run != NO_RUN
-    none_lost = blamed or (known.kill is not None and cause not in _LEFT_OPEN)
-    return _Blame(charge, run, batch, 0 if none_lost else slot.unsettled, slot.last_job, added)
+    lost = not blamed and (known.kill is None or left_open)
+    return replace(end, uncommitted=slot.unsettled if lost else 0)
 
 
-def _set_up_ended(slot: Snapshot, cause: str, message: str, number: int | None) -> ExitReport:
+def _set_up_ended(slot: Snapshot, cause: Cause, message: str, number: int | None) -> ExitReport:
     """Whatever ended it before it was ready: its code cannot be used, as if it had raised an error."""
-    if cause == STARTUP:
-        return ExitReport(STARTUP, message, "nothing", early=True, broken=True)
-    by_signal = cause in (STOPPED, TEMPLATE) or (cause == "signal" and number in _FROM_OUTSIDE)
+    if cause is Cause.STARTUP:
+        return ExitReport(cause.word, message, "nothing", Effect.SET_UP_FAILED)
     message = f"{slot.phase.label} failed: {message}"
-    return ExitReport(
-        cause if by_signal else "setup_failed", message, "nothing", early=True, broken=True, by_signal=by_signal
-    )
+    if cause in (Cause.STOPPED, Cause.TEMPLATE) or (cause is Cause.SIGNAL and number in _FROM_OUTSIDE):
+        return ExitReport(cause.word, message, "nothing", Effect.SET_UP_KILLED)
+    return ExitReport("setup_failed", message, "nothing", Effect.SET_UP_FAILED)
 
 
-def _in_doubt(slot: Snapshot, known: Circumstances, cause: str) -> bool:
+def _in_doubt(slot: Snapshot, known: Circumstances, cause: Cause) -> bool:
     """Whether something that earlier jobs left behind may have ended the run. Not for a second death: what was left
     the first time ended with that worker.
     """
-    sure = cause in (ALONE, HELD_DATABASE)
+    sure = cause in (Cause.ALONE, Cause.HELD_DATABASE)
     return bool(slot.job) and slot.doubtful and not sure and slot.job not in known.suspects
 
 
-def _early(slot: Snapshot) -> bool:
-    """Whether it never committed anything. A batch that kills its worker is smaller next time, so such deaths end
+def _died(slot: Snapshot) -> Effect:
+    """Whether it ever committed anything. A batch that kills its worker is smaller next time, so such deaths end
     on their own.
     """
-    return slot.done - slot.unsettled <= slot.lost and slot.together == 1
+    early = slot.done - slot.unsettled <= slot.lost and slot.together == 1
+    return Effect.DIED_EARLY if early else Effect.DIED
 
 
-def _run(slot: Snapshot, known: Circumstances, charge: Charge) -> tuple[Run, bool]:
+def _run(slot: Snapshot, known: Circumstances, cause: Cause) -> tuple[Run, bool]:
     """(the run concerned, whether it is charged although it had ended).
 
     A job can damage its process and return. Its worker then dies before it commits. The first time it is unknown
@@ -213,40 +277,45 @@ def _run(slot: Snapshot, known: Circumstances, charge: Charge) -> tuple[Run, boo
     """
     if slot.job:
         return (slot.job, slot.token), False
-    if known.kill is not None and known.kill.reason == HELD_DATABASE:
+    if known.kill is not None and known.kill.reason is Cause.HELD_DATABASE:
         # With several ended runs, it is unknown which one it was.
         return known.kill.run if slot.unsettled == 1 else NO_RUN, False
     guilty = slot.unsettled == 1 and (known.cautious or slot.last_job in known.suspects)
-    if guilty and charge == "crash" and known.kill is None:
+    if guilty and cause.charge == "crash" and known.kill is None:
         return (slot.last_job, slot.last_token), True
     return NO_RUN, False
 
 
-def _cause(slot: Snapshot, known: Circumstances) -> tuple[str, str, str, int | None, int | None]:
-    """(reason, message, kind of failure, signal, exit code)."""
+def _cause(slot: Snapshot, known: Circumstances) -> tuple[Cause, int | None, int | None]:
+    """(cause, signal, exit code)."""
     status = known.status
     code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None
     number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
-    killed_for = known.kill.reason if known.kill is not None else ""
-    if number == signal.SIGKILL and not killed_for and known.out_of_memory():
-        killed_for = OUT_OF_MEMORY
-    if killed_for:
-        when = "for longer than its time limit" if slot.job else "after its end"
-        message = _KILLS[killed_for][1].format(limit=human(known.timeout), when=when)
-        if killed_for == HELD_DATABASE and slot.places > 1 and slot.together > 1:
-            message = f"one of its {slot.together} jobs left a database transaction open; it is not known which"
-        if killed_for == OUT_OF_MEMORY and known.peak_memory:
-            message += f"; it had used {human_size(known.peak_memory)} at its peak"
-        return killed_for, message, _KINDS.get(killed_for, killed_for), number, code
-    if number is not None:
-        return "signal", f"the worker was killed by {name_of(number)}", "crash", number, code
-    asked = slot.phase is Phase.AFTER_INTERRUPT and slot.state is not State.STARTING
-    if code is not None and asked:
-        return AFTER_INTERRUPT, _KILLS[AFTER_INTERRUPT][1], "crash", number, code
-    if code == RUINED:
-        return "ruined", shortened(slot.text) or "the worker's process was damaged", "crash", number, code
-    if code is not None:
-        when = "" if slot.state is State.STARTING else " in the middle of its work"
-        message = f"the worker's process ended with exit code {code}{when}"
-        return "exit", message, "crash", number, code
-    return "unknown", "the worker died of an unknown cause", "crash", number, code
+    if known.kill is not None:
+        cause = known.kill.reason
+    elif number is not None:
+        cause = Cause.OUT_OF_MEMORY if number == signal.SIGKILL and known.out_of_memory() else Cause.SIGNAL
+    elif code is None:
+        cause = Cause.UNKNOWN
+    elif slot.phase is Phase.AFTER_INTERRUPT and slot.state is not State.STARTING:
+        cause = Cause.AFTER_INTERRUPT
+    else:
+        cause = Cause.RUINED if code == EXIT_RUINED else Cause.EXIT
+    return cause, number, code
+
+
+def _message(cause: Cause, slot: Snapshot, known: Circumstances, number: int | None, code: int | None) -> str:
+    if cause is Cause.RUINED and slot.text:
+        return shortened(slot.text)
+    if cause is Cause.HELD_DATABASE and slot.places > 1 and slot.together > 1:
+        return f"one of its {slot.together} jobs left a database transaction open; it is not known which"
+    message = cause.message.format(
+        limit=human(known.timeout),
+        when="for longer than its time limit" if slot.job else "after its end",
+        signal="" if number is None else name_of(number),
+        code=code,
+        where="" if slot.state is State.STARTING else " in the middle of its work",
+    )
+    if cause is Cause.OUT_OF_MEMORY and known.peak_memory:
+        message += f"; it had used {human_size(known.peak_memory)} at its peak"
+    return message

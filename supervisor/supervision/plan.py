@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from supervisor.domain.memory import Grant, is_far_over
-from supervisor.domain.scaling import Missing, leaving, missing, within
+from supervisor.domain.budget import Grant, is_far_over
+from supervisor.domain.scaling import Counts, Missing, leaving, missing, within
 from supervisor.supervision.pool import Pool
-from supervisor.supervision.pool_workers import is_idle
 from supervisor.supervision.release import ImageTrial
-from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.supervision.worker_process import WorkerProcess, is_idle
 from supervisor.system.slot import RecycleReason
+
+_TOGETHER = 1.0  # seconds between two requests in which both workers count as requested at the same time
 
 
 class Plan(NamedTuple):
@@ -51,7 +54,7 @@ def needs_image_trial(pool: Pool) -> bool:
 def _to_start(pool: Pool, now: float) -> Missing:
     current = pool.code.current
     wanted = missing(
-        pool.workers.counts(pool.desired),
+        _counts(pool),
         failed=current.failed,
         unproven=pool.code.old is not None and current.is_doubtful,
         isolated=current.template_deaths.isolated(now),
@@ -68,11 +71,11 @@ def _to_leave(pool: Pool) -> list[WorkerProcess]:
     if pool.grant is not None and (evicted := _evicted(pool, pool.grant)):
         return evicted
     fixed, stale = pool.scale.fixed is not None, pool.workers.stale()
-    found = leaving(pool.workers.counts(pool.desired), pool.scale.roof, fixed=fixed or pool.closing)
+    found = leaving(_counts(pool), pool.scale.roof, fixed=fixed or pool.closing)
     if not stale and not any(found):
         return []
     far_over = [worker for worker in stale if _is_far_over(worker, pool.settings.max_memory)]
-    youngest = sorted(pool.workers.candidates(pool.scale.target), key=lambda worker: -worker.asked_at)
+    youngest = sorted(_candidates(pool), key=lambda worker: -worker.asked_at)
     idle = [worker for worker in youngest if is_idle(worker)]
     largest = sorted(youngest, key=lambda worker: (not is_idle(worker), -worker.memory.unique))
     anyone = [*idle, *(w for w in youngest if w not in idle)] if fixed else largest
@@ -92,9 +95,64 @@ def _evicted(pool: Pool, grant: Grant) -> list[WorkerProcess]:
         return pool.workers.stale()[:1]
     chosen = []
     for device in grant.keep:
-        there = [w for w in pool.workers.living() if not w.leaving and (w.device or "") == device]
+        there = [w for w in pool.workers.living() if not w.leaving and (w.request.device or "") == device]
         surplus = len(there) - grant.most_on(device)
         if surplus > 0:
             there.sort(key=lambda one: (not one.stale, one.serving, not is_idle(one), -one.asked_at))
             chosen += there[:surplus]
     return chosen
+
+
+def _counts(pool: Pool) -> Counts:
+    living, staying = pool.workers.living(), pool.workers.staying()
+    return Counts(
+        target=pool.desired,
+        staying=len(staying),
+        starting=sum(not worker.is_ready for worker in staying),
+        idle=sum(map(is_idle, staying)),
+        stale=len(pool.workers.stale()),
+        leaving=sum(worker.leaving for worker in living),
+        unexplained=len(pool.workers) - len(living),
+    )
+
+
+def _candidates(pool: Pool) -> list[WorkerProcess]:
+    """Those of which surplus ones leave: the ones that run jobs, if too many do, else spares before others."""
+    staying = pool.workers.staying()
+    serving = [worker for worker in staying if worker.serving]
+    return serving if len(serving) > pool.scale.target else [one for one in staying if not one.serving] or serving
+
+
+# Spares: no more workers than the target may run jobs
+
+
+def next_to_serve(pool: Pool) -> WorkerProcess | None:
+    """The spare that takes over a free place now: rather not one that is to be replaced, and one whose device the
+    fewest others use.
+    """
+    # Who may run jobs, or may have left processes behind that still run.
+    taken = len(pool.workers.unswept) + sum(one.serving and _may_run(one) for one in pool.workers.values())
+    if taken >= pool.scale.target:
+        return None
+    living = pool.workers.living()
+    used = Counter(worker.request.device for worker in living if worker.serving)
+    waiting = [worker for worker in living if not (worker.serving or worker.leaving)]
+    ready = [worker for worker in waiting if worker.is_ready]
+    best = min(ready, key=lambda one: (bool(one.stale), used[one.request.device], one.asked_at), default=None)
+    if best is None or any(_comes_first(one, best, used) for one in waiting):
+        return None
+    return best
+
+
+def _comes_first(one: WorkerProcess, ready: WorkerProcess, used: Mapping[str | None, int]) -> bool:
+    """Whether a worker that is not ready yet, and was requested together with one that is, has a less used device."""
+    together = one.asked_at < ready.asked_at + _TOGETHER
+    return together and not one.is_ready and used[one.request.device] < used[ready.request.device]
+
+
+def _may_run(worker: WorkerProcess) -> bool:
+    """Whether a job may run in it, or a process that one has left behind. In its teardown it runs none."""
+    if not worker.living:
+        return not worker.end.swept
+    slot = worker.slot.read()
+    return not (slot.ceased_at and slot.alone)

@@ -2,25 +2,66 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.memory import Grant
-from supervisor.domain.recent_peak import RecentPeak
-from supervisor.domain.residency import Residency
-from supervisor.domain.scaling import Load, ScalingPolicy, Taken, decide, spares_kept, still_due
-from supervisor.supervision.failures import CAUTIOUS, STALE, Failures, is_cautious_enough, plan_replacement
-from supervisor.supervision.pool_workers import PoolWorkers
+from supervisor.domain.budget import Grant, Residency
+from supervisor.domain.process_health import Restarts
+from supervisor.domain.scaling import Load, ScalingPolicy, Taken, assign, decide, spares_kept, still_due
+from supervisor.supervision.exit_reason import Cause, Effect, ExitReport
 from supervisor.supervision.release import ImageTrial, Releases
+from supervisor.supervision.sizes import WorkerSize
+from supervisor.supervision.templates import TemplateProcess
 from supervisor.supervision.worker_process import WorkerProcess
-from supervisor.system import kernel
 from supervisor.system.slot import State
 
 _WEIGHT = 0.5  # of the latest measurement of the rate
+_MOST_SUSPECTS = 64  # that are remembered
+
+
+@dataclass(slots=True)
+class Deaths:
+    """What a pool remembers of the ends of its workers. Each release has a back-off of its own.
+
+    If a worker dies after jobs had ended and before their outcomes were committed, one of them may have caused that. No
+    job is charged the first time; the last to end is a suspect. The worker that replaces the dead one is cautious: it
+    commits after each job, so that the next such death shows which job it was.
+    """
+
+    suspects: tuple[int, ...] = ()
+    cautious_due: list[int] = field(default_factory=list)  # outcomes that were lost, for each cautious one
+    count: int = 0
+    restarted: Counter[str] = field(default_factory=Counter)  # workers that are replaced, by reason
+
+    def ended(self, end: ExitReport, worker: WorkerProcess, now: float) -> None:
+        """A worker has ended; `now` is monotonic seconds."""
+        caution, stale = worker.request.caution, worker.stale
+        worker.release.restarts = _after(worker.release.restarts, end, now, worker.asked_at)
+        self.count += end.effect in (Effect.INTERRUPTED, Effect.DIED, Effect.DIED_EARLY)
+        if end.suspect:
+            self.suspects = (*(job for job in self.suspects if job != end.suspect), end.suspect)[-_MOST_SUSPECTS:]
+            caution = max(end.uncommitted, caution, 1)
+        if not end.expected:
+            self.restarted[end.reason] += 1
+            if caution:
+                self.cautious_due.append(caution)
+        elif stale and end.reason != Cause.SHUTDOWN.word:
+            self.restarted[stale] += 1
+
+    def next_caution(self) -> int:
+        """The `caution` of the next worker."""
+        return self.cautious_due.pop() if self.cautious_due else 0
+
+
+def _after(restarts: Restarts, end: ExitReport, now: float, born: float) -> Restarts:
+    """What the end of a worker that was requested then means for the next one with the same code."""
+    if end.effect in (Effect.SET_UP_FAILED, Effect.SET_UP_KILLED):
+        return restarts.broken(now, end.message, born=born, sure=end.effect is Effect.SET_UP_FAILED)
+    if end.effect in (Effect.DIED, Effect.DIED_EARLY):
+        return restarts.died(now, early=end.effect is Effect.DIED_EARLY, born=born)
+    return restarts
 
 
 @dataclass(slots=True)
@@ -95,14 +136,63 @@ class Scale:
         self.target, self.reason, self.roof = decision.target, decision.reason, decision.roof
 
 
-@dataclass(slots=True)
-class WorkerSize:
-    """What one worker needs, as measured since the last reload; bytes."""
+class PoolWorkers(dict[str, WorkerProcess]):
+    """By incarnation, from the request of each to the report of its end."""
 
-    memory: RecentPeak = field(default_factory=RecentPeak)  # 0: not measured
-    has_settled: bool = False  # one was measured behind a job: before its first one, a worker may still grow
-    on_device: RecentPeak | None = None  # None: not measured
-    metered: bool = False  # the memory of every worker is measured
+    def __init__(self) -> None:
+        super().__init__()
+        self._devices: dict[str, str] = {}  # the latest device of each name
+        self.unswept: dict[str, TemplateProcess] = {}  # removed ones that may have left processes behind
+
+    def living(self) -> list[WorkerProcess]:
+        return [worker for worker in self.values() if worker.living]
+
+    def staying(self) -> list[WorkerProcess]:
+        """The workers that are neither leaving nor to be replaced."""
+        return [worker for worker in self.living() if not worker.leaving and not worker.stale]
+
+    def stale(self) -> list[WorkerProcess]:
+        """The workers that are to be replaced and have not been asked to leave. First those that are still being set
+        up, which may never be ready; then spares: nobody has to wait for them.
+        """
+        found = [worker for worker in self.living() if worker.stale and not worker.leaving]
+        return sorted(found, key=lambda worker: (worker.is_ready, worker.serving))
+
+    def working(self, spares: int) -> int:
+        """How many there are besides so many spares, or more if more are ready, as during a reload."""
+        return min(_besides(spares, self.living()), len(self.living()) - self.spare())
+
+    def remaining(self, spares: int) -> int:
+        """How many there are besides so many spares and those that are leaving."""
+        return _besides(spares, [worker for worker in self.living() if not worker.leaving])
+
+    def spare(self) -> int:
+        """How many could take over a place now."""
+        return sum(worker.is_ready and not worker.serving for worker in self.living())
+
+    def next_name(self, pool: str) -> str:
+        taken = {worker.request.name for worker in self.values()}
+        number = 1
+        while f"{pool}-{number}" in taken:
+            number += 1
+        return f"{pool}-{number}"
+
+    def next_device(self, name: str, gpus: Sequence[str], target: int) -> str | None:
+        """The device for a new worker: that of the stale worker it replaces, else the least used one."""
+        staying, stale = self.staying(), self.stale()
+        beyond = len(staying) + len(stale) - target
+        left = stale[max(0, beyond) :]  # the first ones already have successors
+        device = left[0].request.device if left and beyond >= 0 else None
+        if device not in gpus:
+            device = assign(gpus, [worker.request.device for worker in [*staying, *left]], [self._devices.get(name)])
+        if device is not None:
+            self._devices[name] = device
+        return device
+
+
+def _besides(spares: int, workers: Sequence[WorkerProcess]) -> int:
+    waiting = sum(not (worker.serving or worker.leaving) for worker in workers)
+    return len(workers) - min(spares, waiting)
 
 
 @dataclass(eq=False)
@@ -112,7 +202,7 @@ class Pool:
     code: Releases
     wake: int  # the eventfd on which its idle workers sleep
     workers: PoolWorkers = field(default_factory=PoolWorkers)
-    failures: Failures = field(default_factory=Failures)
+    deaths: Deaths = field(default_factory=Deaths)
     scale: Scale = field(default_factory=Scale)
     size: WorkerSize = field(default_factory=WorkerSize)
     closing: bool = False  # no longer in the configuration
@@ -146,17 +236,6 @@ class Pool:
         """Whether it needs a worker for the canary alone: it was reloaded while it had no job."""
         needed = self.scale.target or self.closing or self.scale.fixed is not None
         return self.code.current.trial is ImageTrial.DUE and self.settings.canary is not None and not needed
-
-    @property
-    def old_serves(self) -> bool:
-        """Whether the code from before a reload serves, or would serve the next job."""
-        old = self.code.old
-        waits = old is not None and old.settings.preloads and not old.failed
-        return waits or any(worker.is_ready and not worker.release.current for worker in self.workers.living())
-
-    def problem(self, now: float) -> str:
-        """The current problem; "" if there is none."""
-        return self.code.current.problem(now, old_serves=self.old_serves)
 
     @property
     def desired(self) -> int:
@@ -204,41 +283,17 @@ class Pool:
         self.scale.look(self.workers.living(), s.concurrency)
         self.scale.decide(policy, self.workers.remaining(self.spares), self.size.memory.value, now)
 
-    def close(self) -> None:
-        os.close(self.wake)
+
+def old_code_serves(pool: Pool) -> bool:
+    """Whether the code from before a reload serves, or would serve the next job."""
+    old = pool.code.old
+    waits = old is not None and old.settings.preloads and not old.failed
+    return waits or any(worker.is_ready and not worker.release.current for worker in pool.workers.living())
 
 
-def look_at(pool: Pool, worker: WorkerProcess, now: float) -> bool:
-    """Note what a worker has done since the last look; the last one is after its end. Returns whether it has become
-    ready.
-    """
-    slot = worker.slot.read()
-    became_ready = worker.notice_ready(slot)
-    if became_ready:
-        worker.template.proven.add(pool.name)
-        worker.release.restarts = worker.release.restarts.ready()
-        pool.code.works(worker.release)
-        if worker.running and (pool.size.metered or pool.settings.memory_budget is not None):
-            measure(pool, worker)  # starting more workers depends on it
-    committed = slot.done - slot.unsettled
-    pool.failures.committed(worker, committed, lost=slot.lost)
-    if slot.recycle_reason:
-        plan_replacement(worker, STALE[slot.recycle_reason])
-    elif worker.living and pool.grant is None and is_cautious_enough(worker, committed, now):
-        plan_replacement(worker, CAUTIOUS)  # not where memory is scarce: nobody would work until its successor is ready
-    return became_ready
-
-
-def measure(pool: Pool, worker: WorkerProcess) -> None:
-    """Measure the memory of a worker and the processes it has started."""
-    unique = kernel.memory_of_family(worker.pid) or kernel.resident_of_family(worker.pid)  # some may not be read
-    worker.memory.unique = unique or worker.memory.unique
-    if is_typical(worker):
-        now, size = time.monotonic(), pool.size
-        size.has_settled = size.has_settled or worker.memory.has_settled
-        # Those without jobs are not measured again, but count.
-        measured = filter(is_typical, pool.workers.living()) if size.memory.over(now) else [worker]
-        size.memory = size.memory.seen((one.memory.unique for one in measured), now)
+def problem_of(pool: Pool, now: float) -> str:
+    """Its current problem; "" if there is none."""
+    return pool.code.current.problem(now, old_serves=old_code_serves(pool))
 
 
 def is_typical(worker: WorkerProcess) -> bool:

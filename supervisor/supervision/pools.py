@@ -1,25 +1,19 @@
-"""All pools, as set by the configuration and the operators: what `status` shows of them, and the result of a reload."""
+"""All pools, as set by the configuration and the operators, and what `status` shows of them."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.text import shortened
-from supervisor.maintenance.maintainer import PoolInfo
-from supervisor.maintenance.redriver import RedrivePolicy
-from supervisor.maintenance.renewer import LockTimes
-from supervisor.store.base import JobSelector
-from supervisor.supervision.failures import RELOADED
-from supervisor.supervision.pool import Pool, Waiting, spares_configured, spares_wanted
+from supervisor.supervision.pool import Pool, Waiting, old_code_serves, problem_of, spares_configured, spares_wanted
 from supervisor.supervision.release import ImageTrial, Release, Releases
-from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.supervision.templates import TemplateProcess
+from supervisor.supervision.worker_process import RELOADED, WHY_REPLACED, WorkerProcess
 from supervisor.system.scoreboard import MAX_SLOTS
-from supervisor.telemetry import events
 from supervisor.worker.placement import threads_of, worth_telling
 
 
@@ -43,17 +37,9 @@ class Pools(dict[str, Pool]):
             if name not in wanted:
                 pool.close_down()
 
-    def pool_infos(self) -> dict[str, PoolInfo]:
-        """What the maintainer must know about the pools that take jobs."""
-        return {name: _info(pool) for name, pool in self.items() if not pool.closing}
-
     def wakes(self) -> dict[str, int]:
         """The eventfds on which the idle workers of the pools sleep that take jobs."""
         return {name: pool.wake for name, pool in self.items() if not pool.closing}
-
-    def leaving(self) -> dict[str, LockTimes]:
-        """The lock times of closing pools, whose workers finish their jobs."""
-        return {name: _info(pool).locks for name, pool in self.items() if pool.closing}
 
     def status(self, now: float) -> dict[str, dict[str, Any]]:
         """What `status` shows of them."""
@@ -61,10 +47,10 @@ class Pools(dict[str, Pool]):
         told = {name: str(threads[name]) if worth_telling(pool.settings) else "" for name, pool in self.items()}
         return {name: _status(pool, told[name], now) for name, pool in self.items()}
 
-    def sharing(self, pool: Pool) -> dict[str, Pool]:
-        """The pools that share this one's template."""
-        image = _image(pool.settings)
-        return {name: other for name, other in self.items() if not other.closing and _image(other.settings) == image}
+    def sharing(self, pool: Pool) -> dict[str, Release]:
+        """The code of the pools that share this one's template."""
+        image, others = _image(pool.settings), (other.code.current for other in self.values() if not other.closing)
+        return {other.pool: other for other in others if _image(other.settings) == image}
 
     def workers(self) -> list[WorkerProcess]:
         """The workers of all pools."""
@@ -75,7 +61,11 @@ class Pools(dict[str, Pool]):
 
     def running(self) -> list[WorkerProcess]:
         """Those that have a process, as far as is known."""
-        return [worker for worker in self.workers() if worker.running]
+        return [worker for worker in self.workers() if worker.process.pid and worker.living]
+
+    def templates(self) -> set[TemplateProcess]:
+        """Those that have forked workers which have not been forgotten."""
+        return {worker.request.template for worker in self.workers()}
 
     def take_depths(self, depths: Mapping[str, Any]) -> None:
         """Store the depths that the maintainer has measured."""
@@ -92,20 +82,12 @@ class Pools(dict[str, Pool]):
     def remove(self, pool: Pool) -> None:
         """Remove a closing pool whose last worker has left."""
         del self[pool.name]
-        pool.close()
-
-
-def _info(pool: Pool) -> PoolInfo:
-    settings = pool.settings
-    wanted = JobSelector(settings.types, " ".join(settings.capabilities), settings.min_priority)
-    locks = LockTimes(settings.lock_time, settings.heartbeat_timeout)
-    chance = RedrivePolicy(wanted, settings.retry_failed_every, settings.retry_failed_times)
-    return PoolInfo(wanted, pool.wake, locks, chance)
+        os.close(pool.wake)
 
 
 def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:
     """`broken`: there is a problem, and no older code serves instead. `now` is monotonic seconds."""
-    living, failures, settings, problem = pool.workers.living(), pool.failures, pool.settings, pool.problem(now)
+    living, settings, problem = pool.workers.living(), pool.settings, problem_of(pool, now)
     scale, deaths = pool.scale, pool.code.current.template_deaths
     spares = max(0, pool.desired - scale.target) if scale.target else 0
     alone = f"its templates have died {len(deaths.at)} times: jobs run one at a time to find the cause"
@@ -122,22 +104,24 @@ def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:
         "problem": problem,
         "spares": pool.workers.spare(),
         "spares_wanted": spares_configured(pool),
-        "broken": bool(problem) and not pool.old_serves,
+        "broken": bool(problem) and not old_code_serves(pool),
         "fixed": scale.fixed,
-        "deaths": failures.deaths,
-        "restarts": dict(failures.restarted),
+        "deaths": pool.deaths.count,
+        "restarts": dict(pool.deaths.restarted),
         "types": list(settings.types),
         "capabilities": list(settings.capabilities),
         "min_priority": settings.min_priority,
         "threads": threads,
         "min_workers": settings.min_workers,
         "max_workers": settings.max_workers,
-        "memory": {w.name: w.memory.unique for w in living if w.memory.unique},
-        "devices": {w.name: w.device for w in living if w.device is not None},
-        "stale": {
-            w.name: pool.code.current.why_older_stays() if w.stale == RELOADED else w.stale for w in living if w.stale
-        },
+        "memory": {w.request.name: w.memory.unique for w in living if w.memory.unique},
+        "devices": {w.request.name: w.request.device for w in living if w.request.device is not None},
+        "stale": {w.request.name: _why_replaced(pool, w.stale) for w in living if w.stale},
     }
+
+
+def _why_replaced(pool: Pool, stale: str) -> str:
+    return pool.code.current.why_older_stays() if stale == RELOADED else WHY_REPLACED[stale]
 
 
 def _crowded_out(pool: Pool) -> str:
@@ -181,72 +165,3 @@ def _eventfds(names: Iterable[str]) -> dict[str, int]:
             os.close(descriptor)
         raise OSError(f"no pool can be added: {error.strerror}") from error
     return made
-
-
-_MOST_PROBLEMS = 20
-
-
-class ReloadOutcome:
-    """The result of the last reload. `number` counts the requests in the database up to this one; None after a signal.
-
-    A pool is `waiting` until a worker with the new code is ready or has failed, then `accepted` or `failed`. A pool
-    that has no worker now is `imported` when its code was; without an image, or without memory for it, it is `untried`.
-    What comes of it later is in the log. `canaries` names the accepted ones whose canary has passed.
-    """
-
-    def __init__(self) -> None:
-        self._news: dict[str, Any] = {}
-        self._unproven: set[str] = set()  # of which the log has not told yet that the new code works
-        self._failed: set[str] = set()  # of which it has told that it does not
-        self._log = events(process="supervisor")
-
-    def refused(self, why: str, number: int | None, at: float, problems: list[str], file: Path) -> None:
-        """The configuration is invalid; nothing was changed. `at` is Unix seconds."""
-        hint = "the previous configuration stays in effect"
-        self._log.error("reload_refused", why=why, problems=problems, file=str(file), hint=hint)
-        told = [shortened(problem, 500) for problem in problems[:_MOST_PROBLEMS]]
-        self._news = {"number": number, "at": at, "state": "refused", "problems": told, "pools": {}, "canaries": []}
-
-    def begun(self, number: int | None, at: float, pools: Mapping[str, Pool]) -> None:
-        states = {name: "waiting" for name, pool in sorted(pools.items()) if not pool.closing}
-        self._unproven, self._failed = set(states), set()
-        self._news = {"number": number, "at": at, "state": "running", "problems": [], "pools": states, "canaries": []}
-
-    def follow(self, pools: Mapping[str, Pool], now: float) -> dict[str, Any] | None:
-        """Update the result of each pool. Returns the outcome; None if there was no reload. `now` is in
-        monotonic seconds.
-        """
-        for name in sorted(self._unproven):
-            pool = pools.get(name)
-            state = "gone" if pool is None or pool.closing else pool.code.current.outcome(asleep=pool.asleep)
-            if self._news["pools"].get(name) == "waiting" and state != "waiting":
-                problem = f"{name}: {pool.problem(now)}" if pool is not None and state == "failed" else ""
-                tried = pool is not None and state == "accepted" and pool.settings.canary is not None
-                self._settle(name, state, problem, canary=tried)
-            if pool is not None:
-                self._tell(pool, state, now)
-        return self._news or None
-
-    def _tell(self, pool: Pool, state: str, now: float) -> None:
-        """In the log, once for each reload: that the new code does not work, and that it works."""
-        if state == "failed" and pool.name not in self._failed:
-            self._failed.add(pool.name)
-            problem, serves = pool.problem(now), pool.old_serves
-            self._log.error("new_code_failed", pool=pool.name, problem=problem, old_code_serves=serves)
-        elif state == "accepted":
-            canary = "none" if pool.settings.canary is None else "passed"
-            self._log.info("new_code_accepted", pool=pool.name, canary=canary)
-        if state in ("accepted", "gone"):
-            self._unproven.discard(pool.name)
-
-    def _settle(self, name: str, state: str, problem: str = "", *, canary: bool = False) -> None:
-        states = {**self._news["pools"], name: state}
-        problems = [*self._news["problems"], shortened(problem, 500)] if problem else self._news["problems"]
-        over = "failed" if problems else "accepted"
-        self._news = {
-            **self._news,
-            "state": "running" if "waiting" in states.values() else over,
-            "problems": problems[:_MOST_PROBLEMS],
-            "pools": states,
-            "canaries": [*self._news["canaries"], *([name] if canary else ())],
-        }

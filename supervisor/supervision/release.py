@@ -64,10 +64,6 @@ class Release:
         return self.state in (ReleaseState.CANDIDATE, ReleaseState.SERVING)
 
     @property
-    def retired(self) -> bool:
-        return self.state is ReleaseState.RETIRED
-
-    @property
     def failed(self) -> bool:
         """Whether its last set-up has failed."""
         return self.restarts.failed_setups > 0
@@ -139,7 +135,7 @@ class Releases:
     def begin(self, settings: PoolSettings, now: float) -> None:
         """A reload. A candidate that has not worked goes, so that there are two at most."""
         self.current.supersede()
-        if not self.current.retired:
+        if self.current.state is not ReleaseState.RETIRED:
             self.drop_old()
             self.old = self.current
         self.current = Release(settings, ImageTrial.DUE, now)

@@ -1,4 +1,4 @@
-"""Starts missing workers through their templates, and lets surplus ones leave."""
+"""Carries out the plan of each pool: asks templates for workers, obeys what they answer, and lets workers leave."""
 
 from __future__ import annotations
 
@@ -10,32 +10,27 @@ import uuid
 from dataclasses import dataclass
 
 from supervisor.config.settings import Settings
-from supervisor.domain.memory import CodeTrial
+from supervisor.domain.budget import CodeTrial
 from supervisor.domain.text import shortened
-from supervisor.supervision import exit_reason
-from supervisor.supervision.children import Slots
 from supervisor.supervision.ends import Ends
-from supervisor.supervision.failures import RELOADED, plan_replacement
-from supervisor.supervision.plan import needs_image_trial, plan
+from supervisor.supervision.exit_reason import Cause
+from supervisor.supervision.maintainer_client import Slots
+from supervisor.supervision.plan import needs_image_trial, next_to_serve, plan
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.release import ImageTrial, Release
-from supervisor.supervision.template_process import TemplateProcess
-from supervisor.supervision.templates import Templates
+from supervisor.supervision.templates import TemplateProcess, Templates
 from supervisor.supervision.worker_output import Outputs
-from supervisor.supervision.worker_process import WorkerProcess
+from supervisor.supervision.worker_process import RELOADED, Process, Request, WorkerProcess
 from supervisor.system import ending, signals
 from supervisor.system.channel import Message
 from supervisor.system.reactor import Reactor
-from supervisor.system.scoreboard import MAX_SLOTS
 from supervisor.telemetry import events
-
-_NO_ROOM_FOR_BOTH = "there is no memory for its old model beside the new one"
 
 
 @dataclass(eq=False, frozen=True)
 class Staffing:
-    """Listens to the templates: which workers they have forked, and which they cannot fork."""
+    """Starts workers and lets them leave. A worker that was requested is a worker of its pool from then on."""
 
     pools: Pools
     templates: Templates
@@ -43,6 +38,8 @@ class Staffing:
     outputs: Outputs
     ends: Ends
     reactor: Reactor
+
+    # What the supervisor wants
 
     def staff(self, pool: Pool, settings: Settings) -> None:
         """Start missing workers of a pool and drain surplus ones."""
@@ -63,19 +60,31 @@ class Staffing:
                 break
         for worker in leave:
             worker.drain()
-        while (spare := pool.workers.next_to_serve(pool.scale.target)) is not None:
+        while (spare := next_to_serve(pool)) is not None:
             spare.serve()
 
-    def _try_out(self, pool: Pool, settings: Settings, now: float) -> None:
-        """After a reload, load the new code of a sleeping pool, to report whether it can be loaded.
+    def replace_all(self) -> None:
+        """After a reload, mark every worker for replacement."""
+        for worker in self.pools.workers():
+            worker.replace(RELOADED)
 
-        If there is memory only for one of them, the old code goes first.
-        """
+    def drain_all(self) -> None:
+        """Drain all workers. Workers that wait for an image that is still loading are dropped."""
+        for worker in self.pools.workers():
+            worker.drain()
+        for incarnation in self.templates.kill_unready():
+            self._drop(incarnation)
+
+    def look_around(self, now: float) -> None:
+        """Once a tick: end templates that are not needed or do not answer."""
+        self.templates.spare_memory(self.pools.templates(), now)
+        for template in self.templates.kill_stuck(now):
+            self._break(template)
+
+    def _try_out(self, pool: Pool, settings: Settings, now: float) -> None:
+        """After a reload, load the new code of a sleeping pool, to report whether it can be loaded."""
         trial = CodeTrial.NOW if pool.grant is None else pool.grant.trial
-        if trial is CodeTrial.INSTEAD:
-            events(process="supervisor").warning("old_code_unloaded", pool=pool.name, why=_NO_ROOM_FOR_BOTH)
-            pool.code.drop_old()
-        if trial in (CodeTrial.INSTEAD, CodeTrial.LATER):
+        if trial is CodeTrial.LATER:
             return  # until the memory is free
         if trial is CodeTrial.NEVER:
             pool.code.current.trial = ImageTrial.NO_ROOM
@@ -84,15 +93,15 @@ class Staffing:
         template = self._template(pool, settings, now)
         if template is None:
             return
-        if template.ready:  # that of another pool
+        if template.image.ready:  # that of another pool
             self._judge(pool, template)
         else:
             pool.code.current.trial = ImageTrial.RUNNING
 
     def _judge(self, pool: Pool, template: TemplateProcess) -> None:
         """The code of a sleeping pool has been loaded. With preload_setup that was its set-up, too."""
-        if pool.name in template.lacking:
-            self._back_off(pool, template.lacking[pool.name])
+        if pool.name in template.image.lacking:
+            _back_off(pool.code.current, template.image.lacking[pool.name])
         elif pool.code.current.proven_by_image and not pool.code.current.failed:
             template.proven.add(pool.name)
             pool.code.works(pool.code.current)
@@ -100,52 +109,40 @@ class Staffing:
     def _template(self, pool: Pool, settings: Settings, now: float) -> TemplateProcess | None:
         """The template that forks the pool's workers now; None if it cannot be started."""
         try:
-            return self.templates.current(pool, settings, self.pools.sharing(pool), now)
+            sharing, wakes = self.pools.sharing(pool), self.pools.wakes()
+            return self.templates.current(pool.code.current, settings, sharing, wakes, now)
         except OSError as error:
-            self._back_off(pool, f"no template can be forked: {error.strerror}")
+            _back_off(pool.code.current, f"no template can be forked: {error.strerror}")
             return None
 
     def _ask(self, pool: Pool, release: Release, template: TemplateProcess, now: float) -> bool:
         """Request one more worker from a template. Returns False if there is no free slot."""
         if self.slots.full:
-            pool.scale.reason = f"the scoreboard has no room for more than {MAX_SLOTS - 1} workers"
+            pool.scale.reason = f"the scoreboard has no room for more than {self.slots.most} workers"
             return False
         incarnation, name = str(uuid.uuid4()), pool.workers.next_name(pool.name)
-        device = pool.next_device(name)
+        device, caution = pool.next_device(name), pool.deaths.next_caution()
         number, slot = self.slots.take(incarnation, name)
-        caution = pool.failures.next_caution()
-        worker = WorkerProcess(name, incarnation, number, slot, release, template, now, device, caution)
+        worker = WorkerProcess(Request(name, incarnation, number, slot, release, template, device, caution), now)
         worker.stale = "" if release.current else RELOADED
         pool.workers[incarnation] = worker
-        template.ask(pool.name, name, incarnation, number, device, now, cautious=caution > 0)
+        template.ask(name, incarnation, pool.name, slot=number, device=device, cautious=caution > 0)
         return True
-
-    def drain_all(self) -> None:
-        """Drain all workers. Workers that wait for an image that is still loading are dropped."""
-        for worker in self.pools.workers():
-            worker.drain()
-        for incarnation in self.templates.retire_unready():
-            self._drop(incarnation)
-
-    def replace_all(self) -> None:
-        """After a reload, mark every worker for replacement."""
-        for worker in self.pools.workers():
-            plan_replacement(worker, RELOADED)
 
     # What the templates say
 
     def hear(self) -> None:
         """Process the templates' messages."""
         for template in self.templates:
-            template.flush()
-            if template.ended or self.reactor.is_readable(template.fileno()):
+            template.child.channel.flush()
+            if template.ended or self.reactor.is_readable(template.child.descriptor):
                 for message, descriptors in template.receive():
                     try:
                         self._obey(template, message, descriptors)
                     except (LookupError, TypeError, ValueError) as error:
                         # The handler's code shares the template's process, and may have written into the channel.
                         log = events(process="supervisor")
-                        log.error("message_garbled", of=f"template {template.pid}", error=repr(error))
+                        log.error("message_garbled", of=f"template {template.child.pid}", error=repr(error))
             if template.gone:
                 self._lose(template)
 
@@ -155,7 +152,7 @@ class Staffing:
             self._forked(message["forked"], int(message["pid"]), descriptors)
         elif "exited" in message:
             if (worker := self.pools.find(message["exited"])) is not None:
-                worker.end(time.monotonic(), message["status"], message["peak_memory"])
+                worker.ended(time.monotonic(), message["status"], message["peak_memory"])
         elif "swept" in message:
             for incarnation in message["swept"]:
                 self._swept(incarnation)
@@ -164,22 +161,22 @@ class Staffing:
             self._give_up(message["unforked"], f"no worker can be forked: {message['error']}")
         elif "ready" in message:
             found = dict(message.get("lacking", {}))
-            template.lacking = {str(pool): shortened(str(why)) for pool, why in found.items()}
-            template.ready = True
+            template.image.lacking = {str(pool): shortened(str(why)) for pool, why in found.items()}
+            template.image.ready = True
             template.answered()
             for name in _end_trials(template):
                 self._judge(self.pools[name], template)
         elif "broken" in message:
-            self._break(template, shortened(str(message["broken"])))
+            template.image.broken = shortened(str(message["broken"]))
+            self._break(template)
 
     def _forked(self, incarnation: str, pid: int, descriptors: list[int]) -> None:
         worker = self.pools.find(incarnation)
         if not descriptors:  # they were lost, and the template kills it
             if worker is not None:
-                worker.pid = pid
-                worker.kill(exit_reason.UNWATCHED)
-                why = f"no worker can be watched: {os.strerror(errno.EMFILE)}"
-                self._back_off(self.pools[worker.pool], why, worker)
+                worker.process.pid = pid
+                worker.kill(Cause.UNWATCHED)
+                _back_off(worker.release, f"no worker can be watched: {os.strerror(errno.EMFILE)}", worker)
             return
         pidfd, stderr = descriptors
         if worker is None:  # dropped in the meantime
@@ -187,63 +184,59 @@ class Staffing:
             os.close(pidfd)
             os.close(stderr)
             return
-        worker.forked(pid, pidfd, self.outputs.open(stderr, worker.name, worker.slot.work), time.monotonic())
+        output = self.outputs.open(stderr, worker.request.name, worker.slot.work)
+        worker.forked(Process(pid, pidfd, output), time.monotonic())
         self.ends.watch(worker)
 
     def _swept(self, incarnation: str) -> None:
         if (worker := self.pools.find(incarnation)) is not None:
-            worker.swept = True
+            worker.end.swept = True
         for pool in self.pools.values():
             pool.workers.unswept.pop(incarnation, None)
 
-    def _break(self, template: TemplateProcess, why: str) -> None:
+    def _break(self, template: TemplateProcess) -> None:
         """Its code cannot be loaded: whoever waits for it is told why."""
-        template.why_broken = why
         for incarnation in list(template.asked):
             worker = self.pools.find(incarnation)
-            self._give_up(incarnation, why if worker is None else template.why_broken_for(worker.pool))
+            self._give_up(incarnation, "" if worker is None else template.why_broken(worker.release.pool))
         for name in _end_trials(template):
-            self._back_off(self.pools[name], template.why_broken_for(name))
+            _back_off(self.pools[name].code.current, template.why_broken(name))
 
     def _lose(self, template: TemplateProcess) -> None:
-        if not (template.ready or template.retired or template.why_broken):
+        if template.image.loading and not template.retired:
             # The code it was loading has ended it, and may do so again.
             self.ends.reap()
-            status = template.status
+            status = template.child.status
             how = "" if status is None else f" ({signals.ending(os.waitstatus_to_exitcode(status))})"
-            self._break(template, f"the template ended while it was loading the handler{how}")
+            template.image.broken = f"the template ended while it was loading the handler{how}"
+            self._break(template)
         _end_trials(template, ImageTrial.DUE)  # it was told to end meanwhile
         self.ends.lose_template(template)
-
-    def look_around(self, now: float) -> None:
-        """End templates that are not needed or do not answer."""
-        self.templates.spare_memory(self.pools.workers(), now)
-        for template in self.templates.stuck(now):
-            self._break(template, template.why_broken)
 
     def _give_up(self, incarnation: str, why: str) -> None:
         """A requested worker could not be started."""
         worker = self._drop(incarnation)
         if worker is not None:
-            self._back_off(self.pools[worker.pool], why, worker)
+            _back_off(worker.release, why, worker)
 
     def _drop(self, incarnation: str) -> WorkerProcess | None:
         """Forget a worker that has not been forked."""
         worker = self.pools.find(incarnation)
         if worker is not None:
-            pool = self.pools[worker.pool]
+            pool = self.pools[worker.release.pool]
             del pool.workers[incarnation]
-            if worker.caution:
-                pool.failures.cautious_due.append(worker.caution)
-            self.slots.give_back(worker.number)
+            if worker.request.caution:
+                pool.deaths.cautious_due.append(worker.request.caution)
+            self.slots.give_back(worker.request.number)
         return worker
 
-    def _back_off(self, pool: Pool, why: str, worker: WorkerProcess | None = None) -> None:
-        """Once in each back-off. A release without a template starts nobody any more."""
-        now, release = time.monotonic(), pool.code.current if worker is None else worker.release
-        if now >= release.restarts.not_before and not (worker is not None and worker.template.retired):
-            release.restarts = release.restarts.broken(now, why)
-            events(process="supervisor").error("pool_broken", pool=pool.name, problem=why)
+
+def _back_off(release: Release, why: str, worker: WorkerProcess | None = None) -> None:
+    """Once in each back-off. A release without a template starts nobody any more."""
+    now = time.monotonic()
+    if now >= release.restarts.not_before and not (worker is not None and worker.request.template.retired):
+        release.restarts = release.restarts.broken(now, why)
+        events(process="supervisor").error("pool_broken", pool=release.pool, problem=why)
 
 
 def _end_trials(template: TemplateProcess, to: ImageTrial = ImageTrial.OVER) -> list[str]:

@@ -1,17 +1,12 @@
-"""When a supervisor ends: stopped, or when a burst is over, which runs until no job is due or waiting for a retry.
-
-Workers finish their jobs, the rest are killed, and those that survive are left behind."""
+"""How the supervisor stops: workers finish their jobs, the rest are killed, and those that survive are left behind."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
 
-from supervisor.supervision import exit_reason
-from supervisor.supervision.pool import Pool
-from supervisor.supervision.worker_process import WorkerProcess
-from supervisor.system.slot import State
+from supervisor.supervision.burst import Burst
+from supervisor.supervision.exit_reason import Cause
+from supervisor.supervision.worker_process import WorkerProcess, named
 from supervisor.telemetry import events
 
 _AGAIN = 1.0  # seconds between two rounds of killing
@@ -19,16 +14,24 @@ _PATIENCE = 10.0  # seconds for killed workers to end
 
 
 class Stopping:
-    """`why` is empty until it has begun. Times are monotonic seconds.
+    """`why` is empty until it has begun. `burst` ends it when its work is done; with `when_drained`, so does a drain of
+    its host. Times are monotonic seconds.
 
     A killed worker does not end while it hangs in the kernel, or if it now belongs to another user. The supervisor
     does not wait for it forever, because that would also delay the next start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, burst: Burst | None, *, when_drained: bool) -> None:
         self.why = ""
+        self.burst = burst
+        # A burst would wait for ever for the end of its jobs.
+        self.when_drained = when_drained or burst is not None
         self._kill_at = 0.0
         self._killed_since: float | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.burst is None else self.burst.exit_code
 
     def begin(self, why: str, grace: float, now: float) -> None:
         """Start stopping. Running jobs have `grace` seconds."""
@@ -54,7 +57,7 @@ class Stopping:
             _name(left)
             return True
         for worker in left:
-            worker.kill(exit_reason.SHUTDOWN)
+            worker.kill(Cause.SHUTDOWN)
         self._kill_at = now + _AGAIN
         return False
 
@@ -64,67 +67,7 @@ def _name(workers: Iterable[WorkerProcess]) -> None:
     for worker in workers:
         log.error(
             "worker_left_behind",
-            pool=worker.pool,
-            worker=worker.name,
-            pid=worker.pid,
+            **named(worker),
             job=worker.slot.read().job or None,
             hint="it was killed but does not end: it hangs in the kernel, or belongs to another user now",
         )
-
-
-_BROKEN_LIMIT = 3  # failed set-ups in a row after which a burst gives up
-
-
-class Progress(NamedTuple):
-    """How far a burst is, for a progress bar."""
-
-    pending: int
-    failed: int
-    done: int
-    workers: int
-    busy: int
-
-
-Observer = Callable[[Progress], None]
-
-
-class Burst:
-    """Tells `observer` how far it is, and decides when it ends: from what the maintainer and the supervisor know."""
-
-    def __init__(self, observer: Observer | None = None) -> None:
-        self._observer = observer
-        self._pending = self._failed = 0
-        self._gave_up = False
-
-    @property
-    def exit_code(self) -> int:
-        return 1 if self._failed or self._gave_up else 0
-
-    def follow(self, news: Mapping[str, Any], pools: Iterable[Pool], *, unsettled: bool) -> str:
-        """Process the maintainer's report. Returns why to stop, or "". `unsettled`: a death is not settled yet."""
-        self._pending, self._failed = news["pending"], news["failed"]
-        hopeless = [p for p in pools if p.code.current.restarts.failed_setups >= _BROKEN_LIMIT and p.scale.waiting.due]
-        if hopeless:
-            self._gave_up = True
-            problem = hopeless[0].problem(time.monotonic())
-            events().error("burst_given_up", pools=[pool.name for pool in hopeless], problem=problem)
-            return "the burst cannot continue"
-        return "the burst is over" if news["over"] and not unsettled else ""
-
-    def give_up(self) -> None:
-        """Give up because something is unavailable; the exit code reports it."""
-        self._gave_up = True
-
-    def show(self, workers: Iterable[WorkerProcess], finished_jobs: int) -> None:
-        """Report the progress to the observer, if there is one."""
-        if self._observer is None:
-            return
-        slots = [worker.slot.read() for worker in workers]
-        progress = Progress(
-            pending=self._pending,
-            failed=self._failed,
-            done=finished_jobs + sum(slot.done for slot in slots),
-            workers=len(slots),
-            busy=sum(slot.state is State.BUSY for slot in slots),
-        )
-        self._observer(progress)

@@ -1,4 +1,4 @@
-"""A child process of the supervisor (maintainer or admin process), which is replaced when it dies or hangs."""
+"""Child processes of the supervisor: a channel and a pidfd to each, and one that is replaced when it dies or hangs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,33 @@ _LONGEST_PAUSE = 10.0
 _EARLY = 10.0  # seconds; a process that dies earlier may die of the same cause again
 
 
-class SupervisedProcess:
-    """One child process at a time with one `role`; its slot is `number`. Times are monotonic seconds.
+class Child:
+    """A forked process that runs `run` with its end of a channel. Raises OSError if none can be started.
 
-    `starting` is the time allowed until its first heartbeat, which comes after its imports.
+    `descriptor` is that of our end, also after its end; `status` its wait status, once it has been reaped.
+    """
+
+    def __init__(self, run: Callable[[Channel], int], *, role: str, keep: Iterable[int]) -> None:
+        self.channel, self.pid, self._pidfd = child.fork_with_channel(run, role=role, keep=keep)
+        self.descriptor = self.channel.fileno()
+        self.status: int | None = None
+
+    def kill(self) -> None:
+        if self._pidfd >= 0:
+            ending.send_signal(self._pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close our end, without waiting for its end."""
+        self.channel.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+class SupervisedProcess:
+    """Keeps up one process with one `role`: the maintainer, or the admin process. Times are monotonic seconds.
+
+    Its slot is `number`. `starting` is the time allowed until its first heartbeat, which comes after its imports.
     """
 
     def __init__(
@@ -33,14 +56,16 @@ class SupervisedProcess:
         self._slot = board.slot(number)
         self._reactor = reactor
         self._starting = starting
-        self._log = events(process="supervisor")
-        self._channel: Channel | None = None
+        self._child: Child | None = None
         self._not_before = self._started_at = 0.0
         self._leave_by: float | None = None
-        self.early_deaths = 0  # in a row
-        self.pid = 0
-        self._pidfd = -1
         self._late: Signs | None = None  # since when its heartbeat is late
+        self.early_deaths = 0  # in a row
+
+    @property
+    def pid(self) -> int | None:
+        """None while no process is running."""
+        return None if self._child is None else self._child.pid
 
     def start(self, run: Callable[[Channel], int], now: float, keep: Iterable[int] = ()) -> bool:
         """Fork it. Returns False if no process can be started; `restart_at` is the time of the next attempt."""
@@ -48,66 +73,63 @@ class SupervisedProcess:
         self._leave_by = self._late = None
         self._slot.assign(self.role, self.role)
         try:
-            self._channel, self.pid, self._pidfd = child.fork_with_channel(run, role=self.role, keep=keep)
+            self._child = Child(run, role=self.role, keep=keep)
         except OSError as error:
             self._died_early(now)
-            self._log.error("fork_failed", of=self.role, error=error.strerror)
+            events(process="supervisor").error("fork_failed", of=self.role, error=error.strerror)
             return False
-        self._reactor.watch(self._channel.fileno())
+        self._reactor.watch(self._child.descriptor)
         return True
-
-    def is_running(self) -> bool:
-        return self._channel is not None
 
     @property
     def restart_at(self) -> float | None:
         """When a successor may start; None while one is running."""
-        return self._not_before if self._channel is None else None
+        return self._not_before if self._child is None else None
 
     def due(self, now: float) -> bool:
         """Whether no process is running and a successor may start."""
-        return self._channel is None and now >= self._not_before
+        return self._child is None and now >= self._not_before
 
     def send(self, message: Message) -> None:
         """Send a message if the process is running."""
-        if self._channel is not None:
-            self._channel.send(message)
+        if self._child is not None:
+            self._child.channel.send(message)
 
     def hear(self) -> list[Message]:
         """The messages since the last call."""
-        if self._channel is None:
+        if self._child is None:
             return []
-        self._channel.flush()
-        return self._channel.hear() if self._reactor.is_readable(self._channel.fileno()) else []
+        self._child.channel.flush()
+        return self._child.channel.hear() if self._reactor.is_readable(self._child.descriptor) else []
 
     def check(self, now: float) -> bool:
         """Clean up after an ended process, or kill one that hangs. Returns whether it has ended."""
-        if self._channel is None:
+        if self._child is None:
             return False
-        if self._channel.closed:
-            self._reap(now)
+        if self._child.channel.closed:
+            self._bury(self._child, now)
             return True
         if self._leave_by is not None and now > self._leave_by:
             self.kill()
-        elif self._is_stuck(now):
-            self._log.error(f"{self.role}_stuck", pid=self.pid)
+        elif self._is_stuck(self._child.pid, now):
+            events(process="supervisor").error(f"{self.role}_stuck", pid=self.pid)
             self.kill()
         return False
 
-    def _is_stuck(self, now: float) -> bool:
+    def _is_stuck(self, pid: int, now: float) -> bool:
         """Whether there was no heartbeat for too long: it is stopped, or hangs in a call."""
         slot = self._slot.read()
         limit = STUCK_AFTER if slot.pid else self._starting
         if now - slot.beat <= limit:
             self._late = None
             return False
-        signs = Signs(now, slot.beat, *kernel.cpu_and_state(self.pid))
+        signs = Signs(now, slot.beat, *kernel.cpu_and_state(pid))
         self._late = first_late(self._late, signs)
         return hangs(signs, self._late, limit)
 
     def kill(self) -> None:
-        if self._pidfd >= 0:
-            ending.send_signal(self._pidfd, signal.SIGKILL)
+        if self._child is not None:
+            self._child.kill()
 
     def dismiss(self, patience: float, *, finish: float = 0.0) -> None:
         """Ask it to end. It has `finish` seconds for what it has begun, and is killed after `patience` more."""
@@ -117,31 +139,27 @@ class SupervisedProcess:
 
     def retire(self) -> None:
         """Kill it now, for a successor with new orders."""
-        self.kill()
-        self._drop()
+        if self._child is not None:
+            self._drop(self._child)
 
-    def _reap(self, now: float) -> None:
-        self.kill()  # the channel may have ended before the process
-        self._drop()
+    def _bury(self, ended: Child, now: float) -> None:
+        self._drop(ended)
         if self._leave_by is not None:
             self._not_before = now  # it was asked to leave
             return
         if now - self._started_at >= _EARLY:
             self.early_deaths = 0
         self._died_early(now)
-        self._log.error(f"{self.role}_died", pid=self.pid, in_a_row=self.early_deaths)
+        events(process="supervisor").error(f"{self.role}_died", pid=ended.pid, in_a_row=self.early_deaths)
 
     def _died_early(self, now: float) -> None:
         self.early_deaths += 1
         pause = 0.0 if self.early_deaths == 1 else _RESTART_PAUSE * 2.0 ** min(self.early_deaths - 2, 8)
         self._not_before = now + min(pause, _LONGEST_PAUSE)
 
-    def _drop(self) -> None:
-        if self._channel is not None:
-            self._reactor.unwatch(self._channel.fileno())
-            self._channel.close()
-            self._channel = None
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
-        self._log.debug(f"{self.role}_gone", pid=self.pid)
+    def _drop(self, child: Child) -> None:
+        child.kill()  # the channel may have ended before the process
+        self._reactor.unwatch(child.descriptor)
+        child.close()
+        self._child = None
+        events(process="supervisor").debug(f"{self.role}_gone", pid=child.pid)

@@ -1,22 +1,67 @@
-"""Monitors running workers: their heartbeats, their jobs' time limits, their memory."""
+"""Watches the workers: what they have done, their heartbeats, the time limits of their jobs, their memory."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from supervisor.domain.process_health import Signs, Verdict, first_late, judge
-from supervisor.supervision import exit_reason
-from supervisor.supervision.failures import OVER_MEMORY, plan_replacement
-from supervisor.supervision.pool import Pool, measure
+from supervisor.supervision.exit_reason import Cause
+from supervisor.supervision.pool import Pool, is_typical
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.worker_process import Step, WorkerProcess
+from supervisor.supervision.time_limits import Step
+from supervisor.supervision.worker_process import CAUTIOUS, OVER_MEMORY, RECYCLED, WorkerProcess, named
 from supervisor.system import kernel, signals
 from supervisor.system.slot import Cancel, Snapshot, State
 from supervisor.telemetry import events
 
 _MEMORY_TICK = 10.0  # seconds between two measurements of an active worker that does not seem to have grown
+_CAUTION = 30.0  # seconds: the suspects, which are due again, come before most other jobs
 _DUMPING = 0.2  # seconds for a worker to write its stacks before it is killed
 _GROWN = 1.05  # growth since the last measurement after which it is measured immediately
+
+
+def look_at(pool: Pool, worker: WorkerProcess, now: float) -> bool:
+    """Note what a worker has done since the last look; the last one is after its end. Returns whether it has become
+    ready.
+    """
+    slot = worker.slot.read()
+    release = worker.release
+    became_ready = worker.notice_ready(slot)
+    if became_ready:
+        worker.request.template.proven.add(pool.name)
+        release.restarts = release.restarts.ready()
+        pool.code.works(release)
+        if worker.process.pid and worker.living and (pool.size.metered or pool.settings.memory_budget is not None):
+            measure(pool, worker)  # starting more workers depends on it
+    committed = slot.done - slot.unsettled
+    if committed > slot.lost and release.restarts.early_deaths:  # one does not count if its program was lost
+        release.restarts = release.restarts.committed_a_job()
+    if slot.recycle_reason:
+        worker.replace(RECYCLED[slot.recycle_reason])
+    elif worker.living and pool.grant is None and is_cautious_enough(worker, committed, now):
+        worker.replace(CAUTIOUS)  # not where memory is scarce: nobody would work until its successor is ready
+    return became_ready
+
+
+def measure(pool: Pool, worker: WorkerProcess) -> None:
+    """Measure the memory of a worker and the processes it has started."""
+    pid = worker.process.pid
+    unique = kernel.memory_of_family(pid) or kernel.resident_of_family(pid)  # some may not be read
+    worker.memory.unique = unique or worker.memory.unique
+    if is_typical(worker):
+        now, size = time.monotonic(), pool.size
+        size.has_settled = size.has_settled or worker.memory.has_settled
+        # Those without jobs are not measured again, but count.
+        measured = filter(is_typical, pool.workers.living()) if size.memory.over(now) else [worker]
+        size.memory = size.memory.seen((one.memory.unique for one in measured), now)
+
+
+def is_cautious_enough(worker: WorkerProcess, committed: int, now: float) -> bool:
+    """Whether a cautious worker has committed more jobs than were suspected. As long as it lives, it takes no batches
+    and runs no jobs side by side. Not at once: other jobs may have come before the suspects.
+    """
+    return 0 < worker.request.caution < committed and now >= worker.asked_at + _CAUTION
 
 
 def watch(pools: Pools, now: float, *, ticking: bool) -> list[float | None]:
@@ -28,44 +73,44 @@ def watch(pools: Pools, now: float, *, ticking: bool) -> list[float | None]:
         for worker in running:
             judge_beat(worker, now)
             limit_teardown(worker, now)
-            watch_memory(worker, pools[worker.pool], now)
+            watch_memory(worker, pools[worker.release.pool], now)
     return [enforce_deadline(worker, now) for worker in running]
 
 
 def judge_beat(worker: WorkerProcess, now: float) -> None:
     """Kill a worker that is stopped or stuck; tolerate one that is late but working."""
-    settings, slot = worker.settings, worker.slot.read()
+    settings, slot = worker.release.settings, worker.slot.read()
     starting = slot.state is State.STARTING
     if starting and now - worker.asked_at > settings.startup_timeout:
-        worker.kill(exit_reason.STARTUP)
+        worker.kill(Cause.STARTUP)
         return
     if now - slot.beat < settings.heartbeat_timeout:
-        worker.late = None
+        worker.watched.late = None
         return
-    signs = Signs(now, slot.beat, *kernel.cpu_and_state(worker.pid))
+    signs = Signs(now, slot.beat, *kernel.cpu_and_state(worker.process.pid))
     # A set-up may read a model from a slow disk while it holds the GIL: no heartbeat, and no CPU used.
-    worker.late = None if starting else first_late(worker.late, signs)
-    verdict = judge(signs, worker.late, settings.heartbeat_timeout)
+    worker.watched.late = None if starting else first_late(worker.watched.late, signs)
+    verdict = judge(signs, worker.watched.late, settings.heartbeat_timeout)
     run = (slot.job, slot.token)
     if verdict is Verdict.STUCK:
         _dump_stacks(worker, now)
-        worker.kill(exit_reason.STUCK, run)
+        worker.kill(Cause.STUCK, run)
     elif verdict is Verdict.STOPPED:
-        worker.kill(exit_reason.STOPPED, run)
+        worker.kill(Cause.STOPPED, run)
 
 
 def limit_teardown(worker: WorkerProcess, now: float) -> None:
     """Kill a worker whose teardown takes too long. Its heartbeat goes on, and no job has a time limit there."""
-    slot, limit = worker.slot.read(), worker.settings.shutdown_grace
+    slot, limit = worker.slot.read(), worker.release.settings.shutdown_grace
     if not slot.ceased_at or slot.job or now - slot.ceased_at <= limit:
         return
-    if not worker.overdue_since:
-        worker.overdue_since = now
+    if not worker.watched.overdue_since:
+        worker.watched.overdue_since = now
         log = events(process="supervisor")
-        log.warning("teardown_timed_out", pool=worker.pool, worker=worker.name, pid=worker.pid, limit_seconds=limit)
-        worker.signal(signals.DUMP_STACKS)  # for the log: they show where it hangs
-    elif now - worker.overdue_since >= _DUMPING:
-        worker.kill(exit_reason.TEARDOWN)
+        log.warning("teardown_timed_out", **named(worker), limit_seconds=limit)
+        worker.process.signal(signals.DUMP_STACKS)  # for the log: they show where it hangs
+    elif now - worker.watched.overdue_since >= _DUMPING:
+        worker.kill(Cause.TEARDOWN)
 
 
 def cancel(pools: Pools, runs: Iterable[tuple[int, int, str]], now: float) -> None:
@@ -74,7 +119,7 @@ def cancel(pools: Pools, runs: Iterable[tuple[int, int, str]], now: float) -> No
         worker = pools.find(incarnation)
         if worker is not None:
             worker.slot.requests.cancel(job, token, Cancel.REQUESTED)
-            worker.ladder.cancel(job, token, now)
+            worker.watched.ladder.cancel(job, token, now)
 
 
 def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
@@ -83,36 +128,36 @@ def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
     Returns when to check again, in monotonic seconds; None while there is no limit.
     """
     slot = worker.slot.read()
-    ladder = worker.ladder
+    ladder = worker.watched.ladder
     step = ladder.next_step(slot, now)
     if step is Step.INTERRUPT:
         if slot.places == 1:  # with concurrency, the worker has a limit for each run, and tells of each
             _tell_interrupted(worker, slot)
             _dump_stacks(worker, now)
         worker.slot.requests.cancel(slot.job, slot.token, ladder.reason)
-        worker.signal(signals.INTERRUPT)
+        worker.process.signal(signals.INTERRUPT)
     elif step is Step.REPEAT:
-        worker.signal(signals.INTERRUPT)
+        worker.process.signal(signals.INTERRUPT)
     elif step is Step.KILL:
         over = ladder.reason is Cancel.TIMEOUT
-        worker.kill(exit_reason.TIME_LIMIT if over else exit_reason.CANCELLED, ladder.run)
+        worker.kill(Cause.TIME_LIMIT if over else Cause.CANCELLED, ladder.run)
     return ladder.due(slot)
 
 
 def _dump_stacks(worker: WorkerProcess, now: float) -> None:
     """Let it write the stacks of all its threads, which are kept for its job."""
-    if worker.output is not None:
-        worker.output.expect_stacks(now)
-    worker.signal(signals.DUMP_STACKS)
+    if worker.process.output is not None:
+        worker.process.output.passed_on.expect_stacks(now)
+    worker.process.signal(signals.DUMP_STACKS)
 
 
 def _tell_interrupted(worker: WorkerProcess, slot: Snapshot) -> None:
-    late = worker.ladder.reason is Cancel.TIMEOUT
+    late = worker.watched.ladder.reason is Cancel.TIMEOUT
     fields = {"limit_seconds": round(slot.deadline - slot.started, 3)} if late else {"why": "cancelled"}
     events(process="supervisor").warning(
         "job_timed_out" if late else "job_interrupted",
-        pool=worker.pool,
-        worker=worker.name,
+        pool=worker.release.pool,
+        worker=worker.request.name,
         job=slot.job,
         **({"batch": slot.batch} if slot.batch > 1 else {}),
         **fields,
@@ -130,7 +175,7 @@ def watch_memory(worker: WorkerProcess, pool: Pool, now: float) -> None:
     limited = limit is not None or pool.size.metered or pool.settings.memory_budget is not None
     grown = False
     if limited and (slot.job or slot.done != memory.done):
-        resident = kernel.resident_of_family(worker.pid)
+        resident = kernel.resident_of_family(worker.process.pid)
         grown = resident > memory.resident * _GROWN
         memory.resident = resident if grown else memory.resident
     due = slot.done != memory.done and now - memory.measured_at >= _MEMORY_TICK
@@ -139,4 +184,4 @@ def watch_memory(worker: WorkerProcess, pool: Pool, now: float) -> None:
     memory.done, memory.measured_at = slot.done, now
     measure(pool, worker)
     if limit is not None and memory.unique > limit:
-        plan_replacement(worker, OVER_MEMORY)
+        worker.replace(OVER_MEMORY)

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Protocol
 
 from supervisor.supervision.exit_reason import NO_RUN, Run
 from supervisor.system.outlet import Outlet
 from supervisor.system.reactor import Reactor
 from supervisor.telemetry import events
-from supervisor.template.template import BYTES_A_SECOND
+from supervisor.template.worker_start import BYTES_A_SECOND
 
 TAIL_BYTES = 8192  # kept for job_errors
 STACKS_WITHIN = 6.0  # seconds within which a worker writes its requested stacks or is killed
@@ -34,29 +35,88 @@ class CurrentRun(Protocol):
     def earlier_output(self) -> int: ...
 
 
-class WorkerOutput:
-    """The reading end of one worker's stderr. Times are monotonic seconds.
+class Tail:
+    """The end of what the `current` run has written: neither what was read before that run was seen, nor what was
+    unread when it began.
+    """
 
-    Nothing here blocks: a flood is read in portions, with pauses in which its writer waits, and only a limited number
-    of bytes per second goes to the log. The tail is the output of the worker's `current` run: neither what was read
-    before that run was seen nor what was unread when it began.
+    def __init__(self, current: CurrentRun) -> None:
+        self.data = b""
+        self._current = current
+        self._run = NO_RUN  # the latest run seen
+        self._earlier = 0  # bytes still to come that are not of this run
+
+    def see_run(self) -> None:
+        run = self._current.run
+        if run not in (NO_RUN, self._run):
+            self._run, self.data, self._earlier = run, b"", self._current.earlier_output
+
+    def add(self, data: bytes) -> None:
+        self.see_run()  # after reading: earlier output was written before this run was seen
+        skipped = min(self._earlier, len(data))
+        self._earlier -= skipped
+        self.data = (self.data + data[skipped:])[-TAIL_BYTES:]
+
+
+class PassedOn:
+    """What goes on to the log: not more than BYTES_A_SECOND, and no stacks that the worker was asked for."""
+
+    def __init__(self, worker: str, log: Outlet) -> None:
+        self.dropped = 0  # bytes, since that was last reported
+        self._worker = worker
+        self._log = log
+        self._stacks: StackFilter | None = None
+        self._stacks_until = self._second = 0.0  # when the current second began
+        self._passed = 0
+        self._mid_line = False  # what was passed on last has no line break at its end
+
+    def expect_stacks(self, now: float) -> None:
+        """The worker was asked for its stacks: keep them for its job, but not in the log."""
+        self._stacks = self._stacks or StackFilter()
+        self._stacks_until = now + STACKS_WITHIN
+
+    def put(self, data: bytes, now: float) -> None:
+        if self._stacks is not None:
+            data = self._stacks.pass_on(data)
+            if now > self._stacks_until:
+                data += self._stacks.rest()
+                self._stacks = None
+        if now - self._second >= 1.0:
+            self.tell_dropped()
+            self._second, self._passed = now, 0
+        passed = data[: BYTES_A_SECOND - self._passed]
+        self._passed += len(passed)
+        self.dropped += len(data) - len(passed)
+        if passed:
+            self._log.put(passed)
+            self._mid_line = not passed.endswith(b"\n")
+
+    def end(self) -> None:
+        if self._stacks is not None:
+            self._log.put(self._stacks.rest())
+        self.tell_dropped()
+
+    def tell_dropped(self, now: float = inf) -> None:
+        """Log dropped output, one line a second."""
+        if self.dropped and now - self._second >= 1.0:
+            if self._mid_line:
+                self._log.put(b"\n")
+                self._mid_line = False
+            events(process="supervisor").warning("output_dropped", worker=self._worker, bytes=self.dropped)
+            self.dropped = 0
+
+
+class WorkerOutput:
+    """The reading end of one worker's stderr. Nothing here blocks: a flood is read in portions, with pauses in which
+    its writer waits. Times are monotonic seconds.
     """
 
     def __init__(self, descriptor: int, worker: str, log: Outlet, current: CurrentRun) -> None:
         os.set_blocking(descriptor, False)
         self.descriptor = descriptor
-        self.tail = b""
-        self._worker = worker
-        self._log = log
-        self._current = current
-        self._run = NO_RUN  # the latest run seen
-        self._earlier = 0  # bytes still to come that are not of this run
-        self._stacks: StackFilter | None = None
-        self._stacks_until = 0.0
-        self._second = 0.0  # when the current second began
-        self._passed = self._dropped = 0
-        self._mid_line = False  # what was passed on last has no line break at its end
+        self.passed_on = PassedOn(worker, log)
         self.resume_at: float | None = None  # when to read a flood again: there was more than one portion
+        self._tail = Tail(current)
 
     def read(self, now: float) -> bool:
         """Read up to one portion. Returns False if no process can write any more."""
@@ -67,69 +127,20 @@ class WorkerOutput:
             return True
         if not data:
             return False
-        self._see_run()  # after reading: earlier output was written before this run was seen
-        skipped = min(self._earlier, len(data))
-        self._earlier -= skipped
-        self.tail = (self.tail + data[skipped:])[-TAIL_BYTES:]
-        self._pass_on(data, now)
-        if len(data) == _AT_ONCE or self._dropped:
+        self._tail.add(data)
+        self.passed_on.put(data, now)
+        if len(data) == _AT_ONCE or self.passed_on.dropped:
             self.resume_at = now + _PAUSE
         return True
-
-    def _see_run(self) -> None:
-        run = self._current.run
-        if run not in (NO_RUN, self._run):
-            self._run, self.tail, self._earlier = run, b"", self._current.earlier_output
 
     def drain(self, now: float) -> bytes:
         """The worker is dead: read the rest, at most what the pipe holds. Returns the tail."""
         for _ in range(8):
             if not self.read(now) or self.resume_at is None:
                 break
-        self._see_run()  # it may have written nothing at all
-        if self._stacks is not None:
-            self._log.put(self._stacks.rest())
-        self._tell_dropped()
-        return self.tail
-
-    def expect_stacks(self, now: float) -> None:
-        """The worker was asked for its stacks: keep them for its job, but not in the log."""
-        self._stacks = self._stacks or StackFilter()
-        self._stacks_until = now + STACKS_WITHIN
-
-    def _without_stacks(self, data: bytes, now: float) -> bytes:
-        if self._stacks is None:
-            return data
-        passed = self._stacks.pass_on(data)
-        if now > self._stacks_until:
-            passed += self._stacks.rest()
-            self._stacks = None
-        return passed
-
-    def _pass_on(self, data: bytes, now: float) -> None:
-        data = self._without_stacks(data, now)
-        if now - self._second >= 1.0:
-            self.tell_dropped(now)
-            self._second, self._passed = now, 0
-        passed = data[: BYTES_A_SECOND - self._passed]
-        self._passed += len(passed)
-        self._dropped += len(data) - len(passed)
-        if passed:
-            self._log.put(passed)
-            self._mid_line = not passed.endswith(b"\n")
-
-    def tell_dropped(self, now: float) -> None:
-        """Log dropped output, one line per second."""
-        if now - self._second >= 1.0:
-            self._tell_dropped()
-
-    def _tell_dropped(self) -> None:
-        if self._dropped:
-            if self._mid_line:
-                self._log.put(b"\n")
-                self._mid_line = False
-            events(process="supervisor").warning("output_dropped", worker=self._worker, bytes=self._dropped)
-            self._dropped = 0
+        self._tail.see_run()  # it may have written nothing at all
+        self.passed_on.end()
+        return self._tail.data
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -167,9 +178,9 @@ class Outputs:
                 self._watch(output)
 
     def tell_dropped(self, now: float) -> None:
-        """Also what could not be written to the log itself."""
+        """Once a tick; also what could not be written to the log itself."""
         for output in self.every():
-            output.tell_dropped(now)
+            output.passed_on.tell_dropped(now)
         self.log.tell_lost(_tell_lost)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from typing import TextIO
@@ -22,12 +23,32 @@ def make_safe(*, keep_open: bool = False) -> None:
         except OSError:
             _open_nothing(number)
     for name, number in (("stdout", STDOUT), ("stderr", STDERR)):
+        _renew(name, number)
         with contextlib.suppress(Exception):  # closed, or another object that was put there, is left alone
             getattr(sys, f"__{name}__").reconfigure(encoding="utf-8", errors="backslashreplace")
         if not _usable(getattr(sys, name, None)):
             stream = open(number, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
         forgive(getattr(sys, name), keep_open=keep_open)
+
+
+class _Unseekable(io.FileIO):
+    def seekable(self) -> bool:
+        return False
+
+
+def _renew(name: str, number: int) -> None:
+    """Replace the interpreter's own stream if that is a file: in workers that are forked later the descriptor is a
+    pipe, and a stream that was made for a file would ask for its position there, so that `reconfigure` would fail.
+    """
+    own = getattr(sys, f"__{name}__", None)
+    with contextlib.suppress(Exception):  # closed, or another object
+        if own is getattr(sys, name) and own.seekable():
+            own.flush()
+            raw = io.BufferedWriter(_Unseekable(number, "w", closefd=False))
+            stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
 
 
 def flush() -> None:

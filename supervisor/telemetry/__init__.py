@@ -50,12 +50,12 @@ def configure(
     renderer: Any = structlog.processors.JSONRenderer()
     if console:
         renderer = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
-    processors = (
+    processors: tuple[Any, ...] = (
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=not console),
         structlog.processors.format_exc_info,
         *((_printable,) if console else ()),
-        renderer,
+        _Renderer(renderer),
     )
     wrapper = structlog.make_filtering_bound_logger(_LEVELS[level])
     _ours.configure(processors, wrapper, out, theirs or out)
@@ -156,9 +156,30 @@ def _printable(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMa
         if name in ("exception", "stack"):
             shown[name] = clean_lines(value)
         else:
-            text = isinstance(value, str) or name in _PLAIN
-            shown[clean(name)] = clean(value) if text else _Shown(clean(repr(value)))
+            plain = isinstance(value, str) or name in _PLAIN
+            shown[clean(name)] = clean(_text_of(value, str)) if plain else _Shown(clean(_text_of(value)))
     return shown
+
+
+class _Renderer:
+    """A renderer that shows every event: values that it cannot show are shown by their `repr`, or by their type."""
+
+    def __init__(self, render: Any) -> None:
+        self._render = render
+
+    def __call__(self, logger: Any, level: str, event: MutableMapping[str, Any]) -> Any:
+        try:
+            return self._render(logger, level, dict(event))
+        except Exception:  # of an object's own, or of one that contains itself
+            return self._render(logger, level, {name: _text_of(value) for name, value in event.items()})
+
+
+def _text_of(value: object, convert: Callable[[object], str] = repr) -> str:
+    """Text is text; of others their `repr`, or their type if that raises."""
+    try:
+        return value if isinstance(value, str) else convert(value)
+    except Exception as error:
+        return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
 
 
 class _Shown:
@@ -220,11 +241,11 @@ def _line(level: str, event: MutableMapping[str, Any], known: Mapping[str, Any])
     message, stack = fields.pop("event", ""), fields.pop("exception", None)
     at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
     more = (f"{name}={_value(value)}" for name, value in fields.items() if name not in known)
-    line = " ".join((f"{at}Z", level, str(message), *more))
+    line = " ".join((f"{at}Z", level, _text_of(message, str), *more))
     return f"{line}\n{stack}" if stack else line
 
 
 def _value(value: object) -> str:
     """Unchanged if it is a single word; quoted otherwise."""
-    text = str(value) if isinstance(value, str) else repr(value)
+    text = _text_of(value)
     return repr(text) if isinstance(value, str) and (not text or " " in text or not text.isprintable()) else text

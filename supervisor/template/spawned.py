@@ -12,7 +12,8 @@ import sys
 
 from supervisor.system import child, failpoints, lifeline, settled_notice
 from supervisor.system.scoreboard import Scoreboard
-from supervisor.template.template import prepare, work
+from supervisor.template.image import prepare
+from supervisor.template.worker_start import work
 
 
 def main() -> int:
@@ -25,7 +26,7 @@ def main() -> int:
     board = Scoreboard.open(path, writable=True)
     if board is None:
         return 1
-    prepare(spec.template, board, spec.engine.url)
+    prepare(spec.template.any_pool, spec.template.folder, board.path, spec.engine.url)
     failpoints.become("worker")
     return work(spec, board)
 

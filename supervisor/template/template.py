@@ -9,46 +9,20 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import select
 import signal
-import sys
-from collections.abc import Mapping
-from functools import partial
-from pathlib import Path
-from typing import NamedTuple, NoReturn, TextIO, cast
 
-from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.domain.text import shortened
-from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import (
-    belonging,
-    child,
-    counters,
-    ending,
-    kernel,
-    lifeline,
-    released,
-    run_log,
-    settled_notice,
-    signals,
-    standard,
-)
+from supervisor.store.base import Engine
+from supervisor.system import child, ending, kernel, released, signals, standard
 from supervisor.system.channel import Channel, Message
-from supervisor.system.chunk_ring import ChunkWriter
-from supervisor.system.outlet import Outlet, Ration
 from supervisor.system.scoreboard import Scoreboard
-from supervisor.system.slot import Slot
-from supervisor.telemetry import configure, events
-from supervisor.template.fork_safety import load_image
-from supervisor.template.lookup import lacking
-from supervisor.worker.loader import AnyHandler, HandlerError, search_first
-from supervisor.worker.parts import Assignment
-from supervisor.worker.placement import Place, limit_threads, take
-from supervisor.worker.runners import recorder_for
-from supervisor.worker.worker import Worker
+from supervisor.telemetry import events
+from supervisor.template.image import lacking, load_image, prepare
+from supervisor.template.worker_start import TemplateSpec, WorkerSpec, exec_worker, record_of, show_title, work
+from supervisor.worker.loader import AnyHandler, HandlerError
+from supervisor.worker.placement import Place, take
 
-BYTES_A_SECOND = 2 << 20  # passed on, which is more than a program's output needs; the rest is dropped
 EXIT_BROKEN = 70
 SIGNALS = {
     "obeyed": (signal.SIGCHLD, signal.SIGCONT),
@@ -56,26 +30,6 @@ SIGNALS = {
 }
 _LOOK_AGAIN = 1.0  # seconds
 STDERR_PIPE_BYTES = 1 << 20  # so that workers can continue to write for a while if the supervisor is stopped
-
-
-class TemplateSpec(NamedTuple):
-    """What a template and its workers need. `wakes` maps a pool to the eventfd of its idle workers, `threads` to
-    the number of threads of a numerical library in each of them.
-    """
-
-    supervisor: str
-    folder: Path
-    pools: Mapping[str, PoolSettings]
-    threads: Mapping[str, int]
-    wakes: Mapping[str, int]
-    news: int
-    log: LogSettings
-    keep_done: bool
-
-    @property
-    def any_pool(self) -> PoolSettings:
-        """Pools of one template have the same value in every setting that matters to it."""
-        return next(iter(self.pools.values()))
 
 
 class Template:
@@ -99,9 +53,9 @@ class Template:
         kernel.become_subreaper()
         signals.Inbox(**SIGNALS)
         signals.unblock_all()
-        prepare(self._spec, self._board, self._engine.url)
+        prepare(self._spec.any_pool, self._spec.folder, self._board.path, self._engine.url)
         # Set here, so that not every worker has to import the module for it.
-        _title(f"job-supervisor: template of {', '.join(self._spec.pools)}")
+        show_title(f"job-supervisor: template of {', '.join(self._spec.pools)}")
         ours = kernel.open_descriptors()
         try:
             self._handler = load_image(self._spec.any_pool, self._engine.database.file, self._log.warning)
@@ -190,7 +144,7 @@ class Template:
             self._spec, pool, record, self._engine, device, log, bool(request["cautious"]), bool(request["unproven"])
         )
         if pool.start == "spawn":
-            _exec_worker(spec, self._board.path)
+            exec_worker(spec, self._board.path)
         return work(spec, self._board, self._handler)
 
     def _reap(self) -> None:
@@ -205,112 +159,8 @@ class Template:
             self._unswept = []
 
 
-def prepare(spec: TemplateSpec, board: Scoreboard, url: str) -> None:
-    """Set the pool's environment, with the database's URL, and its folders first on sys.path."""
-    belonging.mark(board.path)
-    pool = spec.any_pool
-    if pool.preloads:
-        limit_threads(pool, pool.threads or 1)
-    os.environ["SUPERVISOR_DATABASE"] = url
-    os.environ.update(pool.env)
-    search_first(pool.path, spec.folder)
-
-
-def record_of(supervisor: str, pool: PoolSettings, incarnation: str, name: str, slot: int) -> WorkerRecord:
-    import time
-
-    pid = os.getpid()
-    started = kernel.start_ticks(pid)
-    return WorkerRecord(incarnation, supervisor, pool.name, name, pid, slot, pool.policy.encode(), time.time(), started)
-
-
-class WorkerSpec(NamedTuple):
-    """What one worker is and should do. `log` is where its events go; stderr belongs to the handler.
-
-    A `cautious` one claims one job at a time and commits after each: one of the jobs may ruin its process.
-    An `unproven` one may have code of which no worker has been ready yet.
-    """
-
-    template: TemplateSpec
-    pool: PoolSettings
-    record: WorkerRecord
-    engine: Engine
-    device: str | None
-    log: int
-    cautious: bool = False
-    unproven: bool = False
-
-
-def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None) -> int:
-    """The worker's life in its own process. `handler` has already been set up, or is loaded here."""
-    template, pool, record = spec.template, spec.pool, spec.record
-    kernel.become_subreaper()
-    _title(f"job-supervisor: {record.name}")
-    slot = board.slot(record.slot)
-    standard.make_safe(keep_open=True)
-    recorder = recorder_for(pool, cautious=spec.cautious)
-    recorder.attach(run_log.shared(board.run_logs, record.slot), ChunkWriter(board.chunks, record.slot))
-    log = Outlet(spec.log)
-    ration = Ration(log, BYTES_A_SECOND, partial(_tell_dropped, record.name))
-    events_to = cast("TextIO", log)
-    configure(template.log.format, template.log.level, events_to, keep=recorder.run_log.line, theirs=ration)
-    if pool.command:
-        from supervisor.worker.subprocess_handler import SubprocessHandler  # imported here: only programs need it
-
-        handler = SubprocessHandler(
-            pool, template.folder, leave=partial(_ask_to_leave, slot), lost=slot.lose, recorder=recorder
-        )
-    assignment = Assignment(
-        pool,
-        record,
-        spec.engine,
-        slot,
-        wake=template.wakes[pool.name],
-        news=template.news,
-        gate=board.gate,
-        recorder=recorder,
-        row=counters.shared(board.counters, record.slot),
-        device=spec.device,
-        cautious=spec.cautious,
-        unproven=spec.unproven,
-        keep_done=template.keep_done,
-        on_beat=ration.tell_dropped,
-    )
-    code = Worker(assignment, handler).run()
-    ration.tell_rest()
-    return code
-
-
-def _tell_dropped(worker: str, size: int) -> None:
-    events(process="worker").warning("output_dropped", worker=worker, bytes=size, of="the log")
-
-
-def _ask_to_leave(slot: Slot) -> None:
-    slot.requests.drain()
-    os.kill(os.getpid(), signals.DRAIN)  # it may be asleep
-
-
-def _exec_worker(spec: WorkerSpec, board: Path) -> NoReturn:
-    """Continue in a fresh interpreter; what it must know is passed in an anonymous file."""
-    file = os.memfd_create("worker", 0)
-    os.write(file, pickle.dumps((spec, board)))
-    os.lseek(file, 0, os.SEEK_SET)
-    for descriptor in (spec.template.wakes[spec.pool.name], spec.template.news, spec.log, file):
-        os.set_inheritable(descriptor, True)
-    told = [str(file), str(lifeline.keep_over_exec()), settled_notice.address().hex()]
-    os.execv(sys.executable, [sys.executable, "-m", "supervisor.template.spawned", *told])  # noqa: S606
-
-
 def _reason(error: Exception) -> str:
     """Why no worker can be forked, in a few words."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return shortened(f"{type(error).__name__}: {error}")
-
-
-def _title(title: str) -> None:
-    try:
-        from setproctitle import setproctitle
-    except ImportError:
-        return
-    setproctitle(title)

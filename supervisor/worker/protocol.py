@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, NoReturn
 
+from supervisor.domain.intake import short
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, clipped
 from supervisor.domain.text import refuse_constant, seconds
 
@@ -220,13 +221,13 @@ class Conversation:
         try:
             text = line.decode()
         except UnicodeDecodeError:
-            self._break(f"a line that is not valid UTF-8: {_short(line)}")
+            self._break(f"a line that is not valid UTF-8: {short(line)}")
         try:
             message = json.loads(text, parse_constant=refuse_constant)
         except (ValueError, RecursionError):
-            self._break(f"a line that is not valid JSON: {_short(text)}")
+            self._break(f"a line that is not valid JSON: {short(text)}")
         if not isinstance(message, dict):
-            self._break(f"a line that is not a JSON object: {_short(message)}")
+            self._break(f"a line that is not a JSON object: {short(message)}")
         return message
 
     def _event_of(self, message: Message) -> Event:
@@ -236,7 +237,7 @@ class Conversation:
         if kind == "hello":
             return self._hello(message)
         if kind not in ("progress", "extend", "emit", "result", "error"):
-            self._break(f"a message of an unknown type, {_short(kind)}")
+            self._break(f"a message of an unknown type, {short(kind)}")
         number: Any = message.get("id")
         self._check_id(kind, number)
         if kind == "progress":
@@ -255,7 +256,7 @@ class Conversation:
         if self.phase is Phase.GREETING:
             self._break(f"{_article(kind)} before its hello")
         if type(number) is not int or not 1 <= number <= self._id:
-            self._break(f"{_article(kind)} with an invalid id, {_short(number)}")
+            self._break(f"{_article(kind)} with an invalid id, {short(number)}")
         if self.phase is Phase.BUSY and number in self._open:
             return
         if self.phase is not Phase.BUSY or not self._batch <= number or not self._batch:
@@ -269,7 +270,7 @@ class Conversation:
         if self.phase is not Phase.GREETING:
             self._break("a second hello")
         if message.get("protocol") != VERSION:
-            self._break(f"a hello of protocol {_short(message.get('protocol'))}; this is protocol {VERSION}")
+            self._break(f"a hello of protocol {short(message.get('protocol'))}; this is protocol {VERSION}")
         words = message.get("capabilities")
         if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
             self._break("a hello whose capabilities are not a list of texts")
@@ -317,7 +318,7 @@ class Conversation:
     def _fraction(self, message: Message) -> float:
         value = message.get("fraction")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self._break(f"a progress with an invalid fraction, {_short(value)}")
+            self._break(f"a progress with an invalid fraction, {short(value)}")
         return min(max(value, 0.0), 1.0)
 
     def _seconds(self, message: Message, key: str, value: Any) -> float:
@@ -357,11 +358,3 @@ def _is_small(fields: Message) -> bool:
         return len(json.dumps(fields)) <= MAX_FIELDS
     except RecursionError:
         return False
-
-
-def _short(value: object) -> str:
-    try:
-        text = ascii(value[:60] if isinstance(value, (str, bytes)) else value)
-    except RecursionError:
-        text = "a deeply nested value"
-    return text if len(text) <= 60 else text[:57] + "..."

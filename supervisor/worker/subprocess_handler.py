@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from supervisor.config.programs import executable
+from supervisor.config.machine import executable
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.errors import InvalidJob, StoreError
 from supervisor.domain.process_health import KILL_GRACE
 from supervisor.domain.settlement import Failure
 from supervisor.domain.text import human
 from supervisor.system import signals
-from supervisor.system.oom import OomCounter
+from supervisor.system.cgroup import OomCounter
 from supervisor.telemetry import events
 from supervisor.worker import environment
 from supervisor.worker.context import BatchContext, Context, JobInterrupted

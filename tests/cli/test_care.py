@@ -40,18 +40,21 @@ def test_a_module_that_is_missing_is_one_fault(cli: Run, project: Path) -> None:
 def test_without_time_zones_utc_remains_and_of_others_is_said_what_to_install(project: Path) -> None:
     hidden = "import sys; sys.modules['tzdata'] = None; from supervisor.cli import main; sys.exit(main())"
     schedule = "[[schedules]]\nname = 'x'\ntype = 'greet'\ncron = '0 3 * * *'\n"
-    outputs = {}
+    outputs, listed = {}, {}
     for zone in ("", "timezone = 'UTC'", "timezone = 'Europe/Berlin'"):
         (project / "supervisor.toml").write_text(f"{CONFIGURATION}{schedule}{zone}\n")
         environment = os.environ | {"PYTHONTZPATH": ""}
         check = [sys.executable, "-c", hidden, "check"]
         ran = subprocess.run(check, cwd=project, env=environment, capture_output=True, text=True, timeout=60)
         outputs[zone] = (ran.returncode, ran.stdout + ran.stderr)
+        enqueue = [*check[:-1], "enqueue", "greet"]  # which needs no zone
+        listed[zone] = subprocess.run(enqueue, cwd=project, env=environment, capture_output=True, timeout=60).returncode
     code, told = outputs.pop("timezone = 'Europe/Berlin'")
     assert {code for code, _ in outputs.values()} == {0}, outputs
     assert code == 2
     assert "schedules[0].timezone: this machine has no time zones" in told
     assert "install the package tzdata" in told
+    assert set(listed.values()) == {0}
 
 
 def test_check_lists_faults_of_the_file_and_of_every_handler_at_once(cli: Run, project: Path) -> None:

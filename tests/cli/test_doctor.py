@@ -21,7 +21,6 @@ from supervisor.config import Settings, load
 from supervisor.config.settings import AdminSettings
 from supervisor.ops.diagnosis import Finding
 from supervisor.ops.doctor import admin, clock, environment, examine, gpus, limits, memory, place, service
-from supervisor.system import memory_limit
 from tests.docs.markdown import ROOT
 from tests.site_under_test import Site, wait_for
 
@@ -221,27 +220,6 @@ def test_a_disk_without_room_for_a_copy_is_a_warning(tmp_path: Path, monkeypatch
 # The machine
 
 LIMITED = CONFIGURATION + 'max_memory = "1GiB"\n'
-
-
-@pytest.mark.parametrize(
-    ("files", "cgroups", "bytes_"),
-    [
-        ({}, "0::/a/b\n", 8 << 30),
-        ({"a/memory.max": 3 << 30, "a/b/memory.max": "max"}, "0::/a/b\n", 3 << 30),
-        ({"memory.max": 1 << 20}, "0::/../elsewhere\n", 1 << 20),
-        ({"memory/a/memory.limit_in_bytes": 2 << 30}, "5:cpu:/x\n4:memory:/a\n", 2 << 30),
-        ({"memory/memory.limit_in_bytes": 9223372036854771712}, "4:memory:/a\n", 8 << 30),
-        ({"memory.max": "16000000000"}, "0::/\n", 8 << 30),
-        ({}, "nonsense", 8 << 30),
-    ],
-)
-def test_the_least_limit_of_any_cgroup_above_counts(
-    tmp_path: Path, files: dict[str, object], cgroups: str, bytes_: int
-) -> None:
-    for name, value in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"{value}\n")
-    assert memory_limit.limit(8 << 30, cgroups, tmp_path) == bytes_
 
 
 def test_pools_that_need_more_memory_than_there_is_are_a_warning(

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from supervisor import Status
-from supervisor.supervision import exit_reason
-from supervisor.supervision.exit_reason import Circumstances, Kill, explain
+from supervisor.supervision.exit_reason import Cause, Circumstances, Kill, explain
 from supervisor.system.slot import SLOT_BYTES, Slot, State
 from tests.site_under_test import Site
 
@@ -116,12 +115,12 @@ def test_a_run_beside_leftovers_is_charged_the_second_time(slot: Slot) -> None:
 @pytest.mark.parametrize(
     ("reason", "charge"),
     [
-        (exit_reason.STOPPED, "nothing"),
-        (exit_reason.STUCK, "nothing"),
-        (exit_reason.ALONE, "crash"),
-        (exit_reason.HELD_DATABASE, "crash"),
-        (exit_reason.TIME_LIMIT, "attempt"),
-        (exit_reason.CANCELLED, "cancel"),
+        (Cause.STOPPED, "nothing"),
+        (Cause.STUCK, "nothing"),
+        (Cause.ALONE, "crash"),
+        (Cause.HELD_DATABASE, "crash"),
+        (Cause.TIME_LIMIT, "attempt"),
+        (Cause.CANCELLED, "cancel"),
     ],
 )
 def test_only_ends_that_leftovers_can_bring_about_are_doubted(slot: Slot, reason: str, charge: str) -> None:

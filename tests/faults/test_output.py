@@ -12,7 +12,7 @@ import pytest
 from supervisor import Status
 from tests import forkserver
 from tests.samples import sampled
-from tests.site_under_test import Site
+from tests.site_under_test import Site, wait_for
 from tests.stopwatch import Stopwatch
 
 MakeSite = Callable[..., Site]
@@ -189,3 +189,41 @@ def test_a_job_that_prints_without_end_costs_only_its_own_time(make_site: MakeSi
     [(log,)] = site.rows("SELECT length(log) FROM job_runs WHERE job_id = ?", flood)
     assert log < 100_000
     assert site.log.stat().st_size < 20 << 20
+
+
+ARRANGES = """
+import io, structlog, sys
+
+class Unspeakable:
+    def __repr__(self):
+        raise RuntimeError("a detached row")
+
+def work(payload, ctx):
+    sys.stdout.reconfigure(encoding="utf-8")
+    sys.stderr.reconfigure(line_buffering=True)
+    sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", write_through=True)
+    circle, deep = {}, []
+    circle["itself"] = circle
+    for _ in range(5000):
+        deep = [deep]
+    for value in (circle, Unspeakable(), 10**5000, deep, "plain"):
+        for log in (ctx.log, structlog.get_logger()):
+            log.info("shown", value=value)
+    print("said é")
+"""
+
+
+@pytest.mark.fault(73)
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_job_may_arrange_its_streams_and_log_what_cannot_be_shown(make_site: MakeSite, start: str, form: str) -> None:
+    """The supervisor's own output goes to a file, as under nohup or cron, and that of its workers to a pipe."""
+    site = make_site(f'{POOL}start = "{start}"\n', ARRANGES)
+    site.config.write_text(site.config.read_text().replace('format = "json"', f'format = "{form}"'))
+    site.start(wait=False, program=(sys.executable, "-m", "supervisor"))
+    job = site.done(site.queue.enqueue("work"))
+    assert job.attempts == 1
+    [(log,)] = site.rows("SELECT log FROM job_runs")
+    assert (log.count("info shown"), log.count("value=plain")) == (10, 2)
+    assert "Unspeakable that cannot be shown" in log
+    wait_for(lambda: "said é" in site.log.read_text("utf-8"), "what it has printed")

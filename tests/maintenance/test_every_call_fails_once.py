@@ -25,24 +25,18 @@ from supervisor.domain.job import Status
 from supervisor.domain.schedule import Schedule
 from supervisor.domain.settlement import failed
 from supervisor.engine import open_engine
-from supervisor.maintenance import items
+from supervisor.maintenance import failed_items
 from supervisor.maintenance.alerts import RaiseAlert, Sources
-from supervisor.maintenance.changes import CommitWatch
-from supervisor.maintenance.clock import ClockWatch
-from supervisor.maintenance.controls import cancel_poller, control_poller, unhandled_types
 from supervisor.maintenance.deaths import DeathReport, Deaths
-from supervisor.maintenance.depth import DepthGauge
+from supervisor.maintenance.finished_jobs import Pruner, RedrivePolicy, Redriver
 from supervisor.maintenance.history import HistoryRecorder
 from supervisor.maintenance.lease import HostWatch
-from supervisor.maintenance.pruner import Pruner
-from supervisor.maintenance.reclaimer import Reclaimer
+from supervisor.maintenance.locks import LockTimes, Reclaimer, Renewer
 from supervisor.maintenance.recovery import Recovery
-from supervisor.maintenance.redriver import RedrivePolicy, Redriver
-from supervisor.maintenance.renewer import LockTimes, Renewer
+from supervisor.maintenance.reports import DepthGauge, cancel_poller, control_poller, unhandled_types
 from supervisor.maintenance.scheduler import Scheduler
-from supervisor.maintenance.schedules import FireSchedule
-from supervisor.maintenance.slot_reader import SlotReader
-from supervisor.maintenance.waker import Waker
+from supervisor.maintenance.schedules import ClockWatch, FireSchedule
+from supervisor.maintenance.waking import CommitWatch, SlotReader, Waker
 from supervisor.store.base import JobSelector
 from supervisor.system import counters
 from supervisor.system.scoreboard import Scoreboard
@@ -255,7 +249,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Items are tried again without a pause: their clock is not ours. Nobody reads what is logged."""
-    monkeypatch.setattr(items, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(failed_items, "FIRST_PAUSE", 0.0)
     configure("json", "error", io.StringIO())
     yield
     unconfigure()

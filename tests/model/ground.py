@@ -14,7 +14,7 @@ from supervisor.domain.job import Claim, NewJob, Status
 from supervisor.domain.recovery import JobPolicy, LeaseObserver
 from supervisor.domain.settlement import Settlement
 from supervisor.engine import open_engine
-from supervisor.maintenance.reclaimer import Reclaimer
+from supervisor.maintenance.locks import Reclaimer
 from supervisor.store.base import Claims, Exchange, Expired, JobSelector
 from tests.model import rows
 from tests.model.programs import PROGRAMS, UniqueBroken

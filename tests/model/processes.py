@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from supervisor.domain.job import Claim, NewJob, Status
-from supervisor.domain.recovery import Charge, JobPolicy, settle_expired, settle_held, settle_interrupted
+from supervisor.domain.recovery import (
+    Charge,
+    JobPolicy,
+    observation_time,
+    settle_expired,
+    settle_held,
+    settle_interrupted,
+)
 from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, done, failed, released
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.recovery import Recovered, Recovery
@@ -228,7 +235,7 @@ class Processes(RuleBasedStateMachine):
 
     def look(self) -> None:
         """Only what the reclaimer itself has seen expired and unchanged for long enough is taken."""
-        ground, patience = self.ground, self.ground.reclaimer.patience
+        ground, patience = self.ground, observation_time(LOCK)
         seen = ground.table.expired(ground.now)
         assert set(ground.desk.maintenance.locks.expired(ground.now, 1000)) == set(seen)
         ground.sightings = {row: ground.sightings.get(row, ground.clock) for row in seen}

@@ -133,3 +133,15 @@ def test_a_reload_is_refused_if_the_release_has_a_database_of_its_own(site: Site
     assert refused["problems"] == [f"{site.config}: database: a reload cannot change it; restart the supervisor"]
     assert answers(site) == {OLD}
     assert Path(f"/proc/{supervisor.pid}/cwd").readlink().name == OLD
+
+
+def test_a_reload_through_a_link_that_the_supervisor_does_not_know_is_warned_of(site: Site) -> None:
+    site.config = site.config.resolve()
+    site.start()
+    link = site.folder / "supervisor.toml"
+    in_shell(f"ln -s releases/{NEW} next && mv -T next current", site.folder.parent)
+    command = [sys.executable, "-m", "supervisor", "--config", str(link), "reload", "--wait"]
+    ran = subprocess.run(command, cwd="/", env=environment(), capture_output=True, text=True, timeout=60)
+    assert f"warning: no supervisor reads {link}, but {site.config}: restart it" in ran.stderr
+    assert answers(site) == {OLD}
+    assert "warning" not in site.command("reload", "--wait").stderr

@@ -24,7 +24,7 @@ from supervisor import AsyncQueue, Queue
 from supervisor.client.listener import Listener
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import done
-from supervisor.maintenance.dead_claims import DeadClaims
+from supervisor.maintenance.deaths import DeadClaims
 from supervisor.store.base import Exchange as Answer
 from supervisor.store.sqlite import changes
 from supervisor.store.sqlite.changes import SqliteChanges, SqliteSettled

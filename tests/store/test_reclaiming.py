@@ -9,7 +9,7 @@ import pytest
 from supervisor.domain.job import Status
 from supervisor.domain.recovery import JobPolicy, observation_time, renewal_interval
 from supervisor.domain.settlement import done, released
-from supervisor.maintenance.reclaimer import Reclaimed, Reclaimer
+from supervisor.maintenance.locks import Reclaimed, Reclaimer
 from tests.store.kit import LOCK, NOW, Desk, execute, worker_record
 
 LATER = NOW + 7200.0  # the wall clock jumps by two hours
@@ -43,8 +43,8 @@ def test_a_lock_that_nobody_renews_is_taken_after_patience_and_not_before(desk: 
     claim = desk.one()
     reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, LOCK, clock)
 
-    assert look_for(reclaimer, clock, reclaimer.patience * 0.75) == Reclaimed(0, 1)
-    assert look_for(reclaimer, clock, reclaimer.patience) == Reclaimed(1, 0)
+    assert look_for(reclaimer, clock, observation_time(LOCK) * 0.75) == Reclaimed(0, 1)
+    assert look_for(reclaimer, clock, observation_time(LOCK)) == Reclaimed(1, 0)
 
     assert (desk.status(job_id), desk.job(job_id).crashes) == (Status.PENDING, 1)
     assert desk.settle(done(claim, None)) == [job_id]
@@ -56,11 +56,11 @@ def test_a_supervisor_takes_no_lock_of_its_own_living_worker_that_it_has_failed_
     job_id = desk.put()
     desk.one()
     living = {"w1"}
-    reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, LOCK, clock, tended=lambda: living)
+    reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, LOCK, clock, renewed=lambda: living)
 
-    assert look_for(reclaimer, clock, reclaimer.patience * 3) == Reclaimed(0, 0)
+    assert look_for(reclaimer, clock, observation_time(LOCK) * 3) == Reclaimed(0, 0)
     living.clear()  # stopped or stuck, and so no longer renewed
-    assert look_for(reclaimer, clock, reclaimer.patience * 2) == Reclaimed(1, 0)
+    assert look_for(reclaimer, clock, observation_time(LOCK) * 2) == Reclaimed(1, 0)
 
     assert (desk.status(job_id), desk.job(job_id).crashes) == (Status.PENDING, 1)
 
@@ -108,7 +108,7 @@ def test_being_stopped_together_with_the_owner_takes_nothing(desk: Desk, clock: 
     assert reclaimer.run(LATER) == Reclaimed(0, 1)
     desk.maintenance.locks.renew(["w1"], LATER + LOCK * 2 / 3, LATER + LOCK)
 
-    assert look_for(reclaimer, clock, reclaimer.patience) == Reclaimed(0, 0)
+    assert look_for(reclaimer, clock, observation_time(LOCK)) == Reclaimed(0, 0)
     assert desk.settle(done(claim, None)) == []
 
 
@@ -118,7 +118,7 @@ def test_a_foreign_claim_is_taken_after_our_own_patience(desk: Desk, clock: Cloc
     desk.one(owner="foreign")
     reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, 1.0, clock)
 
-    assert look_for(reclaimer, clock, reclaimer.patience) == Reclaimed(1, 0)
+    assert look_for(reclaimer, clock, observation_time(LOCK)) == Reclaimed(1, 0)
 
 
 @pytest.mark.parametrize("value", ["'infinity'", "'NaN'", "-1e300"])

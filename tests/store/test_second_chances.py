@@ -6,7 +6,7 @@ from typing import Any
 
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import Failure, Settlement
-from supervisor.maintenance.redriver import RedrivePolicy, Redriver
+from supervisor.maintenance.finished_jobs import RedrivePolicy, Redriver
 from supervisor.store.base import Cursor, JobSelector, Redriven
 from tests.store.kit import BROKEN, NOW, Desk
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from supervisor.domain.settlement import Settlement, crashed, failed, released, snoozed
-from supervisor.maintenance.clock import ClockWatch
+from supervisor.maintenance.schedules import ClockWatch
 from tests.store.kit import BROKEN, NOW, POLICY, Desk, execute
 
 BACK = 7200.0

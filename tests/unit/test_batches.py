@@ -13,7 +13,7 @@ from supervisor.domain.job import Claim, Status
 from supervisor.domain.process_health import KILL_GRACE
 from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import RetryPolicy, Settlement
-from supervisor.supervision.worker_process import Step, TerminationLadder
+from supervisor.supervision.time_limits import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.context import BatchContext, Context, JobInterrupted, NoBoard
 from supervisor.worker.executor import Executor

@@ -16,9 +16,8 @@ from supervisor.domain.job import Claim
 from supervisor.domain.process_health import CANCEL_GRACE
 from supervisor.domain.recovery import JobPolicy, settle_held
 from supervisor.domain.settlement import Failure
-from supervisor.supervision import exit_reason
-from supervisor.supervision.exit_reason import Circumstances, Kill, explain
-from supervisor.supervision.worker_process import Step, TerminationLadder
+from supervisor.supervision.exit_reason import Cause, Circumstances, Effect, Kill, explain
+from supervisor.supervision.time_limits import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.event_loop import CURRENT
@@ -49,7 +48,13 @@ def test_a_death_charges_none_of_several_and_halves_their_number(slot: Slot) -> 
     slot.work.show((7, 1, 0.0, 9.0), 3, doubtful=True)
     slot.work.end(2, (9, 1), 3)  # two that have ended are not committed
     ended = explain(slot.read(), Circumstances(KILLED))
-    assert (ended.charge, ended.run, ended.batch, ended.uncommitted, ended.early) == ("crash", (7, 1), 5, 0, False)
+    assert (ended.charge, ended.run, ended.batch, ended.uncommitted, ended.effect) == (
+        "crash",
+        (7, 1),
+        5,
+        0,
+        Effect.DIED,
+    )
     held = [claim(job) for job in (7, 8, 9, 10, 11)]
     failure, policy = Failure("crash", ""), JobPolicy()
     settled = settle_held(held, ended.run, ended.charge, failure, policy, 0.5, ended.batch)
@@ -81,8 +86,8 @@ def test_a_death_with_one_run_charges_it(slot: Slot) -> None:
     assert (ended.charge, ended.run, ended.batch) == ("crash", (7, 1), 1)
 
 
-@pytest.mark.parametrize(("reason", "charge"), [("time_limit", "attempt"), ("cancelled", "cancel")])
-def test_a_run_that_ignores_its_own_limit_is_charged_alone(slot: Slot, reason: str, charge: str) -> None:
+@pytest.mark.parametrize(("reason", "charge"), [(Cause.TIME_LIMIT, "attempt"), (Cause.CANCELLED, "cancel")])
+def test_a_run_that_ignores_its_own_limit_is_charged_alone(slot: Slot, reason: Cause, charge: str) -> None:
     slot.work.show((7, 1, 0.0, 9.0), 3, doubtful=False)
     ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(reason, (7, 1))))
     assert (ended.charge, ended.run, ended.batch) == (charge, (7, 1), 1)
@@ -92,7 +97,7 @@ def test_a_run_that_ignores_its_own_limit_is_charged_alone(slot: Slot, reason: s
 
 def test_a_stuck_worker_suspects_all_whichever_run_was_shown(slot: Slot) -> None:
     slot.work.show((8, 1, 0.0, 9.0), 2, doubtful=False)
-    ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(exit_reason.STUCK, (7, 1))))
+    ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(Cause.STUCK, (7, 1))))
     assert (ended.charge, ended.batch) == ("crash", 2)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from supervisor.config import PoolSettings, load
 from supervisor.config.reader import survey
-from supervisor.config.task_checks import report_schedules, untaken
 from supervisor.config.tasks import by_module, of_module
+from supervisor.config.types import report_schedules, untaken_tasks
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.settlement import RetryPolicy
 from supervisor.worker.loader import HandlerError
@@ -234,7 +234,7 @@ def test_a_payload_for_a_handler_of_the_same_type_is_not_judged(folder: Path) ->
 
 def test_tasks_that_no_pool_takes_are_named(folder: Path) -> None:
     (folder / "supervisor.toml").write_text('[pools.default]\ntasks = ["jobs"]\ntypes = ["resize"]\n')
-    assert untaken(load(folder / "supervisor.toml")) == [
+    assert untaken_tasks(load(folder / "supervisor.toml")) == [
         "no pool takes the type grouped of the task at jobs.py:18",
         "no pool takes the type mail.send of the task at jobs.py:10",
     ]
@@ -242,7 +242,7 @@ def test_tasks_that_no_pool_takes_are_named(folder: Path) -> None:
         '[pools.default]\ntasks = ["jobs"]\ntypes = ["resize"]\n[pools.rest]\ntasks = ["jobs"]\ntypes = ["mail.send"]\n'
         '[pools.grouped]\nhandler = "k:run"\n'
     )
-    assert untaken(load(folder / "supervisor.toml")) == []
+    assert untaken_tasks(load(folder / "supervisor.toml")) == []
 
 
 @pytest.mark.parametrize(("text", "sentence"), BAD)

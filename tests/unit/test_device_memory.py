@@ -69,7 +69,11 @@ def worker(pid: int | None = None, done: int = 1) -> Any:
     slot = SimpleNamespace(read=lambda: SimpleNamespace(done=done))
     pid = os.getpid() if pid is None else pid
     return SimpleNamespace(
-        incarnation=f"w{pid}-{done}", pid=pid, device="0", is_ready=True, slot=slot, memory=Memory(on_device=-1)
+        request=SimpleNamespace(incarnation=f"w{pid}-{done}", device="0"),
+        process=SimpleNamespace(pid=pid),
+        is_ready=True,
+        slot=slot,
+        memory=Memory(on_device=-1),
     )
 
 
@@ -80,7 +84,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> int:
 
 def test_an_answer_is_noted_in_the_workers_that_it_names(smi: Smi) -> None:
     one = worker()
-    smi.will(f"echo '{one.pid}, 6000'")
+    smi.will(f"echo '{one.process.pid}, 6000'")
     assert smi.ask(one) == [one]
     assert one.memory.on_device == 6000 * MIB
 
@@ -88,14 +92,14 @@ def test_an_answer_is_noted_in_the_workers_that_it_names(smi: Smi) -> None:
 @pytest.mark.parametrize("how", ["kill -9 $$", "exit 9"])
 def test_part_of_an_answer_is_none(smi: Smi, how: str, sleeper: int, capsys: pytest.CaptureFixture[str]) -> None:
     named, missing = worker(), worker(sleeper)
-    smi.will(f"echo '{named.pid}, 6000'; {how}")
+    smi.will(f"echo '{named.process.pid}, 6000'; {how}")
 
     assert smi.ask(named, missing) == []
 
     assert {named.memory.on_device, missing.memory.on_device} == {-1}
     assert not smi.meter.broken, "it is tried once more"
     assert told(capsys) == 0
-    smi.will(f"echo '{named.pid}, 6000'")
+    smi.will(f"echo '{named.process.pid}, 6000'")
     smi.meter.repeat([named, missing], smi.now, busy=False)
     assert smi.answer(named, missing) == [named, missing]
     assert (named.memory.on_device, missing.memory.on_device) == (6000 * MIB, 0)
@@ -110,7 +114,7 @@ def test_a_program_that_fails_again_is_told_once_and_tried_again(smi: Smi, capsy
     captured = capsys.readouterr()
     assert (captured.out + captured.err).count("it ended with exit code 9") == 1
 
-    smi.will(f"echo '{one.pid}, 100'")
+    smi.will(f"echo '{one.process.pid}, 100'")
     assert smi.ask(one) == [one]
     assert not smi.meter.broken
 
@@ -127,7 +131,7 @@ def test_a_program_that_hangs_does_not_hold_up_the_pools(smi: Smi, capsys: pytes
     assert "it gave no answer within 20 s" in "".join(capsys.readouterr())
 
     assert smi.answer(one) == []
-    smi.will(f"echo '{one.pid}, 5'")
+    smi.will(f"echo '{one.process.pid}, 5'")
     smi.meter.repeat([one], smi.now, busy=False)
     assert smi.answer(one) == [one]
     assert not smi.meter.broken
@@ -135,7 +139,7 @@ def test_a_program_that_hangs_does_not_hold_up_the_pools(smi: Smi, capsys: pytes
 
 def test_a_worker_that_has_ended_meanwhile_is_not_measured_as_small(smi: Smi, sleeper: int) -> None:
     living, dying = worker(), worker(sleeper)
-    smi.will(f"kill -9 {sleeper}; echo '{living.pid}, 6000'")
+    smi.will(f"kill -9 {sleeper}; echo '{living.process.pid}, 6000'")
     smi.meter.look({"0"})
     smi.meter.repeat([living, dying], smi.now, busy=False)
     program = smi.meter._running
@@ -169,7 +173,7 @@ def test_a_program_that_is_installed_later_is_found(smi: Smi, monkeypatch: pytes
     smi.ask(one)
     assert smi.meter.broken
     monkeypatch.setenv("PATH", path)
-    smi.will(f"echo '{one.pid}, 1'")
+    smi.will(f"echo '{one.process.pid}, 1'")
     assert smi.ask(one) == [one]
     assert not smi.meter.broken
 

@@ -9,8 +9,16 @@ import pytest
 
 from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE, TemplateDeaths
 from supervisor.supervision import exit_reason
-from supervisor.supervision.exit_reason import Circumstances, Kill, explain
-from supervisor.supervision.worker_process import Step, TerminationLadder
+from supervisor.supervision.exit_reason import (
+    Cause,
+    Circumstances,
+    Effect,
+    Kill,
+    TemplateEnd,
+    explain,
+    explain_template,
+)
+from supervisor.supervision.time_limits import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Cancel, Phase, Slot, State
 
 KILLED = int(signal.SIGKILL)
@@ -29,14 +37,14 @@ def slot() -> Slot:
 @pytest.mark.parametrize(
     ("reason", "charge"),
     [
-        (exit_reason.CANCELLED, "cancel"),
-        (exit_reason.TIME_LIMIT, "attempt"),
-        (exit_reason.STUCK, "crash"),
-        (exit_reason.STOPPED, "crash"),
-        (exit_reason.ALONE, "crash"),
+        (Cause.CANCELLED, "cancel"),
+        (Cause.TIME_LIMIT, "attempt"),
+        (Cause.STUCK, "crash"),
+        (Cause.STOPPED, "crash"),
+        (Cause.ALONE, "crash"),
     ],
 )
-def test_a_kill_charges_the_run_that_it_was_meant_for_and_no_other(slot: Slot, reason: str, charge: str) -> None:
+def test_a_kill_charges_the_run_that_it_was_meant_for_and_no_other(slot: Slot, reason: Cause, charge: str) -> None:
     known = Circumstances(KILLED, kill=Kill(reason, (7, 1)))
     slot.work.begin(7, 1, 0.0, 0.0)
     assert explain(slot.read(), known).charge == charge
@@ -52,14 +60,14 @@ def test_a_kill_that_comes_when_its_run_has_ended_charges_nobody(slot: Slot) -> 
     slot.work.begin(7, 1, 0.0, 0.0)
     slot.work.finish(1)
     for cautious in (False, True):
-        ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(exit_reason.CANCELLED, (7, 1)), cautious=cautious))
+        ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(Cause.CANCELLED, (7, 1)), cautious=cautious))
         assert (ended.charge, ended.run, ended.uncommitted) == ("nothing", (0, 0), 0)
 
 
 @pytest.mark.fault(68)
 def test_a_kill_of_a_worker_without_a_job_charges_no_job_that_begins_before_it_dies(slot: Slot) -> None:
     slot.work.begin(7, 1, 0.0, 0.0)
-    assert explain(slot.read(), Circumstances(KILLED, kill=Kill(exit_reason.STOPPED))).charge == "nothing"
+    assert explain(slot.read(), Circumstances(KILLED, kill=Kill(Cause.STOPPED))).charge == "nothing"
 
 
 @pytest.mark.fault(68)
@@ -84,11 +92,11 @@ def test_a_run_that_had_ended_uncommitted_is_charged_the_second_time(slot: Slot)
     slot.work.begin(7, 1, 0.0, 0.0)
     slot.work.finish(1)
     first = explain(slot.read(), Circumstances(EXIT_3))
-    assert (first.run, first.uncommitted, first.last_job, first.early) == ((0, 0), 1, 7, True)
+    assert (first.run, first.uncommitted, first.last_job, first.effect) == ((0, 0), 1, 7, Effect.DIED_EARLY)
     for known in (
         Circumstances(EXIT_3, cautious=True),
         Circumstances(EXIT_3, suspects=frozenset({7})),
-        Circumstances(exit_reason.RUINED << 8, cautious=True),
+        Circumstances(exit_reason.EXIT_RUINED << 8, cautious=True),
     ):
         second = explain(slot.read(), known)
         assert (second.charge, second.run) == ("crash", (7, 1))
@@ -101,18 +109,18 @@ def test_a_death_with_nothing_committed_is_early_whatever_had_run(slot: Slot) ->
     for job in range(1, 4):
         slot.work.begin(job, 1, 0.0, 0.0)
         slot.work.finish(job)
-    assert explain(slot.read(), Circumstances(EXIT_3)).early
+    assert explain(slot.read(), Circumstances(EXIT_3)).effect is Effect.DIED_EARLY
     slot.work.settle(2)
-    assert not explain(slot.read(), Circumstances(EXIT_3)).early
+    assert explain(slot.read(), Circumstances(EXIT_3)).effect is Effect.DIED
 
 
 @pytest.mark.fault(45)
 def test_the_exit_code_of_a_ruined_worker_tells_with_the_words_of_its_slot(slot: Slot) -> None:
     slot.work.begin(7, 1, 0.0, 0.0)
     slot.tell("its own descriptors were closed")
-    ended = explain(slot.read(), Circumstances(exit_reason.RUINED << 8))
+    ended = explain(slot.read(), Circumstances(exit_reason.EXIT_RUINED << 8))
     assert (ended.reason, ended.message, ended.charge) == ("ruined", "its own descriptors were closed", "crash")
-    assert os.waitstatus_to_exitcode(exit_reason.RUINED << 8) == exit_reason.RUINED
+    assert os.waitstatus_to_exitcode(exit_reason.EXIT_RUINED << 8) == exit_reason.EXIT_RUINED
 
 
 @pytest.mark.fault(46)
@@ -143,13 +151,13 @@ def test_templates_that_die_again_and_again_are_isolated_and_released_when_the_j
             "the kernel killed the worker because it was out of memory",
         ),
         (
-            Circumstances(None, kill=Kill(exit_reason.TEMPLATE), unproven=True),
+            Circumstances(None, kill=Kill(Cause.TEMPLATE), unproven=True),
             "template_died",
             "the template it was forked from died",
         ),
         (Circumstances(KILLED), "signal", "the worker was killed by SIGKILL"),
         (
-            Circumstances(KILLED, kill=Kill(exit_reason.STOPPED)),
+            Circumstances(KILLED, kill=Kill(Cause.STOPPED)),
             "stopped",
             "the worker was stopped by a signal; it was killed",
         ),
@@ -161,15 +169,43 @@ def test_whatever_ends_a_worker_before_it_is_ready_its_set_up_has_failed(
     slot.state(State.STARTING)
     slot.enter(phase)
     ended = explain(slot.read(), known)
-    assert (ended.broken, ended.charge, ended.reason) == (True, "nothing", reason)
-    assert ended.by_signal == (reason != "setup_failed")
+    effect = Effect.SET_UP_FAILED if reason == "setup_failed" else Effect.SET_UP_KILLED
+    assert (ended.effect, ended.charge, ended.reason) == (effect, "nothing", reason)
     assert ended.message == f"{phase.label} failed: {why}"
 
 
 @pytest.mark.fault(111)
-@pytest.mark.parametrize(
-    "reason", [exit_reason.TEMPLATE, exit_reason.SHUTDOWN, exit_reason.PARTITION, exit_reason.UNWATCHED]
-)
-def test_its_set_up_has_not_failed_if_something_else_ended_it(slot: Slot, reason: str) -> None:
+@pytest.mark.parametrize("reason", [Cause.TEMPLATE, Cause.SHUTDOWN, Cause.PARTITION, Cause.UNWATCHED])
+def test_its_set_up_has_not_failed_if_something_else_ended_it(slot: Slot, reason: Cause) -> None:
     slot.state(State.STARTING)
-    assert not explain(slot.read(), Circumstances(KILLED, kill=Kill(reason))).broken
+    effect = explain(slot.read(), Circumstances(KILLED, kill=Kill(reason))).effect
+    assert effect not in (Effect.SET_UP_FAILED, Effect.SET_UP_KILLED)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "isolated", "unproven", "running", "expected"),
+    [
+        (True, False, False, [7, 8], TemplateEnd(counts=True)),  # an accident, or one of the two: nobody knows
+        (True, True, False, [7], TemplateEnd(counts=True, accused=7)),
+        (True, True, False, [0], TemplateEnd(counts=True)),
+        (True, True, False, [7, 8], TemplateEnd(counts=True)),
+        (False, True, False, [7], TemplateEnd(counts=False)),  # it was told to end
+        (True, False, True, [None], TemplateEnd(counts=False)),  # its set-up ended it, which concerns its pool alone
+        (True, False, False, [None], TemplateEnd(counts=True)),  # it may end the workers of other pools, too
+        (True, False, True, [7], TemplateEnd(counts=True)),
+    ],
+)
+def test_a_template_that_dies_with_one_job_in_an_isolated_pool_accuses_it(
+    wanted: bool, isolated: bool, unproven: bool, running: list[int | None], expected: TemplateEnd
+) -> None:
+    """None is a worker that is being set up, 0 one without a job."""
+    slots = []
+    for job in running:
+        slot = Slot(memoryview(bytearray(SLOT_BYTES)))
+        slot.assign("w1", "tag-1")
+        if job is not None:
+            slot.state(State.BUSY if job else State.IDLE)
+        if job:
+            slot.work.begin(job, 1, 0.0, 0.0)
+        slots.append(slot.read())
+    assert explain_template(slots, wanted=wanted, isolated=isolated, unproven=unproven) == expected

@@ -16,18 +16,18 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load
-from supervisor.template import fork_safety
-from supervisor.template.fork_safety import Image
+from supervisor.template import image
+from supervisor.template.image import Image
 from supervisor.worker.loader import HandlerError
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The threads and children that the test runner has itself are not the image's."""
-    threads, children = set(fork_safety._threads()), set(fork_safety._children())
-    look, count = fork_safety._threads, fork_safety._children
-    monkeypatch.setattr(fork_safety, "_threads", lambda: [name for name in look() if name not in threads])
-    monkeypatch.setattr(fork_safety, "_children", lambda: [name for name in count() if name not in children])
+    threads, children = set(image._threads()), set(image._children())
+    look, count = image._threads, image._children
+    monkeypatch.setattr(image, "_threads", lambda: [name for name in look() if name not in threads])
+    monkeypatch.setattr(image, "_children", lambda: [name for name in count() if name not in children])
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_an_event_loop_and_a_child_process_are_found(stack: ExitStack) -> None:
 
 
 def test_a_context_of_the_gpu_is_found(stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_safety, "_GPU", str(tmp_path / "nvidia"))
+    monkeypatch.setattr(image, "_GPU", str(tmp_path / "nvidia"))
     made = Image()
     stack.enter_context((tmp_path / "nvidia-uvm").open("w"))
 
@@ -148,7 +148,7 @@ def test_what_the_handlers_package_imports_lazily_is_in_the_image(
     (tmp_path / "quick_too.py").write_text("")
     config = tmp_path / "supervisor.toml"
     config.write_text('[pools.quick]\nhandler = "quick.jobs:handle"\nmiddleware = ["quickened:around"]\n')
-    fork_safety.load_image(load(config).pools["quick"], None, pytest.fail)
+    image.load_image(load(config).pools["quick"], None, pytest.fail)
     loaded = {name for name in sys.modules if name.startswith("quick")}
     for name in loaded:
         del sys.modules[name]
@@ -158,7 +158,7 @@ def test_what_the_handlers_package_imports_lazily_is_in_the_image(
 def test_with_devices_to_share_out_the_image_must_not_have_used_the_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fork_safety, "_GPU", str(tmp_path / "nvidia"))
+    monkeypatch.setattr(image, "_GPU", str(tmp_path / "nvidia"))
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "eager.py").write_text(f"kept = open('{tmp_path}/nvidia0', 'w')\ndef handle(payload, ctx): ...\n")
     config = tmp_path / "supervisor.toml"
@@ -168,7 +168,7 @@ def test_with_devices_to_share_out_the_image_must_not_have_used_the_gpu(
         if (before := sys.modules.pop("eager", None)) is not None:
             before.kept.close()
         config.write_text(f'[pools.eager]\nhandler = "eager:handle"\n{keys}\n')
-        fork_safety.load_image(load(config).pools["eager"], None, lambda event, **fields: warnings.append(fields))
+        image.load_image(load(config).pools["eager"], None, lambda event, **fields: warnings.append(fields))
 
     load_it("")
     assert warnings == [

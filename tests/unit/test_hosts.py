@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load
-from supervisor.config.hosts import elsewhere, of_host, own_host
+from supervisor.config.machine import elsewhere, of_host, own_host
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.errors import ConfigError
 

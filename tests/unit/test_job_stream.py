@@ -13,16 +13,12 @@ from supervisor.domain.job_stream import (
     MAX_CHUNK_BYTES,
     Chunk,
     Follower,
-    Piece,
     Position,
     StreamEvent,
-    chunk_text,
     data_of,
     encoded_chunk,
     follow_event,
     position_of,
-    raw_piece,
-    text_piece,
 )
 
 
@@ -30,9 +26,8 @@ def state(status: Status = Status.RUNNING, token: int = 1, attempt: int = 1, **m
     return JobEvent(7, status, more.pop("progress", None), more.pop("text", None), attempt=attempt, token=token, **more)
 
 
-def pieces(*numbers: int, token: int = 1, attempt: int = 1) -> list[Piece]:
-    found = (text_piece(Chunk(7, token, attempt, number, b'"x"')) for number in numbers)
-    return [piece for piece in found if piece is not None]
+def chunks(*numbers: int, token: int = 1, attempt: int = 1) -> list[Chunk]:
+    return [Chunk(7, token, attempt, number, b'"x"') for number in numbers]
 
 
 def told(found: list[StreamEvent]) -> list[tuple[str, str, Any]]:
@@ -46,11 +41,11 @@ def test_a_job_is_followed_from_its_wait_to_its_end() -> None:
 
     assert told(follower.news(state(Status.PENDING, 0, 0), [])) == [("0.0", "job", "pending")]
     assert told(follower.news(state(), [])) == [("1.0", "attempt", 1), ("1.0", "job", "running")]
-    assert told(follower.news(state(), pieces(1, 2))) == [("1.1", "chunk", 1), ("1.2", "chunk", 2)]
-    assert follower.news(state(), pieces(1, 2)) == []
-    assert told(follower.news(state(progress=0.5), pieces(3))) == [("1.3", "chunk", 3), ("1.3", "job", "running")]
+    assert told(follower.news(state(), chunks(1, 2))) == [("1.1", "chunk", 1), ("1.2", "chunk", 2)]
+    assert follower.news(state(), chunks(1, 2)) == []
+    assert told(follower.news(state(progress=0.5), chunks(3))) == [("1.3", "chunk", 3), ("1.3", "job", "running")]
     assert not follower.ended
-    last = follower.news(state(Status.DONE, result={"n": 1}), pieces(4))
+    last = follower.news(state(Status.DONE, result={"n": 1}), chunks(4))
     assert told(last) == [("1.4", "chunk", 4), ("1.4", "end", "done")]
     assert follower.ended
     assert json.loads(data_of(last[-1], show=True)) == {
@@ -66,7 +61,7 @@ def test_a_job_is_followed_from_its_wait_to_its_end() -> None:
 
 
 def test_who_comes_later_gets_the_run_from_its_start() -> None:
-    found = Follower().news(state(), pieces(1, 2))
+    found = Follower().news(state(), chunks(1, 2))
     assert told(found) == [
         ("1.0", "attempt", 1),
         ("1.0", "job", "running"),
@@ -76,7 +71,7 @@ def test_who_comes_later_gets_the_run_from_its_start() -> None:
 
 
 def test_who_comes_after_the_end_gets_what_is_left_and_the_end() -> None:
-    found = Follower().news(state(Status.DONE, 3, 2), pieces(4, 5, token=3, attempt=2))
+    found = Follower().news(state(Status.DONE, 3, 2), chunks(4, 5, token=3, attempt=2))
     assert told(found) == [
         ("3.0", "attempt", 2),
         ("3.3", "lost", 3),
@@ -89,17 +84,17 @@ def test_who_comes_after_the_end_gets_what_is_left_and_the_end() -> None:
 
 def test_a_retry_begins_a_new_attempt_behind_all_that_the_one_before_has_emitted() -> None:
     follower = Follower()
-    follower.news(state(), pieces(1))
+    follower.news(state(), chunks(1))
     # A failed run leaves a token behind that no run has.
-    assert told(follower.news(state(Status.PENDING, 2), pieces(2))) == [("1.2", "chunk", 2), ("1.2", "job", "pending")]
-    found = follower.news(state(token=3, attempt=2), [*pieces(3), *pieces(1, token=3, attempt=2)])  # the third is stale
+    assert told(follower.news(state(Status.PENDING, 2), chunks(2))) == [("1.2", "chunk", 2), ("1.2", "job", "pending")]
+    found = follower.news(state(token=3, attempt=2), [*chunks(3), *chunks(1, token=3, attempt=2)])  # the third is stale
     assert told(found) == [("3.0", "attempt", 2), ("3.0", "job", "running"), ("3.1", "chunk", 1)]
 
 
 def test_a_retry_that_was_quicker_than_the_look_loses_nothing_either() -> None:
     follower = Follower()
-    follower.news(state(), pieces(1))
-    both = [*pieces(2), *pieces(1, token=3, attempt=2)]
+    follower.news(state(), chunks(1))
+    both = [*chunks(2), *chunks(1, token=3, attempt=2)]
     assert [name for _, name, _ in told(follower.news(state(token=3, attempt=2), both))] == [
         "chunk",
         "attempt",
@@ -111,8 +106,8 @@ def test_a_retry_that_was_quicker_than_the_look_loses_nothing_either() -> None:
 def test_a_run_that_has_lost_its_claim_reaches_nobody() -> None:
     follower = Follower()
     follower.news(state(token=3, attempt=2), [])
-    assert follower.news(state(token=3, attempt=2), pieces(5)) == []
-    assert told(Follower().news(state(token=3, attempt=2), pieces(5))) == [
+    assert follower.news(state(token=3, attempt=2), chunks(5)) == []
+    assert told(Follower().news(state(token=3, attempt=2), chunks(5))) == [
         ("3.0", "attempt", 2),
         ("3.0", "job", "running"),
     ]
@@ -121,8 +116,8 @@ def test_a_run_that_has_lost_its_claim_reaches_nobody() -> None:
 def test_chunks_that_come_before_the_news_of_their_run_wait_for_it() -> None:
     follower = Follower()
     waiting = state(Status.PENDING, 0, 0)
-    assert told(follower.news(waiting, pieces(1))) == [("0.0", "job", "pending")]
-    assert [name for _, name, _ in told(follower.news(state(), pieces(1)))] == ["attempt", "job", "chunk"]
+    assert told(follower.news(waiting, chunks(1))) == [("0.0", "job", "pending")]
+    assert [name for _, name, _ in told(follower.news(state(), chunks(1)))] == ["attempt", "job", "chunk"]
 
 
 @pytest.mark.parametrize(
@@ -136,12 +131,12 @@ def test_chunks_that_come_before_the_news_of_their_run_wait_for_it() -> None:
 def test_a_stream_goes_on_behind_the_last_id(last_id: str, expected: list[tuple[str, str, Any]]) -> None:
     at = position_of(last_id)
     assert at is not None
-    there = [piece for piece in pieces(1, 2, 3) if piece.at > at]
+    there = [chunk for chunk in chunks(1, 2, 3) if chunk.at > at]
     assert told(Follower(at).news(state(), there)) == expected
 
 
 def test_whoever_goes_on_in_another_attempt_is_told_so() -> None:
-    found = Follower(Position(1, 5)).news(state(token=4, attempt=3), pieces(1, token=4, attempt=3))
+    found = Follower(Position(1, 5)).news(state(token=4, attempt=3), chunks(1, token=4, attempt=3))
     assert told(found) == [("4.0", "attempt", 3), ("4.0", "job", "running"), ("4.1", "chunk", 1)]
 
 
@@ -154,7 +149,7 @@ def test_what_may_not_be_seen_is_not_sent() -> None:
     end = Follower().news(state(Status.DONE, result="secret"), [])[-1]
     assert json.loads(data_of(end, show=False))["result"] is None
     assert json.loads(data_of(end, show=False))["redacted"] is True
-    chunk = StreamEvent(Position(1, 4), "chunk", 1, piece=text_piece(Chunk(7, 1, 1, 4, b'"secret"')))
+    chunk = StreamEvent(Position(1, 4), "chunk", 1, chunk=Chunk(7, 1, 1, 4, b'"secret"'))
     assert json.loads(data_of(chunk, show=True)) == {"attempt": 1, "number": 4, "chunk": "secret"}
     assert json.loads(data_of(chunk, show=False)) == {"attempt": 1, "number": 4, "chunk": None, "redacted": True}
 
@@ -170,8 +165,7 @@ def test_a_program_gets_values_of_its_own() -> None:
         events = (follow_event(event, now) for event in Follower().news(now, there))
         return [(event.name, event.attempt, event.number, event.chunk, event.lost) for event in events]
 
-    chunks = (Chunk(7, 1, 1, number, b'{"n": [1]}') for number in (1, 4))
-    now, there = state(), [piece for chunk in chunks if (piece := raw_piece(chunk)) is not None]
+    now, there = state(), [Chunk(7, 1, 1, number, b'{"n": [1]}') for number in (1, 4)]
     assert all(follow_event(event, now).job is now for event in Follower().news(now, []))
     found = read()
     assert found == [
@@ -182,8 +176,8 @@ def test_a_program_gets_values_of_its_own() -> None:
         ("chunk", 1, 4, {"n": [1]}, 0),
     ]
     told = [*Follower().news(now, there)]
-    assert [follow_event(event, now).as_json() for event in told if event.name != "chunk"] == [
-        json.loads(data_of(event, show=True)) for event in told if event.name != "chunk"
+    assert [follow_event(event, now).as_json() for event in told] == [
+        json.loads(data_of(event, show=True)) for event in told
     ]
     assert follow_event(told[-1], now).as_json() == {"attempt": 1, "number": 4, "chunk": {"n": [1]}}
     found[2][3]["n"].append(2)
@@ -205,18 +199,17 @@ def test_a_deleted_job_ends_the_stream() -> None:
     assert follower.ended
 
 
-def test_each_event_is_one_line_whatever_is_in_it() -> None:
-    text = chunk_text(Chunk(7, 1, 1, 1, encoded_chunk("a\nb\r\u2028 \u00e9")))
-    assert text is not None
+@pytest.mark.parametrize("data", [encoded_chunk("a\nb\r\u2028 \u00e9"), b"[\r\n1,\n2]"])
+def test_each_event_is_one_line_whatever_is_in_it(data: bytes) -> None:
+    text = data_of(StreamEvent(Position(1, 1), "chunk", 1, chunk=Chunk(7, 1, 1, 1, data)), show=True)
     assert "\n" not in text
     assert "\r" not in text
-    assert json.loads(text)["chunk"] == "a\nb\r\u2028 \u00e9"
+    assert json.loads(text)["chunk"] == json.loads(data)
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe", b"{", b"", b"[" * 5000, b"NaN1"])
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"{", b"", b"[" * 5000, b"NaN1", b"NaN"])
 def test_what_is_not_json_is_no_chunk(data: bytes) -> None:
-    assert text_piece(Chunk(7, 1, 1, 1, data)) is None
-    assert raw_piece(Chunk(7, 1, 1, 1, data)) is None
+    assert not Chunk(7, 1, 1, 1, data).is_valid()
 
 
 @pytest.mark.parametrize("chunk", ["token", "", None, 1.5, {"a": [1, {"b": "c"}]}, "x" * (MAX_CHUNK_BYTES - 2)])

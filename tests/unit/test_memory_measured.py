@@ -12,10 +12,10 @@ import pytest
 
 from supervisor.config import load
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.memory import Need
+from supervisor.domain.budget import Need
 from supervisor.supervision.device_memory import parsed
-from supervisor.supervision.known_sizes import NAME, KnownSizes
-from supervisor.system import kernel, memory_limit
+from supervisor.supervision.sizes import NAME, KnownSizes
+from supervisor.system import cgroup, kernel
 
 POOL = '[pools.tag]\nhandler = "jobs:tag"\noptions = {{ model = "{}" }}\nmax_workers = {}\n'
 SHARING = """
@@ -103,14 +103,14 @@ def test_lines_of_nvidia_smi_that_have_no_number_are_left_out() -> None:
 
 def test_the_kernel_s_account_of_its_lack_of_memory(tmp_path: Path) -> None:
     file = tmp_path / "memory.pressure"
-    assert memory_limit.pressure(file) == 0.0
+    assert cgroup.pressure(file) == 0.0
     file.write_text(
         "some avg10=31.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=12.50 avg60=0.00 avg300=0.00 total=0\n"
     )
-    assert memory_limit.pressure(file) == 12.5
+    assert cgroup.pressure(file) == 12.5
     file.write_text("full\n")
-    assert memory_limit.pressure(file) == 0.0
+    assert cgroup.pressure(file) == 0.0
 
 
 def test_this_machine_has_some_memory() -> None:
-    assert 1 << 26 < memory_limit.available() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 1 << 26 < cgroup.available() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

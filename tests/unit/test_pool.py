@@ -10,16 +10,16 @@ from typing import Any, cast
 import pytest
 
 from supervisor.config import load
-from supervisor.domain.memory import Grant
-from supervisor.domain.recent_peak import RecentPeak
+from supervisor.domain.budget import Grant
 from supervisor.domain.scaling import Counts, Leaving, Missing, leaving, missing, spares_kept, within
-from supervisor.supervision.exit_reason import ExitReport
-from supervisor.supervision.failures import is_cautious_enough
-from supervisor.supervision.plan import plan
-from supervisor.supervision.pool import Pool, look_at
+from supervisor.supervision.exit_reason import Effect, ExitReport
+from supervisor.supervision.plan import next_to_serve, plan
+from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.release import Release, Releases
-from supervisor.supervision.worker_process import Stage, WorkerProcess
+from supervisor.supervision.sizes import RecentPeak
+from supervisor.supervision.watchdog import is_cautious_enough, look_at
+from supervisor.supervision.worker_process import RELOADED, Request, Stage, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
 
@@ -35,16 +35,17 @@ class Crew:
         self._board = Scoreboard.create(folder / "board")
         self._number = 0
 
-    def ask(self, *, device: str | None = None) -> WorkerProcess:
+    def ask(self, *, device: str | None = None, caution: int = 0) -> WorkerProcess:
         self._number += 1
         name, slot = self.pool.workers.next_name("tag"), self._board.slot(self._number)
         device = device or self.pool.workers.next_device(name, self.settings.gpus, self.pool.scale.target)
-        worker = WorkerProcess(name, name, self._number, slot, self.pool.code.current, cast("Any", None), 0.0, device)
-        self.pool.workers[worker.incarnation] = worker
+        release, template = self.pool.code.current, cast("Any", None)
+        worker = WorkerProcess(Request(name, name, self._number, slot, release, template, device, caution), 0.0)
+        self.pool.workers[name] = worker
         return worker
 
     def lose(self, worker: WorkerProcess) -> None:
-        del self.pool.workers[worker.incarnation]
+        del self.pool.workers[worker.request.incarnation]
 
 
 def look(pool: Pool, now: float) -> None:
@@ -56,11 +57,11 @@ def look(pool: Pool, now: float) -> None:
 def crew(tmp_path: Path) -> Iterator[Crew]:
     made = Crew(tmp_path)
     yield made
-    made.pool.close()
+    os.close(made.pool.wake)
 
 
 def test_a_new_worker_gets_the_device_that_the_fewest_have(crew: Crew) -> None:
-    assert [crew.ask().device for _ in range(3)] == ["0", "1", "0"]
+    assert [crew.ask().request.device for _ in range(3)] == ["0", "1", "0"]
 
 
 def test_the_replacements_of_dead_workers_get_their_devices(crew: Crew) -> None:
@@ -68,36 +69,39 @@ def test_the_replacements_of_dead_workers_get_their_devices(crew: Crew) -> None:
     for worker in workers[1:3]:
         crew.lose(worker)
 
-    assert [(worker.name, worker.device) for worker in (crew.ask(), crew.ask())] == [("tag-2", "1"), ("tag-3", "0")]
+    assert [(worker.request.name, worker.request.device) for worker in (crew.ask(), crew.ask())] == [
+        ("tag-2", "1"),
+        ("tag-3", "0"),
+    ]
 
 
 def test_each_stale_worker_is_succeeded_on_its_own_device(crew: Crew) -> None:
     first, second, third = (crew.ask(device=device) for device in ("1", "0", "1"))
     for worker in (first, second, third):
-        worker.stale = "reload"
+        worker.stale = RELOADED
 
-    assert crew.ask().device == "1"
-    assert crew.ask().device == "0"  # although the first has not been told to leave yet
+    assert crew.ask().request.device == "1"
+    assert crew.ask().request.device == "0"  # although the first has not been told to leave yet
     first.drain()
     second.drain()
-    assert crew.ask().device == "1"
+    assert crew.ask().request.device == "1"
 
 
 def test_a_pool_that_grows_counts_the_devices_of_those_about_to_be_replaced(crew: Crew) -> None:
-    crew.ask(device="0").stale = "near max_jobs_per_worker"
+    crew.ask(device="0").stale = "max_jobs_per_worker"
 
-    assert crew.ask().device == "1"
+    assert crew.ask().request.device == "1"
 
 
 def test_a_worker_s_life_goes_forward_only(crew: Crew) -> None:
     worker = crew.ask()
     worker.drain()
-    assert worker.stage is Stage.DRAINING
+    assert worker.leaving
     assert not worker.notice_ready(worker.slot.read())
-    worker.end(5.0)
+    worker.ended(5.0)
     worker.drain()
-    worker.end(7.0, status=9)
-    assert (worker.stage, worker.ended_at, worker.explained_at) == (Stage.ENDED, 5.0, 5.0)
+    worker.ended(7.0, status=9)
+    assert (worker.living, worker.leaving, worker.end.at, worker.end.status) == (False, False, 5.0, 9)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +176,7 @@ def with_spares(crew: Crew, *devices: str, target: int = 1, spares: int = 1) -> 
 def serve(crew: Crew) -> list[WorkerProcess]:
     """Let spares take over the free places."""
     chosen = []
-    while (spare := crew.pool.workers.next_to_serve(crew.pool.scale.target)) is not None:
+    while (spare := next_to_serve(crew.pool)) is not None:
         spare.serve()
         chosen.append(spare)
     return chosen
@@ -191,10 +195,10 @@ def test_a_place_is_free_when_its_worker_and_all_that_it_has_started_have_ended(
     assert serve(crew) == [first]
     first.drain()
     assert serve(crew) == []
-    first.end(1.0)
+    first.ended(1.0)
     assert serve(crew) == []
     crew.lose(first)
-    crew.pool.workers.unswept[first.incarnation] = cast("Any", None)
+    crew.pool.workers.unswept[first.request.incarnation] = cast("Any", None)
     assert serve(crew) == []
     crew.pool.workers.unswept.clear()
     assert serve(crew) == [second]
@@ -208,8 +212,8 @@ def test_a_worker_in_its_teardown_keeps_its_place_only_if_it_may_have_left_proce
     assert serve(crew) == [second]
     second.slot.work.cease(1.0, alone=False)
     assert serve(crew) == []
-    second.end(2.0)
-    second.swept = True
+    second.ended(2.0)
+    second.end.swept = True
     assert serve(crew) == [third]
 
 
@@ -226,23 +230,23 @@ def test_a_worker_in_its_teardown_is_leaving_although_nobody_asked_it_to(crew: C
 def test_a_swept_worker_has_left_its_place_before_its_end_is_reported(crew: Crew) -> None:
     first, second = with_spares(crew, "0", "1")
     serve(crew)
-    first.swept = True  # the kernel has not told us yet
+    first.end.swept = True  # the kernel has not told us yet
     assert serve(crew) == []
-    first.end(1.0)
+    first.ended(1.0)
     assert serve(crew) == [second]
 
 
 def test_spares_of_the_current_code_come_first(crew: Crew) -> None:
     old, new = with_spares(crew, "0", "1")
-    old.stale = "reload"
+    old.stale = RELOADED
     assert serve(crew) == [new]
-    new.end(1.0)
-    new.swept = True
+    new.ended(1.0)
+    new.end.swept = True
     assert serve(crew) == [old]
 
 
 def death(worker: WorkerProcess, *, uncommitted: int = 0, last_job: int = 0) -> ExitReport:
-    return ExitReport("signal", "", "nothing", uncommitted=uncommitted, last_job=last_job, early=False)
+    return ExitReport("signal", "", "nothing", Effect.DIED, uncommitted=uncommitted, last_job=last_job)
 
 
 class TestACautiousWorker:
@@ -250,30 +254,30 @@ class TestACautiousWorker:
 
     @pytest.fixture
     def worker(self, crew: Crew) -> WorkerProcess:
-        worker = crew.ask()
-        worker.caution, worker.stage = 2, Stage.READY
+        worker = crew.ask(caution=2)
+        worker.stage = Stage.READY
         worker.slot.state(State.BUSY)
         crew.pool.scale.target = 1
         return worker
 
     @pytest.mark.fault(45)
     def test_replaces_one_that_died_with_outcomes_or_was_cautious_itself(self, crew: Crew) -> None:
-        failures, worker = crew.pool.failures, crew.ask()
-        failures.ended(death(worker), worker, 1.0)
-        assert (failures.next_caution(), failures.suspects) == (0, ())
-        failures.ended(death(worker, uncommitted=20, last_job=7), worker, 1.0)
-        assert [failures.next_caution(), failures.next_caution()] == [20, 0]
-        worker.caution = 20
-        failures.ended(death(worker), worker, 2.0)
-        assert (failures.next_caution(), failures.suspects) == (20, (7,))
-        failures.ended(ExitReport("exit", "", "crash", (7, 2), last_job=7), worker, 3.0)
-        assert (failures.next_caution(), failures.suspects) == (20, (7,))
+        deaths, worker = crew.pool.deaths, crew.ask()
+        deaths.ended(death(worker), worker, 1.0)
+        assert (deaths.next_caution(), deaths.suspects) == (0, ())
+        deaths.ended(death(worker, uncommitted=20, last_job=7), worker, 1.0)
+        assert [deaths.next_caution(), deaths.next_caution()] == [20, 0]
+        worker = crew.ask(caution=20)
+        deaths.ended(death(worker), worker, 2.0)
+        assert (deaths.next_caution(), deaths.suspects) == (20, (7,))
+        deaths.ended(ExitReport("exit", "", "crash", Effect.DIED, (7, 2), last_job=7), worker, 3.0)
+        assert (deaths.next_caution(), deaths.suspects) == (20, (7,))
 
     def test_is_replaced_when_more_jobs_than_were_lost_have_gone_well_for_a_while(self, worker: WorkerProcess) -> None:
         assert not is_cautious_enough(worker, 2, 1000.0)
         assert not is_cautious_enough(worker, 3, 29.0)  # other jobs may have come before the suspect
         assert is_cautious_enough(worker, 3, 30.0)
-        worker.caution = 0
+        worker.request = worker.request._replace(caution=0)
         assert not is_cautious_enough(worker, 3, 30.0)
 
     def test_stays_where_memory_is_scarce(self, crew: Crew, worker: WorkerProcess) -> None:
@@ -307,8 +311,8 @@ def commit(worker: WorkerProcess, jobs: int) -> None:
 def test_a_spare_on_the_least_used_device_comes_first(crew: Crew) -> None:
     first, second, third, fourth = with_spares(crew, "0", "0", "1", "1", target=2, spares=2)
     assert serve(crew) == [first, third]
-    first.end(1.0)
-    first.swept = True
+    first.ended(1.0)
+    first.end.swept = True
     assert serve(crew) == [second]
     assert not fourth.serving
 
@@ -352,7 +356,7 @@ def test_what_is_shown_of_a_pool_in_a_reload_adds_up(crew: Crew) -> None:
     workers = with_spares(crew, "0", "1", "0", "1", "0", target=2)
     first, second = serve(crew)
     for worker in (first, second):
-        worker.stale = "reload"
+        worker.stale = RELOADED
     pools = Pools(tag=crew.pool)
     shown = pools.status(0.0)["tag"]
     assert [shown[key] for key in ("size", "leaving", "spares")] == [2, 0, 3]

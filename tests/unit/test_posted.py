@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.domain.job import Claim
-from supervisor.maintenance.posted import Posted, post, read
+from supervisor.maintenance.lease import PublishedBoard, publish, read_published
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
 
@@ -35,7 +35,7 @@ def claim(job: int, token: int) -> Claim:
 
 
 def test_it_is_read_as_it_was(board: Scoreboard) -> None:
-    posted = read(post(board), time.time())
+    posted = read_published(publish(board), time.time())
     assert posted.status == {"pools": {"tag": {"types": ["tag"]}}}
     assert list(posted.workers) == [1, 2]
     idle, busy = posted.workers.values()
@@ -47,16 +47,16 @@ def test_it_is_read_as_it_was(board: Scoreboard) -> None:
 
 
 def test_heartbeats_change_nothing_in_it(board: Scoreboard) -> None:
-    first = post(board)
+    first = publish(board)
     for number in (1, 2):
         board.slot(number).beat()
-    assert post(board) == first
+    assert publish(board) == first
     board.slot(2).work.finish(1)
-    assert post(board) != first
+    assert publish(board) != first
 
 
 def test_a_run_that_had_begun_is_known_only_while_its_claim_is_held(board: Scoreboard) -> None:
-    posted = read(post(board))
+    posted = read_published(publish(board))
     assert posted.begun(2, [claim(6, 1), claim(7, 2)]) == ((7, 2), 2)
     assert posted.begun(2, [claim(7, 3)]) == (None, 1)  # it may have begun another one since
     assert posted.begun(1, [claim(6, 1)]) == (None, 1)
@@ -65,7 +65,7 @@ def test_a_run_that_had_begun_is_known_only_while_its_claim_is_held(board: Score
 
 def test_of_several_that_run_side_by_side_all_are_suspects(board: Scoreboard) -> None:
     board.slot(2).work.run_together(10)
-    assert read(post(board)).begun(2, [claim(6, 1), claim(7, 2), claim(8, 1)]) == (None, 3)
+    assert read_published(publish(board)).begun(2, [claim(6, 1), claim(7, 2), claim(8, 1)]) == (None, 3)
 
 
 NONE = [
@@ -84,4 +84,4 @@ NONE = [
 
 @pytest.mark.parametrize("text", NONE)
 def test_whatever_somebody_has_written_there_breaks_nothing(text: str) -> None:
-    assert read(text) == Posted({}, {})
+    assert read_published(text) == PublishedBoard({}, {})

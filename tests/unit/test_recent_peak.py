@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.domain.recent_peak import PERIOD, RecentPeak
+from supervisor.supervision.sizes import PERIOD, RecentPeak
 
 
 def test_a_larger_value_counts_at_once() -> None:

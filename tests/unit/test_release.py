@@ -11,7 +11,7 @@ import pytest
 from supervisor.config import load
 from supervisor.domain.scaling import Missing
 from supervisor.supervision.plan import plan
-from supervisor.supervision.pool import Pool
+from supervisor.supervision.pool import Pool, old_code_serves
 from supervisor.supervision.release import ImageTrial, Release, Releases, ReleaseState, new_code_failed
 
 
@@ -21,7 +21,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
     made = Pool(Releases(Release(load(tmp_path / "supervisor.toml").pools["tag"])), os.eventfd(0))
     made.scale.target = 2
     yield made
-    made.close()
+    os.close(made.wake)
 
 
 def reload(pool: Pool) -> Release:
@@ -72,7 +72,7 @@ def test_each_code_has_a_back_off_of_its_own(pool: Pool) -> None:
     old.restarts = old.restarts.broken(0.0, "set-up failed: no model")
     assert plan(pool, 0.5).start == Missing(1, 0)
     assert not new.failed
-    assert not pool.old_serves
+    assert not old_code_serves(pool)
 
 
 @pytest.mark.parametrize(

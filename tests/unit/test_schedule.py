@@ -199,7 +199,7 @@ def listed(numbers: set[int] | None) -> str:
     return "*" if numbers is None else ",".join(map(str, sorted(numbers)))
 
 
-@pytest.mark.parametrize("line", ["", "* * *", "61 * * * *", "0 0 30 2 *", "tomorrow"])
+@pytest.mark.parametrize("line", ["", "* * *", "61 * * * *", "0 0 30 2 *", "tomorrow", "30 3 * * * *"])
 def test_a_line_that_is_none_or_never_comes_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"cron line|never comes"):
         next(cron(line).after(0.0))

@@ -51,7 +51,7 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
 
 def _configured(read: Survey) -> list[Finding]:
     """The checks that need a configuration."""
-    from supervisor.config.hosts import own_host, runs_on
+    from supervisor.config.machine import own_host, runs_on
     from supervisor.ops.doctor import admin, gpus, limits, memory, place, service
 
     settings = read.settings
@@ -82,8 +82,8 @@ def _looked(about: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 def _handlers(read: Survey) -> Iterator[Finding]:
     """The same as `supervisor check` finds."""
-    from supervisor.config import priorities, task_checks
-    from supervisor.config.schedules import untaken
+    from supervisor.config.schedules import untaken_schedules
+    from supervisor.config.types import untaken_priorities, untaken_tasks
     from supervisor.ops.doctor.handlers import problems_of_pools
 
     problems = problems_of_pools(read)
@@ -91,9 +91,9 @@ def _handlers(read: Survey) -> Iterator[Finding]:
         yield fault("handlers", problem, "fix it; a supervisor that is running takes it up with `supervisor reload`")
     if not problems:
         yield good("handlers", f"the handlers of {', '.join(read.settings.pools)} can be used")
-    for problem in untaken(read.settings).values():
+    for problem in untaken_schedules(read.settings).values():
         yield warning("schedules", problem, "correct the type or add a pool, unless another configuration has one")
-    for problem in priorities.untaken(read.settings):
+    for problem in untaken_priorities(read.settings):
         yield warning("priorities", problem, "do so, unless another configuration has one")
-    for problem in task_checks.untaken(read.settings):
+    for problem in untaken_tasks(read.settings):
         yield warning("tasks", problem, "add the type to `types` of a pool, unless another configuration has it")

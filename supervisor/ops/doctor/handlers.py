@@ -56,13 +56,13 @@ def problems_of_pools(found: Survey) -> list[str]:
 
 
 def _look_at_pools(found: Survey) -> None:
-    from supervisor.config import cores, task_checks
-    from supervisor.config.programs import report_missing
+    from supervisor.config.machine import report_missing_cores, report_missing_programs
+    from supervisor.config.types import report_schedules
 
-    report_missing(found.settings, found.report, ())
+    report_missing_programs(found.settings, found.report, ())
     if not found.report.problems:
-        task_checks.report_schedules(found.settings, found.text, found.report)
-    cores.report_absent(found.settings, found.report, ())
+        report_schedules(found.settings, found.text, found.report)
+    report_missing_cores(found.settings, found.report, ())
     for name, faults in broken_handlers(found.settings).items():
         known = [problem.text for problem in found.report.of_sources if problem.at[:2] == ("pools", name)]
         for at, text in faults:

@@ -9,7 +9,7 @@ from contextlib import closing
 
 from supervisor.domain.errors import StoreError, StoreOutdated
 from supervisor.domain.text import counted, text_of
-from supervisor.maintenance.posted import read
+from supervisor.maintenance.lease import read_published
 from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 from supervisor.ops.posted import Seen, seen
 from supervisor.store.base import Engine, ServerState
@@ -82,7 +82,11 @@ def _deaf(engine: Engine) -> str:
 def _clocks(here: float, found: list[Seen]) -> Iterator[Finding]:
     """How far this host's clock, and those of the hosts with supervisors, are ahead of the server's."""
     advice = "synchronize it; jobs run by the server's clock, but logs and handlers show this one"
-    posted = {text_of(one.record.host): float(read(one.lease.posted).clock) for one in found if one.lease is not None}
+    posted = {
+        text_of(one.record.host): float(read_published(one.lease.posted).clock)
+        for one in found
+        if one.lease is not None
+    }
     wrong = {"this host": here, **posted}
     late = {host: ahead for host, ahead in wrong.items() if abs(ahead) >= _WRONG}
     for host, ahead in late.items():

@@ -1,0 +1,264 @@
+"""What the maintainer reports to the supervisor: backlogs, what operators set, and whether it can work.
+
+The size of a message is bounded, whatever the database holds: the channel limits it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+from supervisor.domain.duty import Duty, Result
+from supervisor.domain.errors import StoreError, StoreGone
+from supervisor.domain.text import text_of
+from supervisor.maintenance.failed_items import FailedItems
+from supervisor.maintenance.lease import taken_elsewhere
+from supervisor.maintenance.scheduler import Failing, Scheduler
+from supervisor.maintenance.waking import Admitted, CommitWatch, SlotReader
+from supervisor.store.base import Backlog, ClaimLocks, Controls, Depth, JobSelector, Registry
+from supervisor.system.channel import Message
+from supervisor.telemetry import events
+
+Item = TypeVar("Item")
+Send = Callable[[Message], None]
+
+_MOST_DUTIES = 20
+_REASON = 1000  # characters
+
+
+def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """At most `size` items at a time. Yields nothing if there are none."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
+
+
+def trouble_of(error: StoreError | None) -> dict[str, Any]:
+    """Why the database cannot be used; an empty text if it can."""
+    gone = ("replaced" if error.replaced else "removed") if isinstance(error, StoreGone) else ""
+    return {"trouble": "" if error is None else text_of(error, _REASON), "gone": gone}
+
+
+def failing_duties(failing: dict[str, Failing]) -> dict[str, Any]:
+    """The failing duties, each with the start (Unix seconds) and the error."""
+    first = islice(failing.items(), _MOST_DUTIES)
+    return {"duties": {text_of(name): {"since": one.since, "error": one.error} for name, one in first}}
+
+
+class StateReport:
+    """Whether the database can be used, and which duties fail: the supervisor opens no database, so it learns it here.
+    A database without hints is only logged.
+    """
+
+    def __init__(self, send: Send, watch: CommitWatch) -> None:
+        self._send = send
+        self._watch = watch
+        self._trouble = trouble_of(None)
+        self._failing: dict[str, Failing] | None = None
+        self._problem = watch.problem
+        self._log = events(process="maintainer")
+        if self._problem:
+            self._log.warning("inotify_unavailable", error=self._problem, poll_seconds=watch.every)
+
+    def send(self, scheduler: Scheduler) -> None:
+        """Send what has changed since the last time."""
+        trouble = trouble_of(scheduler.trouble)
+        if trouble != self._trouble:
+            self._send(trouble)
+            self._trouble = trouble
+        if self._watch.problem != self._problem:
+            self._problem = self._watch.problem
+            if self._problem:
+                self._log.warning("notifications_missing", error=self._problem, poll_seconds=self._watch.every)
+        failing = scheduler.failing
+        if failing != self._failing:
+            self._send(failing_duties(failing))
+            self._failing = failing
+
+
+_REST = 0.2  # seconds between two checks while the database is changing
+_RARELY = 60.0  # seconds between two when nothing changes
+_MOST_CANCELS = 5000  # running jobs being cancelled at the same time; more of them have to wait for these
+_CANCELS = 500  # in one message
+
+
+class Poller(Duty):
+    """Asks for what operators or programs have set, and sends it to the supervisor when it has changed."""
+
+    every = _RARELY
+    rest = _REST
+    quiet = True
+
+    def __init__(self, name: str, ask: Callable[[], list[Message]], send: Send) -> None:
+        self.name = name
+        self._ask = ask
+        self._send = send
+        self._sent: list[Message] = []
+
+    def run(self, now: float) -> Result:
+        found = self._ask()
+        if found != self._sent:
+            for message in found:
+                self._send(message)
+            self._sent = found
+        return Result()
+
+
+def control_poller(controls: Controls, pools: Collection[str], host: str, send: Send) -> Poller:
+    """What was set for our own pools on this host, and how many reloads were requested."""
+
+    def ask() -> list[Message]:
+        found = controls.current()
+        sizes = {name: size for name in pools if (size := found.size_on(name, host)) is not None}
+        return [{"controls": {"sizes": sizes, "reloads": found.reloads}}]
+
+    return Poller("controls", ask, send)
+
+
+def unhandled_types(backlog: Backlog, types: tuple[str, ...], send: Send, registry: Registry) -> Poller:
+    """Types with pending jobs that none of our pools takes, and none of another host's; the store returns a bounded
+    number of them.
+    """
+
+    def ask() -> list[Message]:
+        found = backlog.unhandled(types)
+        if found and (others := taken_elsewhere(registry)):
+            found = backlog.unhandled([*types, *others])
+        return [{"unhandled": [text_of(type_) for type_ in found]}]
+
+    return Poller("unhandled types", ask, send)
+
+
+def cancel_poller(controls: Controls, own: str, send: Send) -> Poller:
+    """Running jobs of our own workers that are to be cancelled."""
+
+    def ask() -> list[Message]:
+        cancels = controls.cancels(own, _MOST_CANCELS)
+        return [{"cancels": [list(cancel) for cancel in part]} for part in chunks(cancels, _CANCELS)]
+
+    return Poller("cancels", ask, send)
+
+
+COUNT_LIMIT = 10_000  # due jobs counted for a pool: more makes no difference to any decision
+_LATE = 0.0005  # seconds after the time of a delayed job, so that it is due by then
+_POOLS = 200  # in one message
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Result):
+    depths: Mapping[str, Depth]
+    changed: bool = False
+
+    @property
+    def news(self) -> bool:
+        """A delayed job becomes due without a commit."""
+        return self.changed and any(depth.due for depth in self.depths.values())
+
+
+class DepthGauge(Duty):
+    """Measures after changes, while anything waits, and when the next delayed job becomes due. What
+    may not be claimed, as `admitted` says, does not count as due: no worker need be started for it.
+    """
+
+    name = "depths"
+    rest = 0.1
+    quiet = True
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        pools: Mapping[str, JobSelector],
+        send: Send,
+        admitted: Admitted = lambda wanted: wanted,
+    ) -> None:
+        self._backlog = backlog
+        self._pools = pools
+        self._send = send
+        self._admitted = admitted
+        self._depths: dict[str, Depth] = {}
+        self._looked: dict[str, float] = {}  # when each was measured, in monotonic seconds
+        self._failing: FailedItems[str] = FailedItems("pool")
+        self.every = 1.0
+
+    def next_at(self, now: float) -> float | None:
+        times = [depth.next_due + _LATE for depth in self._depths.values() if depth.next_due is not None]
+        again = self._failing.next_try(now)
+        return min([*times, *([] if again is None else [again])], default=None)
+
+    def run(self, now: float) -> Measured:
+        measured = dict(self._depths)
+        for name, wanted in self._pools.items():
+            if self._failing.ready(name):
+                with self._failing.attempt(name):
+                    looked = time.monotonic()  # taken before: jobs claimed during the count may be counted as due
+                    measured[name] = self._depth(wanted, now)
+                    self._looked[name] = looked
+        changed = measured != self._depths
+        # A backlog is sent again even if it is unchanged: the older a measurement, the less it counts.
+        sent = {name: depth for name, depth in measured.items() if depth.due or depth != self._depths.get(name)}
+        for part in chunks(sent.items(), _POOLS):
+            self._send({"depths": {name: _message_of(depth, now, self._looked[name]) for name, depth in part}})
+        self._depths = measured
+        # While some jobs are due, others become due without a timer of their own.
+        self.every = 1.0 if any(depth.due for depth in measured.values()) else 60.0
+        return Measured(measured, changed, problem=self._failing.problem)
+
+    def _depth(self, wanted: JobSelector, now: float) -> Depth:
+        admitted = self._admitted(wanted)
+        return Depth() if admitted is None else self._backlog.depth(admitted, now, COUNT_LIMIT)
+
+
+def _message_of(depth: Depth, now: float, looked: float) -> dict[str, float]:
+    age = 0.0 if depth.oldest is None else max(0.0, now - depth.oldest)
+    return {"due": depth.due, "oldest_age": age, "at": looked}
+
+
+_BURST_PAUSE = 0.1  # seconds between two checks
+_RETRIES_WITHIN = 600.0  # seconds: the longest pause between two attempts, unless `retry.max` says otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class BurstState(Result):
+    over: bool
+    pending: int
+    failed: int
+
+
+@dataclass(eq=False)
+class BurstWatch(Duty):
+    """A burst is over when nothing is due or running, and nothing is due for another attempt within ten minutes."""
+
+    name = "burst"
+    quiet = True
+
+    backlog: Backlog
+    locks: ClaimLocks
+    slots: SlotReader
+    pools: tuple[JobSelector, ...]
+    own: str
+    since: float
+    send: Send
+    admitted: Admitted = lambda wanted: wanted
+
+    def __post_init__(self) -> None:
+        self._types = tuple(sorted({t for wanted in self.pools for t in wanted.types}))
+        self.every = _BURST_PAUSE
+
+    def run(self, now: float) -> BurstState:
+        began = time.monotonic()
+        rest, done = self.slots.at_rest()
+        over = rest and not any(self._unfinished(wanted, now) for wanted in self.pools)
+        over = over and not self.locks.has_claims(self.own)
+        # No worker may have claimed anything in between.
+        over = over and self.slots.at_rest() == (True, done)
+        pending, failed = self.backlog.progress_of(self._types, self.since)
+        self.send({"burst": {"over": over, "pending": pending, "failed": failed}})
+        # Counting a long queue takes a while, and must not slow the workers down.
+        self.every = max(_BURST_PAUSE, 20 * (time.monotonic() - began))
+        return BurstState(over, pending, failed)
+
+    def _unfinished(self, wanted: JobSelector, now: float) -> bool:
+        return self.backlog.unfinished(self.admitted(wanted) or wanted, now, _RETRIES_WITHIN)

@@ -1,0 +1,279 @@
+"""Wakes idle workers as soon as there may be a job, no matter who inserted it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from supervisor.domain.duty import Changed, Duty, Result
+from supervisor.domain.polling import HintWindow
+from supervisor.maintenance.failed_items import FailedItems
+from supervisor.maintenance.scheduler import Scheduler
+from supervisor.store.base import Backlog, ChangeFeed, JobSelector
+from supervisor.system.channel import Channel
+from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import Snapshot, State
+
+BEAT = 1.0  # seconds between two heartbeats of the maintainer at most
+_COARSE = 0.01  # seconds; shorter waits need a better resolution than milliseconds
+
+Admitted = Callable[[JobSelector], JobSelector | None]
+
+PRESENT = (State.STARTING, State.IDLE, State.BUSY, State.DRAINING, State.SPARE)
+
+_RESTING = (State.IDLE, State.DRAINING, State.SPARE)
+
+
+def pool_of(worker: str) -> str:
+    """The pool of a worker, from its name: `tag` for `tag-2`."""
+    return worker.rpartition("-")[0]
+
+
+def present_workers(board: Scoreboard) -> Iterator[tuple[int, Snapshot]]:
+    """The workers that exist, by their slots."""
+    slots = ((number, board.slot(number).read()) for number in range(1, board.highest + 1))
+    return ((number, slot) for number, slot in slots if slot.state in PRESENT)
+
+
+class SlotReader:
+    """Reads slots, copying only what is needed."""
+
+    def __init__(self, board: Scoreboard) -> None:
+        self._board = board
+
+    def workers(self) -> list[Snapshot]:
+        """A copy of every worker's slot."""
+        return [slot for _, slot in present_workers(self._board)]
+
+    def idle(self) -> Counter[str]:
+        """The number of idle workers of each pool."""
+        count: Counter[str] = Counter()
+        for number in range(1, self._board.highest + 1):
+            slot = self._board.slot(number)
+            if slot.is_idle():
+                count[pool_of(slot.name)] += 1
+        return count
+
+    def at_rest(self) -> tuple[bool, int]:
+        """(whether no worker holds a claim or is starting, jobs done by all), to detect the end of a burst."""
+        workers = self.workers()
+        rest = all(w.state in _RESTING and w.claims == 0 and w.job == 0 for w in workers)
+        return rest, sum(w.done for w in workers)
+
+
+_BUSY_PAUSE = 0.005  # seconds without listening when no worker is idle, at least
+_LONGEST_PAUSE = 0.025
+_BUSY_SHARE = 0.2  # of the time for which no worker has been idle
+_FRUITLESS_PAUSE = 0.0005  # seconds more for each check in a row that woke nobody: commits of busy workers
+_QUIET = 0.05  # seconds after which checks are no longer "in a row"
+
+
+_NOTHING, _NEWS = Changed(), Changed(True)
+
+
+class CommitWatch(Duty):
+    """Notices commits as they happen, so that the other duties can react. It listens while there are idle workers.
+
+    The feed's descriptor is only a hint: after one, the version is checked repeatedly, at the intervals that the feed
+    asks for. Without hints nothing is lost: polling finds the change a second later. All times are seconds of `clock`.
+    """
+
+    name = "changes"
+    every = 1.0  # seconds: the safety net
+    quiet = True
+
+    def __init__(self, feed: ChangeFeed, clock: Callable[[], float] = time.monotonic) -> None:
+        self._feed = feed
+        self._clock = clock
+        self._version = -1
+        self._window = HintWindow(feed.window)
+        self._checked = 0.0
+        self._idle_at = clock()
+        self._deaf_until = 0.0
+        self._looked = 0.0
+        self._fruitless = 0
+
+    @property
+    def problem(self) -> str:
+        """Why there are no hints, and changes are only found by polling; empty if there are."""
+        return self._feed.problem
+
+    def fileno(self) -> int | None:
+        return self._feed.fileno()
+
+    def listening(self) -> bool:
+        """Whether a hint should end the maintainer's sleep."""
+        return self._clock() >= self._deaf_until
+
+    def take_hints(self) -> None:
+        """Consume the hints and open the window."""
+        if self._feed.drain():
+            self._window.open(self._clock())
+
+    def next_at(self, now: float) -> float | None:
+        """The next check within the window."""
+        return None if self.check_at is None else now + self.check_at - self._clock()
+
+    @property
+    def check_at(self) -> float | None:
+        """The same in seconds of `clock`."""
+        return self._deaf_until if self._deaf_until > self._window.opened else self._window.next_after(self._checked)
+
+    def run(self, now: float) -> Changed:
+        at = self._clock()
+        self._deaf_until = 0.0
+        self._checked = at
+        version = self._feed.version()
+        if version == self._version:
+            self._listen(at)
+            return _NOTHING
+        self._version = version
+        self._window.found()
+        return _NEWS
+
+    def woke(self, *, idle: bool, woken: int) -> None:
+        """The result of the last check: whether any worker was idle, and how many were woken."""
+        at = self._clock()
+        if idle:
+            self._idle_at = at
+            self._listen(at)
+        else:
+            # A worker that becomes idle checks the queue itself first, so nothing is lost by not listening briefly.
+            self._deaf_until = at + min(max(_BUSY_PAUSE, (at - self._idle_at) * _BUSY_SHARE), _LONGEST_PAUSE)
+            self._feed.pause()
+        self._fruitless = 0 if woken or at - self._looked > _QUIET else self._fruitless + 1
+        self._looked = at
+        if self._fruitless:
+            self._deaf_until = max(self._deaf_until, at + min(self._fruitless * _FRUITLESS_PAUSE, _BUSY_PAUSE))
+
+    def _listen(self, at: float) -> None:
+        if self._feed.resume():
+            self._window.open(at)  # what was committed before this gave no hint: act as if one had come
+
+    def close(self) -> None:
+        self._feed.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Woken(Result):
+    workers: int = 0
+
+
+class Waker(Duty):
+    """Wakes min(idle workers, due jobs) of each pool, at every change.
+
+    `pools` maps a pool's name to what it wants and the eventfd on which its idle workers sleep. `admitted` returns what
+    of it they may claim now, None if nothing.
+    """
+
+    name = "waking"
+    every = 60.0  # seconds, when nothing changes
+    rest = 0.0
+    quiet = True
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        slots: SlotReader,
+        pools: Mapping[str, tuple[JobSelector, int]],
+        watch: CommitWatch,
+        admitted: Admitted = lambda wanted: wanted,
+    ) -> None:
+        self._backlog = backlog
+        self._slots = slots
+        self._pools = pools
+        self._watch = watch
+        self._admitted = admitted
+        self._failing: FailedItems[str] = FailedItems("pool")
+
+    def next_at(self, now: float) -> float | None:
+        return self._failing.next_try(now)
+
+    def run(self, now: float) -> Woken:
+        idle = self._slots.idle()
+        self._failing.keep(set(idle))  # a pool without idle workers is not tried
+        woken = 0
+        for name, count in idle.items():
+            if name in self._pools and self._failing.ready(name):
+                with self._failing.attempt(name):
+                    woken += self._wake(*self._pools[name], count, now)
+        self._watch.woke(idle=bool(idle), woken=woken)
+        return Woken(woken, problem=self._failing.problem)
+
+    def _wake(self, wanted: JobSelector, eventfd: int, idle: int, now: float) -> int:
+        admitted = self._admitted(wanted)
+        if admitted is None:
+            return 0
+        first = self._backlog.any_due(admitted, now)
+        if first:
+            wake_workers(eventfd, 1)  # it wakes up while we count
+        due = self._backlog.depth(admitted, now, idle).due
+        if min(idle, due) > first:
+            wake_workers(eventfd, min(idle, due) - first)
+        return due
+
+
+def wake_workers(eventfd: int, workers: int) -> None:
+    """Wake this many of a pool's idle workers."""
+    with contextlib.suppress(BlockingIOError):  # a handler has filled it, so nobody sleeps
+        os.eventfd_write(eventfd, workers)
+
+
+class Sleep:
+    """The time between duties. It ends when one is due, something was committed, or a message has come."""
+
+    def __init__(self, channel: Channel, watch: CommitWatch, waker: Waker) -> None:
+        self._watch = watch
+        self._waker = waker
+        self._poll = select.epoll()
+        self._poll.register(channel.fileno(), select.EPOLLIN)
+        self._hints = watch.fileno()
+        self._listening = False
+
+    def until_due(self, scheduler: Scheduler) -> bool:
+        """Returns whether there are messages.
+
+        Looking for changes is repeated here, and not with all other duties: it is done many times for a commit.
+        """
+        until = min(scheduler.next_at(apart=self._watch), time.monotonic() + BEAT)
+        changes = scheduler.changes
+        while True:
+            ready = self._once(scheduler, until)
+            if ready - {self._hints}:
+                return True
+            able = scheduler.may_run(self._watch)
+            if not able or scheduler.changes != changes or time.monotonic() >= until:
+                return False
+
+    def _once(self, scheduler: Scheduler, until: float) -> set[int]:
+        """Until then, in monotonic seconds, at most; then look for changes if it is time. Returns what is readable."""
+        able = scheduler.may_run(self._watch)
+        self._listen(able and self._watch.listening())
+        check = (self._watch.check_at if able else None) or inf
+        patience = max(0.0, min(until, check) - time.monotonic())
+        if patience < _COARSE:  # epoll counts in whole milliseconds
+            select.select([self._poll.fileno()], [], [], patience)
+            patience = 0.0
+        ready = {descriptor for descriptor, _ in self._poll.poll(patience)}
+        if self._hints in ready:
+            self._watch.take_hints()
+        if self._hints in ready or check <= time.monotonic():
+            scheduler.hasten(self._watch)
+            scheduler.attend(self._watch, self._waker)  # there may be a job, and every microsecond counts
+        return ready
+
+    def _listen(self, listening: bool) -> None:
+        """Let hints end the wait or not: without idle workers they can be read later."""
+        if self._hints is None or listening == self._listening:
+            return
+        self._listening = listening
+        if listening:
+            self._poll.register(self._hints, select.EPOLLIN)
+        else:
+            self._poll.unregister(self._hints)

@@ -1,0 +1,153 @@
+"""The supervisor's side of its maintainer: it gets orders, and reports of deaths, which are kept until it has settled
+them. Nothing is forked before the first maintainer has recovered what dead supervisors have left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from supervisor.config.settings import Settings
+from supervisor.domain.errors import StoreError
+from supervisor.maintenance.deaths import DeathReport
+from supervisor.maintenance.duties import Orders, PoolInfo
+from supervisor.maintenance.finished_jobs import RedrivePolicy
+from supervisor.maintenance.locks import LockTimes
+from supervisor.maintenance.maintainer import Maintainer
+from supervisor.maintenance.reports import trouble_of
+from supervisor.store.base import Engine, JobSelector, SupervisorRecord
+from supervisor.supervision.pool import Pool
+from supervisor.supervision.pools import Pools
+from supervisor.supervision.supervised_process import SupervisedProcess
+from supervisor.system.channel import Channel, Message
+from supervisor.system.reactor import Reactor
+from supervisor.system.scoreboard import MAINTAINER_SLOT, MAX_SLOTS, Scoreboard
+from supervisor.system.slot import Slot
+from supervisor.telemetry import events
+
+MAINTAINER_LIMIT = 5  # early deaths in a row after which a burst gives up
+
+
+class Slots:
+    """A slot is reused only after the end of its previous worker has been settled."""
+
+    most = MAX_SLOTS - 1
+
+    def __init__(self, board: Scoreboard) -> None:
+        self._board = board
+        self._free = list(range(self.most, 0, -1))
+
+    @property
+    def full(self) -> bool:
+        return not self._free
+
+    def take(self, incarnation: str, name: str) -> tuple[int, Slot]:
+        """Assign the lowest free slot to this worker."""
+        number = self._free.pop()
+        slot = self._board.slot(number)
+        slot.assign(incarnation, name)
+        self._board.use_up_to(number)
+        return number, slot
+
+    def give_back(self, number: int) -> None:
+        self._board.slot(number).clear()
+        self._free.append(number)
+
+
+class MaintainerClient:
+    """Keeps a maintainer running. Reports of deaths are kept until this or a later one has acknowledged them; then
+    their slots are free. `duties` are those that fail now.
+    """
+
+    def __init__(self, record: SupervisorRecord, engine: Engine, board: Scoreboard, reactor: Reactor) -> None:
+        self.process = SupervisedProcess("maintainer", board, MAINTAINER_SLOT, reactor)
+        self.slots = Slots(board)
+        self.unacknowledged: dict[int, DeathReport] = {}
+        self.recovered = False
+        self.duties: dict[str, Any] = {}
+        self._record = record
+        self._engine = engine
+        self._board = board
+        self._numbers = itertools.count(1)
+        self._unhandled: set[str] = set()  # types without a pool
+
+    def start(self, settings: Settings, pools: Pools, *, burst: bool) -> None:
+        """Fork a maintainer and send it the unacknowledged reports. If the fork fails, try again later."""
+        infos = {pool.name: _pool_info(pool) for pool in pools.values() if not pool.closing}
+        orders = Orders(
+            record=self._record,
+            pool_infos=infos,
+            leaving={pool.name: _pool_info(pool).locks for pool in pools.values() if pool.closing},
+            keep_done=settings.retention.done,
+            keep_failed=settings.retention.failed,
+            schedules=settings.schedules,
+            alerts=settings.alerts,
+            burst=burst,
+            vacuum=settings.vacuum,
+            since=self._record.started_at,
+        )
+
+        def become(channel: Channel) -> int:
+            try:
+                maintainer = Maintainer(orders, self._engine, channel, self._board)
+            except StoreError as error:
+                channel.send(trouble_of(error))
+                return 1
+            return maintainer.run()
+
+        keep = [info.wake for info in infos.values()]
+        if self.process.start(become, time.monotonic(), keep=keep):
+            for number, report in self.unacknowledged.items():
+                self.process.send({"death": report.as_message(), "id": number})
+
+    def replace(self, settings: Settings, pools: Pools, *, burst: bool) -> None:
+        """Start another one with orders from a new configuration."""
+        self._unhandled = set()
+        self.process.retire()
+        self.start(settings, pools, burst=burst)
+
+    def report(self, death: DeathReport) -> None:
+        """Report a death to be settled."""
+        number = next(self._numbers)
+        self.unacknowledged[number] = death
+        self.process.send({"death": death.as_message(), "id": number})
+
+    def hear(self, obey: Callable[[Message], None]) -> None:
+        """Process the maintainer's messages. Each is passed to `obey`."""
+        for message in self.process.hear():
+            if "ack" in message and (settled := self.unacknowledged.pop(message["ack"], None)) is not None:
+                self.slots.give_back(settled.slot)
+            if "recovered" in message:
+                self.recovered, found = True, message["recovered"]
+                log = events(process="supervisor")
+                (log.info if found["supervisors"] else log.debug)("recovered", **found)
+            if "duties" in message:
+                self.duties = message["duties"]
+            if "unhandled" in message:
+                self._warn_of_unhandled(message["unhandled"])
+            obey(message)
+
+    def keeps_dying(self, now: float) -> bool:
+        """Clean up after one that has ended, or kill one that hangs: the next one gets all reports again. Returns
+        whether it has just ended once too often.
+        """
+        return self.process.check(now) and self.process.early_deaths >= MAINTAINER_LIMIT
+
+    def _warn_of_unhandled(self, types: list[str]) -> None:
+        """Warn once per type, although a new maintainer reports all of them again."""
+        news = sorted(set(types) - self._unhandled)
+        self._unhandled = set(types)
+        if news:
+            hint = "no pool of this supervisor takes these types"
+            events(process="supervisor").warning("types_unhandled", types=news, hint=hint)
+
+
+def _pool_info(pool: Pool) -> PoolInfo:
+    """What the maintainer must know of a pool."""
+    settings = pool.settings
+    wanted = JobSelector(settings.types, " ".join(settings.capabilities), settings.min_priority)
+    locks = LockTimes(settings.lock_time, settings.heartbeat_timeout)
+    redrive = RedrivePolicy(wanted, settings.retry_failed_every, settings.retry_failed_times)
+    return PoolInfo(wanted, pool.wake, locks, redrive)

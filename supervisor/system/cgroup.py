@@ -1,0 +1,133 @@
+"""What the kernel tells of the memory of our control group, else of the machine: its limit, how short of it processes
+are, and whether some have been killed for lack of it.
+
+A control group of version 2 is one folder; of version 1, that of the memory controller counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_ROOT = Path("/")
+OF_MACHINE = Path("/proc/pressure/memory")
+_UNLIMITED = 1 << 60  # version 1 writes a number near 2^63 for no limit
+_MOST = 64 << 10  # bytes; the longest of these files has some thousands
+
+
+def available(root: Path = _ROOT) -> int:
+    """Bytes that we may use: those of the machine, or what our control group or one around it allows, if less."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    texts = [_read(file) for file in _files(root, "memory.max", "memory.limit_in_bytes")]
+    return min([total, *(int(text) for text in texts if text.strip().isdigit() and int(text) < _UNLIMITED)])
+
+
+def pressure_file() -> Path | None:
+    """Where the kernel tells how short of memory our control group is, else the machine; None if it does not tell."""
+    groups = (file for file in _files(_ROOT, "memory.pressure") if file.with_name("memory.max").exists())
+    return next((file for file in (*groups, OF_MACHINE) if file.exists()), None)
+
+
+def pressure(file: Path) -> float:
+    """For which part of the last ten seconds, in percent, all processes waited for memory; 0 if unknown."""
+    _, found, rest = _read(file).partition(b"full avg10=")
+    try:
+        return float(rest.split()[0]) if found else 0.0
+    except (ValueError, IndexError):
+        return 0.0
+
+
+class OomCounter:
+    """Whether the kernel's out-of-memory killer has struck: a parent cannot see who killed its child. The kernel counts
+    a kill before the victim dies; without the count of a control group, that of the whole machine is used.
+
+    Call `look` every second or so; `struck` tells whether there was a kill since the look before the last. `forget`
+    everything before, after a long time without a look.
+    """
+
+    def __init__(self, root: Path = _ROOT) -> None:
+        files = [*_files(root, "memory.events", "memory.oom_control"), root / "proc/vmstat"]
+        self._file = next((file for file in files if _kills(file) is not None), None)
+        self._before = self._latest = 0
+        self.forget()
+
+    def look(self) -> None:
+        self._before, self._latest = self._latest, self._now()
+
+    def forget(self) -> None:
+        self._before = self._latest = self._now()
+
+    def struck(self) -> bool:
+        return self._now() > self._before
+
+    def _now(self) -> int:
+        """The count; the last known one if it cannot be read now."""
+        count = None if self._file is None else _kills(self._file)
+        return self._latest if count is None else count
+
+
+def _kills(file: Path) -> int | None:
+    """The number after `oom_kill`; None if the file is missing or does not contain it."""
+    _, found, rest = (b"\n" + _read(file)).partition(b"\noom_kill ")
+    number = rest.partition(b"\n")[0]
+    return int(number) if found and number.isdigit() else None
+
+
+def _files(root: Path, name: str, name_in_version_1: str = "") -> Iterator[Path]:
+    """Where a file of our control group may be, and then of those around it, as far as they are mounted."""
+    places = _places(root)
+    for kind, file in (("cgroup2", name), ("cgroup", name_in_version_1)):
+        for mount, shown in _mounts(root, kind) if file else ():
+            # A container may see only a part of the tree, which starts at its own place.
+            base = root / mount.lstrip("/")
+            below = places.get(kind, "").removeprefix(shown.rstrip("/"))
+            folder = base / below.lstrip("/")
+            for one in (folder, *folder.parents[: len(folder.parts) - len(base.parts)]):
+                yield one / file
+
+
+def _places(root: Path) -> dict[str, str]:
+    """Our path in each type of tree; /proc/self/cgroup names no controllers for version 2."""
+    found = {}
+    for line in _lines(root / "proc/self/cgroup"):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            found["cgroup2"] = path
+        elif "memory" in controllers.split(","):
+            found["cgroup"] = path
+    return found
+
+
+def _mounts(root: Path, kind: str) -> list[tuple[str, str]]:
+    """(mount point, the part of the tree that it shows) of version 2, or of version 1's memory controller."""
+    found = []
+    for line in _lines(root / "proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        fields, system = before.split(" "), after.split(" ")
+        memory = kind == "cgroup2" or "memory" in system[-1].split(",")
+        if system[0] == kind and memory and len(fields) > 4:
+            found.append((fields[4], fields[3]))
+    return found
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _read(file: Path) -> bytes:
+    """Its beginning; nothing if it cannot be read. Only system calls: this runs once a second."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, _MOST)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
