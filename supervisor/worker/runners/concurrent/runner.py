@@ -158,9 +158,8 @@ class Concurrent:
             run = new[claim.job_id, claim.token] = ConcurrentRun(claim, now, at, limit, together, pool.cancel_grace)
             run.ctx = executor.context(claim, RunBoard(board, run, self._shown.refresh, self._told))
             self._logs.begin(run, alone=alone and len(new) == 1)
-        self._shown.begin(
-            new, doubtful=alone and self._parts.fitness.leftovers.new(now)
-        )  # before anything can happen to them
+        doubtful = alone and self._parts.fitness.leftovers.new(now)
+        self._shown.begin(new, doubtful=doubtful)  # before anything can happen to them
         self._calls.begin(new.values())
         self._reported()
 
