@@ -22,7 +22,8 @@ from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Slot
 from supervisor.telemetry import configure, events
 from supervisor.worker.loader import AnyHandler
-from supervisor.worker.recorder import Recorder
+from supervisor.worker.parts import Assignment
+from supervisor.worker.runners import recorder_for
 from supervisor.worker.worker import Worker
 
 BYTES_A_SECOND = 2 << 20  # passed on, which is more than a program's output needs; the rest is dropped
@@ -79,11 +80,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
     show_title(f"job-supervisor: {record.name}")
     slot = board.slot(record.slot)
     standard.make_safe(keep_open=True)
-    recorder = Recorder()
-    if pool.concurrency > 1 and not spec.cautious:
-        from supervisor.worker.concurrent.run import RunLogs  # imported here: few pools need it
-
-        recorder = Recorder(RunLogs)
+    recorder = recorder_for(pool, cautious=spec.cautious)
     recorder.attach(run_log.shared(board.run_logs, record.slot), ChunkWriter(board.chunks, record.slot))
     log = Outlet(spec.log)
     ration = Ration(log, BYTES_A_SECOND, partial(_tell_dropped, record.name))
@@ -95,7 +92,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         handler = SubprocessHandler(
             pool, template.folder, leave=partial(_ask_to_leave, slot), lost=slot.lose, recorder=recorder
         )
-    worker = Worker(
+    assignment = Assignment(
         pool,
         record,
         spec.engine,
@@ -105,14 +102,13 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         gate=board.gate,
         recorder=recorder,
         row=counters.shared(board.counters, record.slot),
-        handler=handler,
         device=spec.device,
         cautious=spec.cautious,
         unproven=spec.unproven,
         keep_done=template.keep_done,
         on_beat=ration.tell_dropped,
     )
-    code = worker.run()
+    code = Worker(assignment, handler).run()
     ration.tell_rest()
     return code
 

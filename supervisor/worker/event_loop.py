@@ -16,9 +16,9 @@ from asyncio import (
     wait,
 )
 from collections import deque
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Iterable
 from contextlib import suppress
-from contextvars import Context, ContextVar
+from contextvars import ContextVar
 from typing import Any
 
 from supervisor.worker.context import JobInterrupted
@@ -26,22 +26,30 @@ from supervisor.worker.process_state import Changes
 
 _MOMENT = 1.0  # seconds in which tasks that a job has left running must end when they are cancelled
 _ROUNDS = 3  # a task that ends may leave another one behind
+_CHANGED = Changes(lasting=("the event loop",))
+_JOB = "job"  # the run, where there is one at a time
 _EXITS = 20  # exceptions that leftovers may raise through the loop meanwhile
 
-_OF_A_JOB: ContextVar[bool] = ContextVar("of_a_job", default=False)
-"""True for everything that a job starts on the loop. What the set-up started, and what that starts, is not marked."""
+CURRENT: ContextVar[Any] = ContextVar("current_run", default=None)
+"""The run to which belongs what is executed now. Tasks, callbacks and `asyncio.to_thread` inherit it: so it is known
+what a run has left on the loop. What the set-up has started, and what that starts, belongs to none.
+"""
 
 
-def mark_job(context: Context) -> None:
-    """What is started on the loop in this context belongs to a job."""
-    context.run(_OF_A_JOB.set, True)
+def run_of(task: Future[Any]) -> Any:
+    """The run that has started it. Before Python 3.12 only the future that it waits for shows that."""
+    if hasattr(task, "get_context"):
+        return task.get_context().get(CURRENT)
+    callbacks = getattr(getattr(task, "_fut_waiter", None), "_callbacks", None) or ()
+    return next((run for _, context in callbacks if (run := context.get(CURRENT)) is not None), None)
 
 
 class EventLoop:
     """Runs one awaitable after the other. `changes` is what jobs have changed since it was last set to None.
 
     What a job leaves on it ends with the job: tasks are cancelled, timers are dropped. What the set-up has started
-    stays. A loop that cannot be restored is closed: `lost`.
+    stays. A loop in which a job has changed more is not used again: the worker is replaced. If it had a run of its own
+    there, it is closed: `lost`.
     """
 
     def __init__(self) -> None:
@@ -56,16 +64,16 @@ class EventLoop:
         return self._finish(ensure_future(awaitable, loop=self._loop))
 
     def run_job(self, awaitable: Awaitable[Any]) -> Any:
-        """Run it, then restore the loop to its state before the first job."""
+        """Run it, then end what it has left."""
         if self._found is None:
             self._found = _Found(self._loop)
-        mark = _OF_A_JOB.set(True)
+        mark = CURRENT.set(_JOB)
         try:
             return self._finish(ensure_future(awaitable, loop=self._loop))
         finally:
-            _OF_A_JOB.reset(mark)
+            CURRENT.reset(mark)
             if self._found.differs():
-                self._tidy(self._found)
+                self._end_leftovers(self._found)
 
     # For several jobs at the same time. All but `pause` is called in the thread of the loop.
 
@@ -81,24 +89,17 @@ class EventLoop:
         """End `serve`. May be called in any thread."""
         self._loop.call_soon_threadsafe(self._stop_it, self._loop)
 
-    def restore(self) -> None:
-        """No job runs: restore what jobs have changed and end what they have left. Must also be called once before
-        the first job.
+    def tidy(self) -> None:
+        """No job runs: end what jobs have left, and see what they have changed. Must also be called once before the
+        first job.
         """
         if self._found is None:
             self._found = _Found(self._loop)
-        found = self._found
-        if not found.differs():
-            return
-        restored = list(found.put_back())
-        leftovers: list[Future[Any] | Handle] = [*found.left_tasks(), *found.left_timers()]
+        leftovers: list[Future[Any] | Handle] = [*self._found.left_tasks(), *self._found.left_timers()]
         for leftover in leftovers:
             leftover.cancel()
-        if leftovers:
-            restored.append("a task that was left on the event loop")
-        lasting = ("the event loop",) if found.is_broken() else ()
-        if restored or lasting:
-            self.changes = Changes(restored=tuple(restored), lasting=lasting)
+        if self._found.is_changed():
+            self.changes = _CHANGED
 
     def detach(self) -> None:
         """In a process that a job has forked: run nothing of the other jobs."""
@@ -134,10 +135,19 @@ class EventLoop:
     def _stop(self, task: Future[Any]) -> None:
         self._stop_it(self._loop)
 
-    def _tidy(self, found: _Found) -> None:
-        """Restore what a job has changed, and end what it has left running."""
+    def _end_leftovers(self, found: _Found) -> None:
+        """Give up a loop that does not become what it was."""
         try:
-            restored = [*found.put_back(), *self._end_leftovers(found)]
+            self._let_run(())  # connections that are being closed need one or two iterations
+            for _ in range(_ROUNDS):
+                tasks, timers = found.left_tasks(), found.left_timers()
+                if not tasks and not timers:
+                    break
+                for timer in timers:
+                    timer.cancel()
+                for task in tasks:
+                    task.cancel()
+                self._let_run(tasks)
             whole = not found.differs()
         except JobInterrupted:  # something it left running does not stop
             self._give_up()
@@ -146,27 +156,11 @@ class EventLoop:
             whole = False
         if not whole:
             self._give_up()
-        elif restored:
-            self.changes = Changes(restored=tuple(restored))
 
     def _give_up(self) -> None:
-        self.changes = Changes(lasting=("the event loop",))
+        self.changes = _CHANGED
         self.lost = True
         self.close()
-
-    def _end_leftovers(self, found: _Found) -> Iterator[str]:
-        self._let_run(())  # connections that are being closed need one or two iterations
-        for _ in range(_ROUNDS):
-            tasks, timers = found.left_tasks(), found.left_timers()
-            if not tasks and not timers:
-                break
-            if tasks:
-                yield "a task that was left on the event loop"
-            for timer in timers:
-                timer.cancel()
-            for task in tasks:
-                task.cancel()
-            self._let_run(tasks)
 
     def _let_run(self, tasks: Iterable[Future[Any]]) -> None:
         """Run the loop until these have ended, or the time for leftovers is over."""
@@ -206,63 +200,47 @@ class _Found:
 
     def differs(self) -> bool:
         """Costs a few microseconds."""
+        return (
+            self.is_changed()
+            or any(map(_is_left, self._ready))
+            or any(map(_is_left, self._scheduled))
+            or (_may_have_tasks() and bool(self.left_tasks()))
+        )
+
+    def is_changed(self) -> bool:
+        """Whether jobs have changed the loop itself, or ended what the set-up has started."""
         loop = self._loop
         return (
             loop.get_task_factory() is not self._factory
             or loop.get_exception_handler() is not self._handler
             or loop.get_debug() is not self._debug
-            or len(self._attributes) != len(self._names)
-            or self.is_broken()
-            or any(map(_left, self._ready))
-            or any(map(_left, self._scheduled))
-            or (_may_have_tasks() and bool(self.left_tasks()))
-        )
-
-    def is_broken(self) -> bool:
-        """Whether something is gone that cannot be restored."""
-        loop = self._loop
-        return (
-            loop.is_closed()
+            or loop.is_closed()
             or getattr(loop, "_executor_shutdown_called", False)
             or getattr(getattr(loop, "_default_executor", None), "_shutdown", False)
             or getattr(loop, "_ready", self._ready) is not self._ready
             or getattr(loop, "_scheduled", self._scheduled) is not self._scheduled
             or getattr(loop, "_selector", None) is not self._selector
             or any(task.cancelled() for task in self._tasks)
+            or (len(self._attributes) != len(self._names) and self._has_own_methods())
         )
 
-    def put_back(self) -> Iterator[str]:
-        loop = self._loop
-        for name in [name for name in self._attributes if name not in self._names]:
-            if hasattr(type(loop), name):
-                del self._attributes[name]
-                yield f"the event loop's {name}"
-            else:
-                self._names.add(name)  # harmless: some versions of Python set attributes when they first run
-        if loop.get_task_factory() is not self._factory:
-            loop.set_task_factory(self._factory)
-            yield "the event loop's task factory"
-        if loop.get_exception_handler() is not self._handler:
-            loop.set_exception_handler(self._handler)
-            yield "the event loop's exception handler"
-        if loop.get_debug() is not self._debug:
-            loop.set_debug(self._debug)
-            yield "the event loop's debug mode"
+    def _has_own_methods(self) -> bool:
+        """Whether some were replaced. Some versions of Python set other attributes when the loop first runs."""
+        new = self._attributes.keys() - self._names
+        self._names |= {name for name in new if not hasattr(type(self._loop), name)}
+        return len(self._attributes) != len(self._names)
 
     def left_tasks(self) -> list[Future[Any]]:
         """The tasks of jobs. A task started in the meantime by a task of the set-up belongs to the set-up."""
         return [task for task in all_tasks(self._loop) if task not in self._tasks and self._is_of_a_job(task)]
 
-    def _is_of_a_job(self, task: Future[Any]) -> bool:
-        """Decided by the context it runs in. Before Python 3.12 only the future that it waits for shows that."""
-        if hasattr(task, "get_context"):
-            return bool(task.get_context().get(_OF_A_JOB))
-        callbacks = getattr(getattr(task, "_fut_waiter", None), "_callbacks", None)
-        # A task that waits for nothing runs in the next iteration; then it has ended, or waits.
-        return any(context.get(_OF_A_JOB) for _, context in callbacks) if callbacks else not self._tasks
-
     def left_timers(self) -> list[Handle]:
-        return [handle for handle in self._scheduled if _left(handle)]
+        return [handle for handle in self._scheduled if _is_left(handle)]
+
+    def _is_of_a_job(self, task: Future[Any]) -> bool:
+        if hasattr(task, "get_context") or getattr(getattr(task, "_fut_waiter", None), "_callbacks", None):
+            return run_of(task) is not None
+        return not self._tasks  # a task that waits for nothing runs in the next iteration; then it has ended, or waits
 
 
 def _may_have_tasks() -> bool:
@@ -271,5 +249,5 @@ def _may_have_tasks() -> bool:
     return found is None or len(found) > 0
 
 
-def _left(handle: Handle) -> bool:
-    return handle._context.get(_OF_A_JOB, False) and not handle._cancelled  # type: ignore[attr-defined]
+def _is_left(handle: Handle) -> bool:
+    return handle._context.get(CURRENT) is not None and not handle._cancelled  # type: ignore[attr-defined]

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import Claim
-from supervisor.domain.settlement import Settlement, released
+from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Claims, Engine, JobSelector, WorkerRecord
 from supervisor.store.base import Exchange as Answer
 from supervisor.system import settled_notice
 from supervisor.system.claim_gate import ClaimGate
+from supervisor.system.forkmark import fork_mark
 from supervisor.system.slot import Slot
 from supervisor.telemetry.job_events import JobEvents
+from supervisor.worker import forked
 from supervisor.worker.counting import Counter
 from supervisor.worker.fitness import Ruined
+from supervisor.worker.held import Held
 from supervisor.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 _FIRST, _MOST = 0.05, 5.0  # seconds between attempts while the database is unavailable
 _IMPATIENT = 0.5  # seconds for which other writers are waited for while a job runs
 _AT_ONCE = 16  # settlements in a transaction while a job runs: if a trigger refuses one, each takes one of its own
-_MANY_CHILDREN = 1000  # jobs that the runs of one transaction may enqueue together: other writers wait for it
+_MOST_CANCELS = 5000
 _NO_JOBS = JobSelector((), "")
 
 Found = TypeVar("Found")
@@ -36,10 +38,8 @@ Run = tuple[int, int]
 
 
 class Exchange:
-    """The claims of a worker: those that have not begun, and the outcomes of runs that are not committed yet.
-
-    Whoever has time calls `turn`, or `aside` while a run takes long; a lock keeps them apart. Runs end, and claims are
-    taken to be run, in any thread without it: each moves by a single `append` or `popleft`, so exactly one gets it.
+    """Settles and claims what the worker has `held`: whoever has time calls `turn`, or `aside` while a run takes long.
+    A lock keeps them apart.
 
     A claim is shown in the slot before it is made: when this process dies, the table may have it although no answer has
     come. `closed` tells whether a handler has closed all descriptors, the connection's own among them; `failed` is told
@@ -73,100 +73,61 @@ class Exchange:
         self._wakeups = wakeups
         self._log = log
         self._events = JobEvents(log)
-        self._side_by_side = side_by_side
+        self._mark = fork_mark()
         self._keep_done = keep_done
         self._lock = threading.Lock()
-        self._not_begun: deque[Claim] = deque()
-        self._ended: deque[Settlement] = deque()
-        self._returned: deque[Settlement] = deque()  # of claims that are not run
+        self.held = Held(in_order=not side_by_side)
         self._settled = 0  # runs whose outcome is committed
         self._generation = 0
         self._pause = 0.0
-        self.unsure = False  # the table may have claims for this worker of which it does not know
+        self._unsure = False  # the table may have claims for this worker of which it does not know
         self.closed: Callable[[], bool] = lambda: False
         self.failed: Callable[[StoreError], None] = lambda error: None
-        self.running: Callable[[], Iterable[Run]] = tuple
-
-    # What is held
-
-    def next(self) -> Claim | None:
-        """The next claim to run."""
-        try:
-            return self._not_begun.popleft()
-        except IndexError:
-            return None
-
-    def return_first(self, claim: Claim) -> None:
-        """It is not run now: `next` returns it again."""
-        self._not_begun.appendleft(claim)
-
-    def ended(self, settlement: Settlement) -> None:
-        """A run has ended; its outcome is committed with the next turn."""
-        self._ended.append(settlement)
-
-    def give_back(self, claims: Iterable[Claim]) -> None:
-        """They are not run: they return to the queue with the next turn."""
-        self._returned.extend(map(released, claims))
-
-    def release(self) -> None:
-        """The claims that have not begun return to the queue with the next turn."""
-        while (claim := self.next()) is not None:
-            self.give_back([claim])
-
-    @property
-    def waiting(self) -> int:
-        """Claims whose run has not begun."""
-        return len(self._not_begun)
-
-    @property
-    def unsettled(self) -> int:
-        """Outcomes that are not committed, and claims that are to return."""
-        return len(self._ended) + len(self._returned)
-
-    def __len__(self) -> int:
-        """Claims that are not settled yet, without those that run."""
-        return len(self._not_begun) + len(self._ended) + len(self._returned)
+        self.running: Callable[[], Collection[Run]] = tuple
 
     # The transactions
 
-    def turn(self, want: int, *, posted: bool = False, running: int = 0) -> list[Claim]:
-        """Settle what has ended, return what is not run, and claim up to `want` more, in one transaction. `next`
-        returns the new claims, too.
+    def turn(self, want: int, *, posted: bool = False) -> list[Claim]:
+        """Settle what has ended, return what is not run, and claim up to `want` more, in one transaction. The new
+        claims are held, too.
 
         An unavailable database is waited for, and nothing is lost meanwhile. `posted`: somebody has just seen a due
-        job. `running` claims are in runs. Raises Ruined if this process keeps itself waiting, and no job runs that
-        could end that, or if it must not write any more.
+        job. Raises Ruined if this process keeps itself waiting, and no job runs that could end that, or if it must not
+        write any more.
         """
+        if not self._mark[0]:
+            forked.end()
         if self.closed():  # otherwise SQLite might write to what a handler has opened in place of its files
             raise Ruined("a handler has closed all descriptors, the worker's own with them")
         with self._lock:
             try:
-                return self._turn(want, posted, running)
+                return self._turn(want, posted)
             except StoreError as error:
                 problem = error
         self.failed(problem)
         self._wait(problem)
         return []
 
-    def _turn(self, want: int, posted: bool, running: int) -> list[Claim]:
-        settlements, runs = self._collect(None)
+    def _turn(self, want: int, posted: bool) -> list[Claim]:
+        running = len(self.running())
+        settlements, runs = self.held.take_settlements()
         if not (settlements or want):
             return []
-        if want and not (settlements or running or self._not_begun):
+        if want and not (settlements or running or self.held.waiting):
             self._slot.work.hold(1)  # before it is claimed: the answer may be long in coming, or lost
         now = self.gate.now()
         try:
             answer = self._settle_and_claim(settlements, want, now, posted)
         except BaseException:  # whatever it is, nothing is lost
-            self._put_back(settlements, runs)
+            self.held.put_back(settlements, runs)
             self._show(running)
             raise
         self._recovered()
         claims = answer.claims
         self._note(settlements, runs, answer, now, more=bool(claims))
-        if self.unsure and want and not self:
-            self.give_back(self._unknown({(claim.job_id, claim.token) for claim in claims}))
-        self._not_begun.extend(claims)
+        if self._unsure and want and not self.held:
+            self.held.give_back(self._unknown({(claim.job_id, claim.token) for claim in claims}))
+        self.held.add(claims)
         self._show(running)
         return claims
 
@@ -175,26 +136,26 @@ class Exchange:
         claims that have not begun, so that nothing waits for it. What fails is tried again with the next call.
         """
         self._counter.flush()
-        if not self or self.closed():  # the main thread will see why, and exit
+        if not self.held or self.closed():  # the main thread will see why, and exit
             return
         with self._lock:
-            self.release()
+            self.held.release()
             try:
                 with self._impatience():
-                    while self.unsettled:
+                    while self.held.unsettled:
                         self._settle_aside(busy_for)
             except StoreError as error:
                 self._counter.store_failed(error)
                 self._log.warning("hand_back_failed", error=str(error))
 
     def _settle_aside(self, busy_for: float) -> None:
-        settlements, runs = self._collect(_AT_ONCE)
+        settlements, runs = self.held.take_settlements(_AT_ONCE)
         self._slot.beat()
         now = self.gate.now()
         try:
             answer = self._store.settle_and_claim(self._record.incarnation, settlements, _NO_JOBS, 0, 0.0, now)
         except BaseException:
-            self._put_back(settlements, runs)
+            self.held.put_back(settlements, runs)
             raise
         settled_notice.notify()
         self._note(settlements, runs, answer, now - busy_for)
@@ -219,24 +180,6 @@ class Exchange:
         finally:
             with suppress(StoreError):  # a lost connection has no settings
                 self._store.be_patient(None)
-
-    def _collect(self, most: int | None) -> tuple[list[Settlement], int]:
-        """What is to be settled now, and how many of these, counted from the front, are of runs that have ended."""
-        settlements: list[Settlement] = []
-        children = 0
-        while self._ended and len(settlements) != most and children < _MANY_CHILDREN:
-            settlements.append(self._ended.popleft())
-            children += len(settlements[-1].children)
-        runs = len(settlements)
-        if self._side_by_side:
-            settlements.sort(key=_started)
-        while self._returned and len(settlements) != most:
-            settlements.append(self._returned.popleft())
-        return settlements, runs
-
-    def _put_back(self, settlements: Sequence[Settlement], runs: int) -> None:
-        self._ended.extendleft(reversed(settlements[:runs]))
-        self._returned.extendleft(reversed(settlements[runs:]))
 
     def _settle_and_claim(self, settlements: Sequence[Settlement], want: int, now: float, posted: bool) -> Answer:
         """While jobs may be claimed, register again where that is needed."""
@@ -266,12 +209,12 @@ class Exchange:
                 self._record.incarnation, settlements, wanted, want, self._lock_time, now, posted=posted
             )
         except StoreError as error:
-            self.unsure = self.unsure or want > 0
+            self._unsure = self._unsure or want > 0
             if isinstance(error, StoreBusy) and error.here and not self._slot.read().running:
                 problem = f"a handler left a database transaction open that this worker waits for: {error.who}"
                 raise Ruined(problem) from None
             raise
-        self.unsure = self.unsure or answer.doubtful
+        self._unsure = self._unsure or answer.doubtful
         if settlements:
             settled_notice.notify()
         return answer
@@ -298,12 +241,7 @@ class Exchange:
 
     def _show(self, running: int) -> None:
         """Have the locks of these renewed, and of those of which it does not know."""
-        self._slot.work.hold(running + len(self) + self.unsure)
-
-    def discarded(self, run: Run) -> None:
-        """A run has ended whose job was deleted meanwhile: there is nothing to settle."""
-        self._settled += 1
-        self._log.warning("claim_lost", job=run[0], result="discarded")
+        self._slot.work.hold(running + len(self.held) + self._unsure)
 
     # What else the table says
 
@@ -317,7 +255,7 @@ class Exchange:
             held = self._store.held_by(self._record.incarnation)
         except StoreError:  # it is still unsure
             return []
-        self.unsure = False
+        self._unsure = False
         return [claim for claim in held if (claim.job_id, claim.token) not in known]
 
     def limits(self, claims: Sequence[Claim]) -> Mapping[int, int]:
@@ -326,6 +264,17 @@ class Exchange:
             return self._persist(lambda: self._store.limits([claim.job_id for claim in claims]))
         except StoreError:
             return {}  # the worker exits, and runs none of them
+
+    def cancels(self) -> Collection[Run]:
+        """The runs of this worker that are to be cancelled, if more are than a slot can hold. On a connection of its
+        own: it may be asked while a turn waits.
+        """
+        try:
+            with closing(self._engine.operations()) as operations:
+                cancels = operations.controls.cancels(self._record.supervisor, _MOST_CANCELS)
+        except StoreError:
+            return ()
+        return {(job, token) for job, token, owner in cancels if owner == self._record.incarnation}
 
     # The connection, and how long it is waited for
 
@@ -363,9 +312,9 @@ class Exchange:
                 return found
 
     @property
-    def unavailable(self) -> bool:
-        """Whether the last access has failed."""
-        return self._pause > 0.0
+    def in_doubt(self) -> bool:
+        """Whether the last access has failed, or the next one finds out what the table has for this worker."""
+        return self._pause > 0.0 or (self._unsure and not self.held.waiting)
 
     def _wait(self, error: StoreError) -> None:
         """Until the next attempt, or a signal."""
@@ -382,7 +331,3 @@ class Exchange:
             self._pause = 0.0
             self._slot.tell("")
             self._log.info("store_recovered")
-
-
-def _started(settlement: Settlement) -> float:
-    return settlement.started_at or 0.0

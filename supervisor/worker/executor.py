@@ -1,8 +1,8 @@
-"""Runs a job, or a batch; whatever the handler does becomes a Settlement."""
+"""Runs a job; whatever the handler does becomes a Settlement."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
 # Imported by name, here and in everything a worker does between two jobs: a handler that replaces time.time or
@@ -30,14 +30,12 @@ from supervisor.domain.settlement import (
     failed,
     released,
     snoozed,
-    suspected,
 )
 from supervisor.domain.text import human, refuse_constant
 from supervisor.system.forkmark import ALWAYS, Mark
 from supervisor.worker import forked
-from supervisor.worker.context import NO_JOB, RUN_ENDED, BatchContext, Board, Context, JobInterrupted
+from supervisor.worker.context import NO_JOB, RUN_ENDED, Board, Context, JobInterrupted
 from supervisor.worker.loader import AnyHandler
-from supervisor.worker.memory_errors import is_out_of_memory
 from supervisor.worker.middleware import WorkerMiddleware, cut_behind_handler, own_traceback
 from supervisor.worker.outcomes import BadPayload, Crashed, NotBegun, Reported
 from supervisor.worker.recorder import WORTH, Recorder
@@ -46,8 +44,7 @@ from supervisor.worker.recorder import WORTH, Recorder
 @dataclass(eq=False)
 class Executor:
     """A handler and what it needs. `timeout` gives the seconds of a type, for messages only; `exhausted` is called when
-    a handler has reached the memory limit, but not if `too_large` says that a batch of this size was the cause and the
-    next ones are smaller; `out_of_files` tells whether an error was caused by descriptors that
+    a handler has reached the memory limit; `out_of_files` tells whether an error was caused by descriptors that
     other jobs have left open. `recorder` keeps what runs use and print. `mark` distinguishes the worker from a fork of
     it. `log` names pool and worker.
     """
@@ -62,7 +59,6 @@ class Executor:
     timeout: Callable[[str], float] = lambda type: 0.0
     timed_out: Callable[[Claim], bool] = lambda claim: False
     exhausted: Callable[[], None] = lambda: None
-    too_large: Callable[[int], bool] = lambda size: False
     out_of_files: Callable[[BaseException], bool] = lambda error: False
     recorder: Recorder = field(default_factory=Recorder)
     mark: Mark = ALWAYS
@@ -73,10 +69,9 @@ class Executor:
     def __post_init__(self) -> None:
         self.recorder.clock = self.clock
         self._run_log = self.recorder.run_log
-        self.handle, self._handle_batch = self.handler.handle, getattr(self.handler, "handle_batch", None)
+        self.handle = self.handler.handle
         if self.middleware is not None:
             self.handle = self.middleware.around(self.handle)
-            self._handle_batch = self._handle_batch and self.middleware.around(self._handle_batch)
 
     def context(self, claim: Claim = NO_JOB, board: Board | None = None) -> Context:
         return Context(
@@ -98,7 +93,7 @@ class Executor:
         except BaseException as error:
             if not self.mark[0]:
                 forked.end(error)
-            return self._recorded(self._unsuccessful(claim, error, started_at), started_at)
+            return self.failed(claim, error, started_at)
         finally:
             ctx._board = RUN_ENDED
         children = ctx.close() if ctx._children else ()
@@ -108,85 +103,15 @@ class Executor:
             return settlement
         return self._recorded(settlement, started_at)
 
+    def failed(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
+        """The same for a run that has raised."""
+        return self._recorded(self.unsuccessful(claim, error, started_at), started_at)
+
     def _recorded(self, settlement: Settlement, started_at: float) -> Settlement:
         """The end of a run that gets a row, with what it used; a run that never started stays as it is."""
         usage = self.recorder.usage(started_at)
         begun = settlement.status is not Status.PENDING or settlement.failure is not None
         return settlement._replace(usage=usage) if begun else settlement
-
-    def run_batch(self, claims: Sequence[Claim]) -> list[Settlement]:
-        """The same for several jobs together. A failure that no single payload explains is charged to no job: the jobs
-        return to the queue and run in smaller batches.
-        """
-        started_at = self.clock()
-        payloads: list[Any] = []
-        taken: list[Claim] = []
-        settlements: list[Settlement] = []
-        for claim in claims:
-            try:
-                payloads.append(decoded(claim.payload))
-                taken.append(claim)
-            except BadPayload as error:
-                settlements.append(self._unsuccessful(claim, error, started_at))
-        if taken:
-            settlements += self._run_together(taken, payloads, started_at)
-        return settlements
-
-    def _run_together(self, claims: list[Claim], payloads: list[Any], started_at: float) -> list[Settlement]:
-        contexts = [self.context(claim) for claim in claims]
-        assert self._handle_batch is not None
-        batch = BatchContext(self.board, contexts)
-        self._run_log.run = claims[0]
-        try:
-            values = self._handle_batch(payloads, batch)
-            if not self.mark[0]:
-                forked.end()
-        except BaseException as error:
-            if not self.mark[0]:
-                forked.end(error)
-            return self.failed_together(claims, error, started_at)
-        finally:
-            batch.end()
-            for ctx in contexts:
-                ctx._board = RUN_ENDED
-        together = zip(claims, contexts, values, strict=True)
-        return self._shared([self.outcome(claim, ctx, value, started_at) for claim, ctx, value in together], started_at)
-
-    def _shared(self, settlements: list[Settlement], started_at: float) -> list[Settlement]:
-        """Each job's share of what its batch used; the output of the batch belongs to all of them."""
-        self._run_log.run = None
-        worth = self.clock() - started_at >= WORTH or self._run_log.size
-        if not worth and all(settlement.simple for settlement in settlements):
-            return settlements
-        usage = self.recorder.usage(started_at)
-        if usage.cpu_time is not None:
-            usage = usage._replace(cpu_time=usage.cpu_time / len(settlements))
-        return [settlement._replace(usage=usage) for settlement in settlements]
-
-    def failed_together(self, claims: Sequence[Claim], error: BaseException, started_at: float) -> list[Settlement]:
-        """The settlements for a run that has raised. A retry that a batch asks for applies to all of its jobs."""
-        if len(claims) == 1 or isinstance(error, Retry) or (isinstance(error, Reported) and error.kind == "retry"):
-            return self._shared([self._unsuccessful(claim, error, started_at) for claim in claims], started_at)
-        if isinstance(error, NotBegun) or self.out_of_files(error):
-            return self._shared([released(claim) for claim in claims], started_at)
-        from supervisor.telemetry import events  # imported here, as most batches succeed
-
-        message, stack = described(error)
-        if isinstance(error, JobInterrupted):
-            message = self._over_limit(claims[0]) if self.timed_out(claims[0]) else "cancelled"
-        (self.log or events()).warning(
-            "batch_failed",
-            jobs=[claim.job_id for claim in claims],
-            types=sorted({claim.type for claim in claims}),
-            error=message,
-            stack=stack,
-            hint="the attempts do not count; the jobs run again in smaller batches, until the failing one runs alone",
-        )
-        if is_out_of_memory(error) and self.too_large(len(claims)):
-            clear_frames(error.__traceback__)  # they refer to what has filled the memory
-        elif isinstance(error, MemoryError):
-            self._make_room(error)
-        return self._shared([suspected(claim, len(claims)) for claim in claims], started_at)
 
     def outcome(self, claim: Claim, ctx: Context, value: Any, started_at: float) -> Settlement:
         """The outcome of one job, from what its handler returned for it, or raised."""
@@ -195,10 +120,11 @@ class Executor:
                 raise value
             result = None if value is None else encode("result", value)
         except BaseException as error:
-            return self._unsuccessful(claim, error, started_at)
+            return self.unsuccessful(claim, error, started_at)
         return done(claim, result, started_at=started_at, progress=ctx.reported, children=ctx.close())
 
-    def _unsuccessful(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
+    def unsuccessful(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
+        """What becomes of a job whose run has raised this."""
         try:
             settlement = self._failure_of(claim, error, started_at)
         except JobInterrupted:
@@ -223,7 +149,7 @@ class Executor:
             failure = error.failure._replace(duration=self.clock() - started_at)
             return crashed(claim, failure, self.policy.retry_of(claim.type), self.policy.max_crashes, chance=random())
         if isinstance(error, MemoryError):
-            self._make_room(error)
+            self.make_room(error)
         elif self.out_of_files(error):
             return released(claim)
         kind, policy = _kind(error), self.policy.retry_of(claim.type)
@@ -244,7 +170,7 @@ class Executor:
             started_at=started_at,
         )
 
-    def _make_room(self, error: MemoryError) -> None:
+    def make_room(self, error: MemoryError) -> None:
         # What the handler filled the memory with is still in its frames, and describing the error needs some memory.
         clear_frames(error.__traceback__)
         self.exhausted()
@@ -255,14 +181,14 @@ class Executor:
             return cancelled(claim, started_at=started_at)
         failure = Failure(
             "timeout",
-            self._over_limit(claim),
+            self.over_limit(claim),
             traceback=described(error)[1],
             stderr=error.stderr,
             duration=self.clock() - started_at,
         )
         return failed(claim, failure, self.policy.retry_of(claim.type), chance=random(), started_at=started_at)
 
-    def _over_limit(self, claim: Claim) -> str:
+    def over_limit(self, claim: Claim) -> str:
         return f"over its time limit of {human(self.timeout(claim.type))}"
 
 

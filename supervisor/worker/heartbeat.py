@@ -1,77 +1,42 @@
-"""The worker's second thread: it writes the heartbeat, and ensures that nothing waits behind a slow job."""
+"""The worker's second thread: it writes the heartbeat, and does what cannot wait until a run has ended."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Callable
-from time import monotonic, sleep
-from typing import Protocol
+from time import monotonic, sleep, time
 
+from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.system import signals
 from supervisor.system.slot import Slot
 from supervisor.telemetry import events
+from supervisor.worker.exchange import Exchange
 
-PATIENCE = 0.05  # seconds that claims may wait behind a running job
+PATIENCE = 0.05  # seconds that claims may wait behind a run
 REST = 2.0  # seconds without such claims after which the thread sleeps between beats
+EVERY = 0.5  # seconds between two writes of progress, and the age from which on that of a run is written
+_AFTER_AN_ERROR = 0.05  # seconds
 
 
-class Watch(Protocol):
-    """What the thread does besides, while jobs run."""
-
-    def reported(self) -> bool:
-        """There is news, from any thread. Returns whether the heartbeat thread must be told. Cheap."""
-
-    def look(self, now: float) -> float | None:
-        """Called by the heartbeat thread at `now`, monotonic seconds. Returns the seconds until the next call, None if
-        there is nothing to do.
-        """
-
-
-class HeartbeatThread(threading.Thread):
-    """Beats every `interval` seconds. When a job takes longer than PATIENCE it calls `hand_back` with the seconds.
-
-    While claims arrive several at a time it checks twice in PATIENCE seconds; when none have for REST it sleeps from
-    beat to beat, so that an idle worker costs almost nothing. `on_beat` is called with every beat; `watch` is
-    called when it says so.
+class Heartbeat(threading.Thread):
+    """Beats every `interval` seconds. `on_beat` is called with every beat, and `watch` when it says so: it returns the
+    seconds until its next call, or None.
     """
 
-    def __init__(
-        self,
-        slot: Slot,
-        interval: float,
-        hand_back: Callable[[float], None],
-        on_beat: Callable[[], None] = lambda: None,
-        watch: Watch | None = None,
-    ) -> None:
+    def __init__(self, slot: Slot, interval: float, on_beat: Callable[[], None] = lambda: None) -> None:
         super().__init__(name="heartbeat", daemon=True)
+        self.watch: Callable[[float], float | None] = lambda now: None
         self._slot = slot
         self._interval = interval
-        self._hand_back = hand_back
         self._on_beat = on_beat
-        self._watch = watch
         self._wake = threading.Event()
-        self._last_batch = 0.0
-        self._job_began = 0.0
-        self._resting = True
         self._stopped = False
         self._failed = ""
 
-    def batch(self, now: float) -> None:
-        """Several claims were taken at `now` (monotonic seconds). Cheap: called thousands of times a second."""
-        self._last_batch = now
-        if self._resting:
-            self._resting = False
-            self._wake.set()
-
-    def job(self, now: float) -> None:
-        """A handler starts at `now`; 0.0 means that none is running."""
-        self._job_began = now
-
-    def progress_reported(self) -> None:
-        """The slot has new progress. Cheap: handlers may report at every step."""
-        if self._watch is not None and self._watch.reported():
-            self._wake.set()
+    def wake(self) -> None:
+        """Have `watch` called soon. May be called by any thread."""
+        self._wake.set()
 
     def stop(self) -> None:
         self._stopped = True
@@ -86,19 +51,13 @@ class HeartbeatThread(threading.Thread):
             except Exception as error:
                 # Whatever the error is: without a beat the worker would be killed as stuck, and its job charged.
                 self._log_once(error)
-                sleep(PATIENCE)
+                sleep(_AFTER_AN_ERROR)
 
     def _beat(self) -> None:
         self._slot.beat()
         self._on_beat()
-        now = monotonic()
-        began = self._job_began
-        if began and now - began >= PATIENCE:
-            self._hand_back(now - began)
-        self._resting = now - self._last_batch > REST
-        pause = self._interval if self._resting else PATIENCE / 2
-        look_in = None if self._watch is None else self._watch.look(now)
-        self._wake.wait(pause if look_in is None else min(pause, look_in))
+        look_in = self.watch(monotonic())
+        self._wake.wait(self._interval if look_in is None else min(self._interval, look_in))
         self._wake.clear()
 
     def _log_once(self, error: Exception) -> None:
@@ -108,3 +67,84 @@ class HeartbeatThread(threading.Thread):
             self._failed = kind
             with contextlib.suppress(Exception):
                 events(process="worker").error("heartbeat_failed", error=repr(error), exc_info=True)
+
+
+class Beside:
+    """What the thread does beside the run of a worker that has one at a time.
+
+    When a run takes longer than PATIENCE, what has ended before is committed and what has not begun returned.
+
+    While claims arrive several at a time it looks twice in PATIENCE seconds; when none have for REST it is not called
+    any more, so that an idle worker costs almost nothing. `wake` has it called soon.
+
+    Handlers report progress to the slot as often as they like; this copies it to the table. A job that reports nothing,
+    or ends within EVERY seconds, costs no write.
+    """
+
+    def __init__(self, slot: Slot, exchange: Exchange, wake: Callable[[], None]) -> None:
+        self._slot = slot
+        self._exchange = exchange
+        self._wake = wake
+        self.began = 0.0  # when the run that is on did, monotonic seconds; 0.0 if none is
+        self._several_at = 0.0
+        self._resting = True
+        self._changed = False  # something was reported since the last write
+        self._copies = False  # it looks for progress every EVERY seconds
+        self._copy_at = 0.0
+
+    def several(self, now: float) -> None:
+        """Several claims were taken at `now`. Cheap: called thousands of times a second."""
+        self._several_at = now
+        if self._resting:
+            self._resting = False
+            self._wake()
+
+    def reported(self) -> None:
+        """The slot has new progress, from any thread. Cheap: handlers may report at every step."""
+        self._changed = True
+        if not self._copies:
+            self._copies = True
+            self._wake()
+
+    def look(self, now: float) -> float | None:
+        """Called by the heartbeat thread; returns the seconds until it should be called again."""
+        began = self.began
+        if began and now - began >= PATIENCE:
+            self._exchange.aside(now - began)
+        copy_in = self._copy_progress(now) if self._copies else None
+        self._resting = now - self._several_at > REST
+        if self._resting:
+            return copy_in
+        return PATIENCE / 2 if copy_in is None else min(PATIENCE / 2, copy_in)
+
+    def _copy_progress(self, now: float) -> float | None:
+        """Write what is new; returns the seconds until it is to be called again, None if nothing is reported."""
+        self._copy_at = self._copy_at or now + EVERY
+        if now < self._copy_at:
+            return self._copy_at - now
+        self._copies = False  # first: what is reported from now on wakes us
+        if not self._changed:
+            self._copy_at = 0.0
+            return None
+        self._copies, self._changed = True, False
+        if not self._written():
+            self._changed = True
+        self._copy_at = monotonic() + EVERY
+        return EVERY
+
+    def _written(self) -> bool:
+        """False if it is to be written later."""
+        run = self._slot.read()
+        if not run.job or run.progress is None:
+            return True
+        young = monotonic() - run.started < EVERY
+        if young or self._slot.work.run != (run.job, run.token):  # with another run the rest may be another's, too
+            return False
+        self._slot.beat()
+        try:
+            self._exchange.show_progress((run.job, run.token), run.batch, run.progress, run.text, time())
+        except StoreUnavailable:
+            return False
+        except StoreError:  # the application's database refuses it: the job goes on without
+            return True
+        return True

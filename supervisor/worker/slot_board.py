@@ -20,12 +20,10 @@ class SlotBoard:
     `reported` is called after each report of progress.
     """
 
-    def __init__(
-        self, slot: Slot, recorder: Recorder, mark: Mark, engine: Engine, reported: Callable[[], None]
-    ) -> None:
+    def __init__(self, slot: Slot, recorder: Recorder, mark: Mark, engine: Engine) -> None:
+        self.reported: Callable[[], None] = lambda: None
         self._slot = slot
         self._engine = engine
-        self._reported = reported
         self._epoch = ""  # needed by few handlers, and constant for the worker's whole life
         self._run_log = recorder.run_log
         self._chunks = recorder.chunks
@@ -46,7 +44,7 @@ class SlotBoard:
     def progress(self, fraction: float, text: str) -> None:
         if self._mark[0]:
             self._slot.work.progress(fraction, text)
-            self._reported()
+            self.reported()
 
     def extend(self, seconds: float) -> None:
         self.check("extend")

@@ -7,7 +7,7 @@ import faulthandler
 import select
 import signal
 from collections.abc import Callable
-from os import eventfd_read, eventfd_write, getppid
+from os import eventfd_read, eventfd_write, getppid, write
 from time import monotonic
 from types import FrameType
 
@@ -74,6 +74,11 @@ class Wakeups:
         """The same, but new jobs do not end it."""
         select.select([self._inbox.fileno()], [], [], seconds)
         self._inbox.take()
+
+    def wake(self) -> None:
+        """End a sleep or a pause; or the next one. May be called in any thread."""
+        with contextlib.suppress(BlockingIOError):  # it is full: it will wake
+            write(self.descriptor, b"\0")
 
     def wait_to_be_watched(self) -> None:
         """Do not work until the supervisor is ready to see this worker's end. Usually it already is."""

@@ -296,6 +296,22 @@ def test_reading_the_configuration_loads_nothing_beyond_the_standard_library(tmp
     assert loaded_by(statement) == []
 
 
+RUNNERS = ("supervisor.worker.runners.batch", "supervisor.worker.runners.concurrent")
+
+
+def test_only_the_choice_of_a_runner_knows_batches_and_concurrency() -> None:
+    """Either can be deleted: the loop, the exchange and the executor do not know which runner there is."""
+    wrong = [
+        shown(path, found.line, found.module)
+        for path in sources("supervisor")
+        for found in imports(path)
+        if found.module.startswith(RUNNERS)
+        and path != ROOT / "supervisor" / "worker" / "runners" / "__init__.py"
+        and not ".".join(path.relative_to(ROOT).with_suffix("").parts).startswith(RUNNERS)
+    ]
+    assert wrong == []
+
+
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Every text of a module but its docstrings."""
     tree = tree_of(path)

@@ -19,6 +19,7 @@ from supervisor.system import counters, run_log
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Snapshot
 from supervisor.telemetry import configure
+from supervisor.worker.parts import Assignment
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.worker import Worker
 from tests.site_under_test import Site, wait_for
@@ -85,7 +86,7 @@ def main() -> None:
     recorder.attach(run_log.shared(board.run_logs, 1))
     policy = JobPolicy(pool.retry, pool.max_crashes, pool.recover, pool.lock_time).encode()
     record = WorkerRecord(INCARNATION, "nobody", pool.name, "lone-1", os.getpid(), 1, policy, time.time())
-    worker = Worker(
+    assignment = Assignment(
         pool,
         record,
         engine,
@@ -97,7 +98,7 @@ def main() -> None:
         row=counters.shared(board.counters, 1),
         cautious=cautious == "1",
     )
-    os._exit(worker.run())
+    os._exit(Worker(assignment).run())
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ class Work:
         sys.settrace(self.trace)
 
     def trace(self, frame, event, argument):
-        return self.strike if frame.f_code.co_qualname == "Runner._begin" else None
+        return self.strike if frame.f_code.co_qualname == "CurrentRun._begin" else None
 
     def strike(self, frame, event, argument):
         if event == "return" and frame.f_locals["claim"].type == "hit":
-            slot, claim = frame.f_locals["self"].slot, frame.f_locals["claim"]
+            slot, claim = frame.f_locals["self"]._parts.slot, frame.f_locals["claim"]
             slot.requests.cancel(claim.job_id, claim.token, Cancel.TIMEOUT)
             signal.raise_signal(signals.INTERRUPT)
         return self.strike

@@ -15,6 +15,7 @@ from supervisor.domain.settlement import RetryPolicy, Settlement
 from supervisor.worker.context import BatchContext, Context, NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler
+from supervisor.worker.runners.batch import BatchExecutor
 from tests.site_under_test import Site
 from tests.stopwatch import Stopwatch
 
@@ -129,7 +130,7 @@ def test_the_contexts_of_a_batch_end_with_it() -> None:
             ctx.jobs[0].enqueue("next")
             return [1] * len(payloads)
 
-    [first, second] = Executor(Handler(Batch, "batch"), NoBoard(), JobPolicy(), options={}).run_batch(
+    [first, second] = BatchExecutor(Executor(Handler(Batch, "batch"), NoBoard(), JobPolicy(), options={})).run(
         [claim(), claim()._replace(job_id=2)]
     )
     assert (len(first.children), len(second.children)) == (1, 0)

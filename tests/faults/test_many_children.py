@@ -13,6 +13,7 @@ from supervisor.domain.recovery import JobPolicy
 from supervisor.worker.context import MAX_CHILDREN, BatchContext, Context, NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler
+from supervisor.worker.runners.batch import BatchExecutor
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
@@ -87,6 +88,6 @@ def test_the_jobs_of_a_batch_share_what_a_run_may_enqueue() -> None:
 
     handler = Handler(type("Batch", (), {"handle_batch": handle_batch}), "batch")
     claims = [Claim(n, 1, "tag", "{}", 1, None, 0) for n in (1, 2)]
-    settlements = Executor(handler, NoBoard(), JobPolicy(), options={}).run_batch(claims)
+    settlements = BatchExecutor(Executor(handler, NoBoard(), JobPolicy(), options={})).run(claims)
     assert [len(settlement.children) for settlement in settlements] == [MAX_CHILDREN // 2 + 1, MAX_CHILDREN // 2 - 1]
     assert refused == ["enqueue"] * 2

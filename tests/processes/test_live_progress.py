@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 
 from supervisor import Job, Status
-from supervisor.worker.live_progress import EVERY
+from supervisor.worker.heartbeat import EVERY
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]

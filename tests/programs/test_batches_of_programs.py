@@ -13,6 +13,7 @@ import pytest
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
 from supervisor.worker.loader import HandlerError
+from supervisor.worker.runners.batch import BatchExecutor
 from tests.faults.programs import ended, program_site
 from tests.programs.conftest import MakePair, Pair
 from tests.site_under_test import Site, wait_for
@@ -46,7 +47,7 @@ def raw(pair: MakePair, folder: Path, *body: str) -> Pair:
 
 
 def run(made: Pair, *payloads: Any) -> list[Settlement]:
-    return made.executor.run_batch(claims(*payloads))
+    return BatchExecutor(made.executor).run(claims(*payloads))
 
 
 def test_each_job_has_its_own_answer_in_any_order(pair: MakePair, tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_a_retry_that_is_asked_for_the_whole_batch_is_that_of_every_job(pair: Ma
 
 def test_a_payload_that_json_cannot_say_fails_alone(pair: MakePair, tmp_path: Path) -> None:
     made = raw(pair, tmp_path, "[result(job) for job in jobs]")
-    refused, other = made.executor.run_batch([*claims({}), Claim(9, 1, "tag", "NaN", 1, None, 0)])
+    refused, other = BatchExecutor(made.executor).run([*claims({}), Claim(9, 1, "tag", "NaN", 1, None, 0)])
 
     assert (refused.job_id, refused.status, other.status) == (9, Status.FAILED, Status.DONE)
     assert refused.failure is not None

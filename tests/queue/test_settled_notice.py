@@ -255,10 +255,10 @@ class TestWhoNotifies:
         exchange.open()
         exchange.turn(1)
         assert notices_sent == []
-        exchange.ended(done(Claim(1, 1, "tag", "{}", 1, None, 0), None))
+        exchange.held.ended(done(Claim(1, 1, "tag", "{}", 1, None, 0), None))
         exchange.turn(1)
         assert notices_sent == [1]
-        exchange.ended(done(Claim(2, 1, "tag", "{}", 1, None, 0), None))
+        exchange.held.ended(done(Claim(2, 1, "tag", "{}", 1, None, 0), None))
         exchange.aside(1.0)
         assert notices_sent == [1, 1]
 

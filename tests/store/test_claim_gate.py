@@ -35,7 +35,7 @@ def store(desk: Desk, gate: ClaimGate) -> Iterator[Exchange]:
 
 def claims(store: Exchange, *settlements: Any) -> list[int]:
     for settlement in settlements:
-        store.ended(settlement)
+        store.held.ended(settlement)
     return [claim.job_id for claim in store.turn(1)]
 
 

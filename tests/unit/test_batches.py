@@ -19,6 +19,7 @@ from supervisor.worker.context import BatchContext, Context, JobInterrupted, NoB
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler, HandlerError
 from supervisor.worker.recorder import Recorder
+from supervisor.worker.runners.batch import BatchExecutor
 
 
 def claims(*payloads: str) -> list[Claim]:
@@ -28,7 +29,7 @@ def claims(*payloads: str) -> list[Claim]:
 def run(handle_batch: Callable[[Any, list[Any], BatchContext], Any], *payloads: str) -> list[Settlement]:
     handler = type("Batch", (), {"handle_batch": handle_batch})
     executor = Executor(Handler(handler, "batch"), NoBoard(), JobPolicy(RetryPolicy(jitter=0)), options={})
-    return executor.run_batch(claims(*payloads))
+    return BatchExecutor(executor).run(claims(*payloads))
 
 
 def limits(settlements: Sequence[Settlement]) -> list[int]:
@@ -58,7 +59,7 @@ def test_what_an_interrupted_run_of_one_job_has_logged_is_kept() -> None:
             raise JobInterrupted
 
     executor = Executor(Handler(Batch, "batch"), NoBoard(), RetryPolicy(), options={}, recorder=recorder)
-    [settlement] = executor.run_batch(claims("1"))
+    [settlement] = BatchExecutor(executor).run(claims("1"))
 
     assert settlement.status is Status.CANCELLED
     assert settlement.usage is not None
@@ -162,7 +163,7 @@ def test_a_handler_for_batches_serves_single_jobs_too(target: type) -> None:
     executor = Executor(handler, NoBoard(), JobPolicy(), options={})
 
     assert [executor.run(claim).status for claim in claims()] == [Status.DONE, Status.PENDING, Status.DONE]
-    assert [s.status for s in executor.run_batch(claims())] == [Status.DONE, Status.PENDING, Status.DONE]
+    assert [s.status for s in BatchExecutor(executor).run(claims())] == [Status.DONE, Status.PENDING, Status.DONE]
     handler.teardown(executor.context())
 
 
@@ -195,7 +196,7 @@ def test_a_handler_for_batches_finds_its_jobs_even_if_it_gets_one_alone(handle_b
     handler = Handler(type("Batch", (), {"handle_batch": handle_batch}), "batch")
     executor = Executor(handler, NoBoard(), JobPolicy(), options={}, device="1")
     [claim] = claims("{}")
-    [settlement] = [executor.run(claim)] if alone else executor.run_batch([claim])
+    [settlement] = [executor.run(claim)] if alone else BatchExecutor(executor).run([claim])
     assert (settlement.status, settlement.result) == (Status.DONE, '[1,1,"tag","1","1"]'), settlement.failure
     assert [child.type for child in settlement.children] == ["next"]
     assert settlement.progress == 1.0  # it has reported some

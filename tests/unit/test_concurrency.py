@@ -19,9 +19,10 @@ from supervisor.domain.settlement import Failure
 from supervisor.supervision.exit_reason import Cause, Circumstances, Effect, Kill, explain
 from supervisor.supervision.time_limits import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Slot, State
-from supervisor.worker.concurrent import threads
-from supervisor.worker.concurrent.run import CURRENT, ConcurrentRun, RunLogs
 from supervisor.worker.context import JobInterrupted
+from supervisor.worker.event_loop import CURRENT
+from supervisor.worker.runners.concurrent import threads
+from supervisor.worker.runners.concurrent.run import ConcurrentRun, RunLogs
 
 KILLED = int(signal.SIGKILL)
 

@@ -21,6 +21,7 @@ from supervisor.worker.context import BatchContext, Context, JobInterrupted, NoB
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler
 from supervisor.worker.middleware import WorkerMiddleware
+from supervisor.worker.runners.batch import BatchExecutor
 
 
 class Log:
@@ -132,7 +133,7 @@ def test_a_batch_is_one_run_with_a_context_for_each_job(log: Log) -> None:
         return call()
 
     ran = executor(log, lambda payloads, ctx: [1] * len(payloads), Around(hook), batches=True)
-    settlements = ran.run_batch([claim(job=1), claim(job=2)])
+    settlements = BatchExecutor(ran).run([claim(job=1), claim(job=2)])
 
     assert [settlement.result for settlement in settlements] == ["1", "1"]
     assert seen == [[1, 2]]
@@ -271,7 +272,7 @@ def test_neither_a_success_nor_a_cancelled_run_is_a_failure(log: Log) -> None:
 def test_of_a_batch_each_job_that_failed_is_told_and_a_suspected_one_is_not(log: Log) -> None:
     failures = Failures()
     mixed = executor(log, lambda payloads, ctx: [1, Fail("x")], failures, batches=True)
-    mixed.run_batch([claim(job=1), claim(job=2)])
+    BatchExecutor(mixed).run([claim(job=1), claim(job=2)])
 
     assert [job.id for job, _ in failures.told] == [2]
 
@@ -280,7 +281,7 @@ def test_of_a_batch_each_job_that_failed_is_told_and_a_suspected_one_is_not(log:
 
     unclear = executor(log, torn, failures, batches=True)
     unclear.log = type("Quiet", (), {"warning": lambda *a, **k: None})()
-    unclear.run_batch([claim(job=1), claim(job=2)])
+    BatchExecutor(unclear).run([claim(job=1), claim(job=2)])
     assert len(failures.told) == 1
 
 

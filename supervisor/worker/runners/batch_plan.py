@@ -1,6 +1,5 @@
-"""What a worker's batches consist of, if not of the first `batch_size` jobs: one key, a budget, a size of its own.
-
-Only pools that have set one of these have a plan.
+"""What a worker's batches consist of: the first `batch_size` jobs, or those with one key, within a budget, in a size
+that it finds itself.
 """
 
 from __future__ import annotations
@@ -34,10 +33,12 @@ _PAUSE = 60.0  # seconds between two log lines about a method that fails: it may
 Ask = Callable[[Any], Any]
 
 
-def plan_of(pool: PoolSettings, handler: AnyHandler, log: Any, mark: Mark = ALWAYS) -> BatchPlan | None:
-    """None if batches consist of the first jobs. Raises HandlerError if nobody says what a job costs."""
-    if pool.batch_size == 1:
-        return None
+def plan_of(
+    pool: PoolSettings, handler: AnyHandler, log: Any, mark: Mark = ALWAYS, *, cautious: bool = False
+) -> BatchPlan:
+    """Raises HandlerError if nobody says what a job costs. A `cautious` worker runs one job at a time."""
+    if cautious:
+        return BatchPlan(1, inf, None, None, None, log=log, mark=mark)
     own_key, own_cost = (getattr(handler, name, None) for name in ("batch_key", "batch_cost"))
     key = partial(at_path, path=pool.batch_key) if pool.batch_key else own_key
     cost = partial(at_path, path=pool.batch_cost) if pool.batch_cost else own_cost
@@ -47,8 +48,6 @@ def plan_of(pool: PoolSettings, handler: AnyHandler, log: Any, mark: Mark = ALWA
         why = "batch_budget needs batch_cost: a field of the payload, or a method batch_cost(payload) of the handler"
         raise HandlerError(why)
     size = AutoBatchSize(pool.batch_size, pool.latency_target) if pool.batch_auto else None
-    if size is None and key is None and cost is None:
-        return None
     asks = (key is not None and not pool.batch_key) or (cost is not None and not pool.batch_cost)
     return BatchPlan(pool.batch_size, pool.batch_budget or inf, size, key, cost, asks_handler=asks, log=log, mark=mark)
 
@@ -96,8 +95,14 @@ class BatchPlan:
         jobs = min(self.size, 1.5 * self._affordable + 1)
         return min(_MOST_CLAIMED, ceil(jobs / max(self._share, _LEAST_SHARE)))
 
+    @property
+    def selects(self) -> bool:
+        """Whether a batch does not simply consist of the first jobs."""
+        return bool(self._key or self._cost or self._limits)
+
     def begin(self, limits: Mapping[int, int], rested: bool) -> None:
         self._limits = limits
+        self._ordinary = not limits
         if rested:
             self._ended = None
 

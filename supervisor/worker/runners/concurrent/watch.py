@@ -8,82 +8,85 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import monotonic, time
 from types import FrameType
 from typing import Any
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
-from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system.slot import CANCELS, Cancel, Slot
-from supervisor.worker.concurrent.run import CURRENT, ConcurrentRun
-from supervisor.worker.concurrent.runner import ConcurrentRunner
+from supervisor.worker.event_loop import CURRENT
 from supervisor.worker.exchange import Exchange
-from supervisor.worker.live_progress import EVERY
+from supervisor.worker.heartbeat import EVERY
+from supervisor.worker.runners.concurrent.run import ConcurrentRun, Key, Shown
 
 TICK = 0.2  # seconds between two looks while jobs run
 _GOES_ON = 2.5  # seconds after its interruption, at which it is told where a run still is
 BLOCKED = 1.0  # seconds without a turn of the event loop after which it is named what blocks it
 _LEAST = 1.0  # seconds that the others still have when the loop is free again
 _SHARE = 10  # writing progress may take one part in this many of the time
-_MOST_CANCELS = 5000
 _FRAMES = 20  # of a stack in the log
 
 
-@dataclass(eq=False)
-class ConcurrentWatch:
-    """Implements `heartbeat.Watch`. `runner` is set before the first job."""
+class Watch:
+    """`runs` are those that have begun; `stop` interrupts one, and `wake` has `look` called soon."""
 
-    slot: Slot
-    store: Exchange
-    engine: Engine
-    record: WorkerRecord
-    log: Any
-
-    def __post_init__(self) -> None:
-        self.runner: ConcurrentRunner | None = None
+    def __init__(
+        self,
+        slot: Slot,
+        exchange: Exchange,
+        runs: Mapping[Key, ConcurrentRun],
+        shown: Shown,
+        stop: Callable[[ConcurrentRun, Cancel], bool],
+        wake: Callable[[], None],
+        log: Any,
+    ) -> None:
+        self._slot = slot
+        self._exchange = exchange
+        self._runs = runs
+        self._shown = shown
+        self._stop_run = stop
+        self._wake = wake
+        self._log = log
         self._watching = False
         self._cancels_made = 0
         self._progress_at = 0.0
-        self._loop = _LoopWatch(self.log)
+        self._loop = _LoopWatch(log)
 
-    def reported(self) -> bool:
-        """A job has begun, or has reported its progress."""
-        if self._watching:
-            return False
-        self._watching = True
-        return True
+    def reported(self) -> None:
+        """A job has begun, or has reported its progress. Cheap."""
+        if not self._watching:
+            self._watching = True
+            self._wake()
 
     def look(self, now: float) -> float | None:
-        runner = self.runner
-        if not self._watching or runner is None:
+        """As `Runner.watch`."""
+        if not self._watching:
             return None
         self._watching = False  # first: whoever begins from now on tells us
-        runs = [run for run in list(runner.runs.values()) if not run.ended]
+        runs = [run for run in list(self._runs.values()) if not run.ended]
         if not runs:
             self._loop.forget()
             return None
         self._watching = True
-        self._note_cancels(runner, runs, now)
-        if self._loop.look(now, runs) or runner.shows_ended:
-            runner.show()
+        self._note_cancels(runs, now)
+        if self._loop.look(now, runs) or self._shown.is_outdated:
+            self._shown.refresh()
         for run in runs:
             if run.stopped_for is not Cancel.NONE:
                 self._tell_if_it_goes_on(run, now)
             elif now >= run.must_end:
-                self._stop(runner, run, now)
+                self._stop(run, now)
         if now >= self._progress_at:
             self._write_progress(runs)
         return TICK
 
-    def _stop(self, runner: ConcurrentRunner, run: ConcurrentRun, now: float) -> None:
+    def _stop(self, run: ConcurrentRun, now: float) -> None:
         over = now >= run.deadline
-        if runner.stop(run, Cancel.TIMEOUT if over else Cancel.REQUESTED):
+        if self._stop_run(run, Cancel.TIMEOUT if over else Cancel.REQUESTED):
             run.tell_at = now + _GOES_ON
             fields = {"limit_seconds": round(run.deadline - run.started, 3)} if over else {"why": "cancelled"}
-            self.log.warning("job_timed_out" if over else "job_interrupted", job=run.claim.job_id, **fields)
+            self._log.warning("job_timed_out" if over else "job_interrupted", job=run.claim.job_id, **fields)
 
     def _tell_if_it_goes_on(self, run: ConcurrentRun, now: float) -> None:
         """Soon the supervisor will kill the worker for it."""
@@ -95,34 +98,25 @@ class ConcurrentWatch:
         else:
             frames = list(traceback.walk_stack(sys._current_frames().get(run.waits_in)))[::-1]
         stack = traceback.StackSummary.extract(iter(frames[-_FRAMES:]))
-        self.log.warning(
+        self._log.warning(
             "job_does_not_stop",
             job=run.claim.job_id,
             stack="".join(stack.format()),
             hint="if it continues, the worker is killed, and its other jobs run again",
         )
 
-    def _note_cancels(self, runner: ConcurrentRunner, runs: Iterable[ConcurrentRun], now: float) -> None:
-        requests = self.slot.requests
+    def _note_cancels(self, runs: Iterable[ConcurrentRun], now: float) -> None:
+        requests = self._slot.requests
         made, before = requests.cancels_made, self._cancels_made
         if made == before:
             return
-        asked = set(self._asked()) if made - before > CANCELS else set()
+        asked = self._exchange.cancels() if made - before > CANCELS else ()
         self._cancels_made = made
         for run in runs:
-            job, token = run.claim.job_id, run.claim.token
-            if not run.cancelled_at and ((job, token) in asked or requests.cancel_requested(job, token) is _REQUESTED):
+            key = (run.claim.job_id, run.claim.token)
+            if not run.cancelled_at and (key in asked or requests.cancel_requested(*key) is Cancel.REQUESTED):
                 run.cancelled_at = now
-        runner.show()
-
-    def _asked(self) -> Iterable[tuple[int, int]]:
-        """More cancels than a slot can hold: the table has all of them."""
-        try:
-            with closing(self.engine.operations()) as operations:
-                cancels = operations.controls.cancels(self.record.supervisor, _MOST_CANCELS)
-        except StoreError:
-            return []
-        return [(job, token) for job, token, owner in cancels if owner == self.record.incarnation]
+        self._shown.refresh()
 
     def _write_progress(self, runs: Iterable[ConcurrentRun]) -> None:
         began = monotonic()
@@ -131,18 +125,15 @@ class ConcurrentWatch:
             if not run.news or run.progress is None or began - run.started < EVERY:
                 continue
             run.news = False
-            self.slot.beat()
+            self._slot.beat()
             try:
-                self.store.show_progress((run.claim.job_id, run.claim.token), 1, *run.progress, time())
+                self._exchange.show_progress((run.claim.job_id, run.claim.token), 1, *run.progress, time())
             except StoreUnavailable:
                 run.news = True
                 break
             except StoreError:  # the application's database refuses it: the job goes on without
                 continue
         self._progress_at = max(self._progress_at, monotonic() + _SHARE * (monotonic() - began))
-
-
-_REQUESTED = Cancel.REQUESTED
 
 
 class _LoopWatch:

@@ -1,25 +1,25 @@
-"""One of the runs of a worker that runs several at the same time."""
+"""The runs of a worker that runs several at the same time, and what its slot shows of them."""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from contextvars import ContextVar
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.system.run_log import RunLog
-from supervisor.system.slot import Cancel
+from supervisor.system.slot import Cancel, Work
 from supervisor.worker.context import Context
+from supervisor.worker.event_loop import CURRENT
 from supervisor.worker.slot_board import SlotBoard
 
 if TYPE_CHECKING:
     from asyncio import Task
     from collections.abc import Callable
 
-CURRENT: ContextVar[ConcurrentRun | None] = ContextVar("current_run", default=None)
-"""The run to which belongs what is executed now. Tasks, callbacks and `asyncio.to_thread` inherit it."""
+Key = tuple[int, int]  # job and token
 
 
 class ConcurrentRun:
@@ -38,7 +38,6 @@ class ConcurrentRun:
         "deadline",
         "ended",
         "interrupted",
-        "limit",
         "log",
         "news",
         "on_loop",
@@ -64,7 +63,6 @@ class ConcurrentRun:
         self.claim = claim
         self.started = started
         self.started_at = started_at
-        self.limit = limit  # seconds
         self.deadline = started + limit
         self.together = together  # the number of jobs that may run while this one does
         self.cancelled_at = 0.0
@@ -111,7 +109,7 @@ class RunBoard(SlotBoard):
         self, common: SlotBoard, run: ConcurrentRun, changed: Callable[[], None], told: Callable[[ConcurrentRun], None]
     ) -> None:
         self._common = common
-        self._run = run
+        self.run = run
         self._changed = changed
         self._told = told
         self._mark = common._mark
@@ -119,23 +117,23 @@ class RunBoard(SlotBoard):
 
     def keep(self, line: str) -> None:
         if self._mark[0]:
-            kept(self._run).line(line)
+            kept(self.run).line(line)
 
     def progress(self, fraction: float, text: str) -> None:
         if self._mark[0]:
-            run = self._run
+            run = self.run
             run.progress, run.news = (fraction, text), True
             self._told(run)
 
     def extend(self, seconds: float) -> None:
         self.check("extend")
-        if self._run.stopped_for is not Cancel.NONE:
+        if self.run.stopped_for is not Cancel.NONE:
             return  # too late
-        self._run.deadline = monotonic() + seconds
+        self.run.deadline = monotonic() + seconds
         self._changed()
 
     def cancelled(self, job: int, token: int) -> bool:
-        return self._run.cancelled_at > 0 or self._common.cancelled(job, token)
+        return self.run.cancelled_at > 0 or self._common.cancelled(job, token)
 
     def epoch(self) -> str:
         return self._common.epoch()
@@ -169,7 +167,7 @@ class RunLogs(RunLog):
         return text
 
     def add(self, data: bytes) -> None:
-        run = CURRENT.get()
+        run: ConcurrentRun | None = CURRENT.get()
         if run is not None:
             kept(run).add(data)
 
@@ -184,3 +182,65 @@ def kept(run: ConcurrentRun) -> RunLog:
         run.log = RunLog()
         run.log.run = run.claim
     return run.log
+
+
+class Shown:
+    """How many runs there are, and the one that must end first, in the worker's slot: the supervisor kills the worker
+    if that run does not end in time. May be used by any thread, but `begin` by that of the loop, which alone adds to
+    `runs`.
+    """
+
+    def __init__(self, work: Work, runs: dict[Key, ConcurrentRun]) -> None:
+        self._work = work
+        self._runs = runs
+        self._lock = threading.Lock()
+        self._shown: ConcurrentRun | None = None
+        self._doubtful = False
+        self._running = self._ended = 0  # runs; changed under the lock
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the run that is shown has ended."""
+        return self._shown is not None and self._shown.ended
+
+    def begin(self, new: dict[Key, ConcurrentRun], *, doubtful: bool) -> None:
+        """`doubtful`: something that earlier jobs have left may end the first of them."""
+        with self._lock:
+            self._doubtful = doubtful
+            self._running += len(new)
+            self._runs.update(new)
+        self.refresh()
+
+    def end(self, run: ConcurrentRun) -> None:
+        """At once: it may take long until its outcome is written, and until then it must not be taken to run."""
+        with self._lock:
+            run.ended = True
+            self._running -= 1
+            self._ended += 1
+            if run is self._shown:
+                self._work.extend(0.0)  # its limit is over; the next one is shown in a moment
+            self._work.end(self._ended, (run.claim.job_id, run.claim.token), self._running)
+
+    def refresh(self) -> None:
+        with self._lock:
+            runs = [run for run in list(self._runs.values()) if not run.ended]
+            first, work = min(runs, key=_must_end, default=None), self._work
+            if first is not self._shown:
+                work.forget_progress()
+            self._shown = first
+            if first is None:
+                work.show((0, 0, 0.0, 0.0), 0, doubtful=False)
+                return
+            claim, doubtful = first.claim, self._doubtful and len(runs) == 1
+            work.show((claim.job_id, claim.token, first.started, first.deadline), len(runs), doubtful=doubtful)
+            if first.progress is not None:
+                work.progress(*first.progress)
+
+    def progress(self, run: ConcurrentRun) -> None:
+        """It has reported some."""
+        if run is self._shown and run.progress is not None:
+            self._work.progress(*run.progress)
+
+
+def _must_end(run: ConcurrentRun) -> float:
+    return run.must_end

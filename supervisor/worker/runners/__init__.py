@@ -1,0 +1,55 @@
+"""How a worker runs its claims: one at a time, in batches, or several at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from supervisor.worker.loop import Runner
+from supervisor.worker.parts import Parts, is_concurrent
+from supervisor.worker.recorder import Recorder
+
+if TYPE_CHECKING:
+    from supervisor.config import PoolSettings
+
+
+class HostedRunner(Runner, Protocol):
+    """A runner, as the threads of its worker see it."""
+
+    def host(self, loop: Callable[[], None]) -> None:
+        """Call `loop` in a suitable thread, and return when it is over. Called in the main thread."""
+
+    def watch(self, now: float) -> float | None:
+        """Called by the heartbeat thread at `now`, monotonic seconds. Returns the seconds until the next call, None if
+        there is nothing to do.
+        """
+
+    def interrupt(self) -> None:
+        """A signal has come, in the main thread: raise JobInterrupted if the run there is to stop."""
+
+    def detach(self) -> None:
+        """This is a process that a handler has forked: the runs are not its own."""
+
+
+def runner_for(parts: Parts) -> HostedRunner:
+    """The one that the pool's settings ask for. A cautious worker runs one job at a time. Imports only that one."""
+    if is_concurrent(parts.pool, cautious=parts.cautious):
+        from supervisor.worker.runners.concurrent.runner import Concurrent
+
+        return Concurrent(parts)
+    if parts.pool.batch_size > 1:
+        from supervisor.worker.runners.batch import Batches
+
+        return Batches(parts)
+    from supervisor.worker.runners.one import OneAtATime
+
+    return OneAtATime(parts)
+
+
+def recorder_for(pool: PoolSettings, *, cautious: bool) -> Recorder:
+    """What keeps that which the runs of a worker use and print."""
+    if not is_concurrent(pool, cautious=cautious):
+        return Recorder()
+    from supervisor.worker.runners.concurrent.run import RunLogs
+
+    return Recorder(RunLogs)

@@ -1,0 +1,204 @@
+"""Several jobs at the same time: begins them when there is room, and collects what has ended."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from math import inf
+
+# Imported by name, as in the executor: a handler that replaces it must not affect the loop.
+from time import monotonic
+from typing import Any
+
+from supervisor.domain.job import Claim, Status
+from supervisor.domain.settlement import Settlement, Usage
+from supervisor.system.slot import Cancel, RecycleReason, State
+from supervisor.worker import forked
+from supervisor.worker.context import RUN_ENDED
+from supervisor.worker.fitness import leave_ruined
+from supervisor.worker.leftovers import an_executor_is_at_work
+from supervisor.worker.loader import Handler
+from supervisor.worker.parts import Parts
+from supervisor.worker.recorder import WORTH
+from supervisor.worker.runners.concurrent.calls import Calls
+from supervisor.worker.runners.concurrent.places import PATIENCE, Places
+from supervisor.worker.runners.concurrent.run import ConcurrentRun, Key, RunBoard, RunLogs, Shown
+from supervisor.worker.runners.concurrent.threads import MainThread
+from supervisor.worker.runners.concurrent.watch import Watch
+from supervisor.worker.slot_board import SlotBoard
+
+_NO_TOKEN = 0  # no claim has it
+_MAIN_PATIENCE = 1.0  # seconds in which the main thread should answer while no job runs
+
+
+class Concurrent:
+    """Implements `Runner`. `_runs` are those that have begun and were not collected; the thread of the loop alone
+    changes it. `_finished` are those of them that have ended. Created in the main thread, when the handler is loaded.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        pool, executor = parts.pool, parts.executor
+        handler, logs = executor.handler, executor.recorder.run_log
+        assert isinstance(handler, Handler)  # a program is given one job at a time
+        assert isinstance(logs, RunLogs)
+        self._parts = parts
+        self._handler, self._logs = handler, logs
+        self._runs: dict[Key, ConcurrentRun] = {}
+        self._finished: deque[ConcurrentRun] = deque()
+        self._void: set[Key] = set()  # runs whose job was deleted
+        self._awake = True
+        self.done = 0
+        self._main = MainThread(handler.event_loop, executor.mark, executor.log)
+        self._calls = Calls(handler, executor, self._ended, self._own_thread, uses_device=bool(pool.gpus))
+        self._shown = Shown(parts.slot.work, self._runs)
+        self._places = Places(pool.concurrency, parts.exchange, self._runs)
+        watch = Watch(
+            parts.slot, parts.exchange, self._runs, self._shown, self._calls.stop, parts.heartbeat.wake, executor.log
+        )
+        self._reported, self.watch, self.interrupt = watch.reported, watch.look, self._calls.interrupt
+        self.running, self.room, self.detach = self._runs.keys, self._places.room, self._main.detach
+        executor.timed_out = lambda claim: self._runs[claim.job_id, claim.token].stopped_for is Cancel.TIMEOUT
+        executor.out_of_files = self._out_of_files
+
+    def host(self, loop: Callable[[], None]) -> None:
+        self._parts.slot.work.run_together(self._parts.pool.concurrency)
+        self._handler.event_loop.tidy()
+        thread = threading.Thread(target=self._host, args=(loop,), name="claims", daemon=True)
+        thread.start()
+        self._main.serve()
+        thread.join()
+
+    def _host(self, loop: Callable[[], None]) -> None:
+        executor = self._parts.executor
+        try:
+            loop()
+        except BaseException as error:
+            if not executor.mark[0]:
+                forked.end(error)
+            leave_ruined(error, self._parts.slot, executor.log)
+        self._main.leave()
+
+    # In the thread of the loop
+
+    def collect(self) -> int:
+        exchange, collected = self._parts.exchange, 0
+        self._awake = True
+        while self._finished:
+            run = self._finished.popleft()
+            key = (run.claim.job_id, run.claim.token)
+            if key in self._void:
+                self._void.discard(key)
+                run.settlement = run.settlement._replace(token=_NO_TOKEN)  # the claim was lost
+            exchange.held.ended(run.settlement)
+            stopped = run.stopped_for is not Cancel.NONE
+            if stopped and (run.interrupted or an_executor_is_at_work()):  # what it has begun may go on
+                self._parts.fitness.replace(RecycleReason.INTERRUPTED)
+            collected += 1
+            del self._runs[key]
+            self._places.ended(run.claim)
+        if collected:
+            self.done += collected
+            self._shown.refresh()  # first: settling them may take long
+        return collected
+
+    def take(self, claims: Sequence[Claim]) -> bool:
+        if claims:
+            self._places.learn(self._parts.exchange.limits(claims))
+        fitting = self._places.fitting(self._is_void) if self._parts.exchange.held.waiting else []
+        if fitting:
+            self._begin(fitting)
+        return bool(fitting)
+
+    def rest(self) -> float:
+        """Until a run has ended, or a claim has waited for too long."""
+        self._awake = False
+        if self._finished:
+            return 0.0
+        if not self._runs:
+            self._parts.fitness.leftovers.rest(monotonic())
+        return PATIENCE if self._parts.exchange.held.waiting else inf
+
+    def check(self, *, closely: bool) -> bool:
+        """What differs while no job runs belongs to none."""
+        found: list[bool] = []
+        handler, fitness = self._handler, self._parts.fitness
+
+        def look() -> None:
+            loop = handler.event_loop
+            loop.tidy()
+            if loop.changes is not None:
+                handler.changes, loop.changes = loop.changes, None
+            fitness.see_handler()
+            found.append(fitness.look(self.done, closely=closely))
+
+        self._main.call(look, _MAIN_PATIENCE)
+        return any(found)
+
+    def _is_void(self, claim: Claim) -> bool:
+        """Whether a run of ours has its id and token: its job was deleted, and another was given its id, whose tokens
+        began anew. That one goes back, for a claim with another token, and the outcome of the run is discarded.
+        """
+        key = (claim.job_id, claim.token)
+        if key not in self._runs:
+            return False
+        self._void.add(key)
+        self._parts.exchange.held.give_back([claim])
+        return True
+
+    def _begin(self, claims: Sequence[Claim]) -> None:
+        pool, executor = self._parts.pool, self._parts.executor
+        board = executor.board
+        assert isinstance(board, SlotBoard)
+        now, at, alone = monotonic(), executor.clock(), not self._runs
+        self._parts.slot.state(State.BUSY)
+        new: dict[Key, ConcurrentRun] = {}
+        for claim in claims:
+            limit, together = pool.timeout_of(claim.type), self._places.limit(claim)
+            run = new[claim.job_id, claim.token] = ConcurrentRun(claim, now, at, limit, together, pool.cancel_grace)
+            run.ctx = executor.context(claim, RunBoard(board, run, self._shown.refresh, self._told))
+            self._logs.begin(run, alone=alone and len(new) == 1)
+        doubtful = alone and self._parts.fitness.leftovers.new(now)
+        self._shown.begin(new, doubtful=doubtful)  # before anything can happen to them
+        self._calls.begin(new.values())
+        self._reported()
+
+    # In any thread
+
+    def _told(self, run: ConcurrentRun) -> None:
+        self._shown.progress(run)
+        self._reported()
+
+    def _ended(self, run: ConcurrentRun, value: Any) -> None:
+        """Its handler has returned this, or has raised it."""
+        executor = self._parts.executor
+        if not executor.mark[0]:
+            forked.end(value if isinstance(value, BaseException) else None)
+        run.ctx._board = RUN_ENDED
+        try:
+            settlement = executor.outcome(run.claim, run.ctx, value, run.started_at)
+        except BaseException as error:  # an exception may be anything, even when it is described
+            why = RuntimeError(f"describing its failure raised {type(error).__name__}")
+            settlement = executor.outcome(run.claim, run.ctx, why, run.started_at)
+        run.settlement = self._recorded(run, settlement)
+        self._shown.end(run)
+        self._finished.append(run)
+        if not self._awake:
+            self._awake = True
+            self._parts.wakeups.wake()
+
+    def _recorded(self, run: ConcurrentRun, settlement: Settlement) -> Settlement:
+        """With what is known of the run alone: the CPU time and the memory are those of all of them."""
+        duration, said = max(0.0, self._parts.executor.clock() - run.started_at), self._logs.end(run)
+        if settlement.status is Status.PENDING and settlement.failure is None:
+            return settlement
+        if settlement.simple and duration < WORTH and said is None:
+            return settlement
+        return settlement._replace(usage=Usage(run.started_at, duration, log=said))
+
+    def _own_thread(self) -> None:
+        self._parts.fitness.leftovers.expect_thread()
+
+    def _out_of_files(self, error: BaseException) -> bool:
+        self._parts.fitness.out_of_files(error, self.done)
+        return False  # the files may be those of jobs that run beside it: it fails as any other

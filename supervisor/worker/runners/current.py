@@ -1,0 +1,198 @@
+"""The run that is on, in a worker that has one at a time: it is shown in the slot, interrupted, and ended here."""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Callable, Sequence
+
+# Imported by name, as in the executor: a handler that replaces it must not affect the loop.
+from time import monotonic
+from typing import Protocol
+
+from supervisor.domain.job import Claim
+from supervisor.domain.settlement import Settlement
+from supervisor.system.kernel import unread
+from supervisor.system.slot import Cancel, Phase, RecycleReason, State
+from supervisor.worker import forked
+from supervisor.worker.context import JobInterrupted
+from supervisor.worker.heartbeat import Beside
+from supervisor.worker.loader import Handler
+from supervisor.worker.parts import Parts
+from supervisor.worker.slot_board import SlotBoard
+
+_len = len  # handlers may also replace builtins, until the process is checked
+_STDERR = 2
+_SHORTEST = 0.001  # seconds of a time limit
+_LONG = 0.001  # seconds from which a run may have printed by other means than Python's, and a look costs nothing
+_MANY_CHILDREN = 1000  # jobs that the runs of one round may enqueue together before they are committed
+
+
+class Calls(Protocol):
+    """Calls the handler for a run."""
+
+    def run(self, claims: Sequence[Claim]) -> list[Settlement]:
+        """Whatever the handler does becomes settlements, also a JobInterrupted that is raised in it."""
+
+    def failed(self, claims: Sequence[Claim], error: BaseException, started_at: float) -> list[Settlement]:
+        """The same for a run that has raised this, or during which it was raised outside of `run`."""
+
+
+class CurrentRun:
+    """A round is what `take` of a runner runs, one after the other; a run is of one job, or of several together. `done`
+    counts jobs.
+    """
+
+    def __init__(self, parts: Parts, calls: Calls) -> None:
+        self._parts = parts
+        self._calls = calls
+        self._timeouts = {type_: settings.timeout for type_, settings in parts.pool.by_type.items()}
+        self._running: Claim | None = None
+        self._interrupted: tuple[int, int] | None = None  # the current run, if it was
+        self._enqueued = 0  # jobs, by the runs of the current round
+        self._unread = False  # there may be output that the supervisor has not read
+        self.began = 0.0  # when the latest run did, monotonic seconds
+        self.done = 0
+        self.beside = Beside(parts.slot, parts.exchange, parts.heartbeat.wake)
+        executor, requests = parts.executor, parts.slot.requests
+        assert isinstance(executor.board, SlotBoard)
+        executor.out_of_files = lambda error: parts.fitness.out_of_files(error, self.done)
+        executor.timed_out = lambda claim: requests.cancel_requested(claim.job_id, claim.token) is Cancel.TIMEOUT
+        executor.board.reported = self.beside.reported
+
+    def begin_round(self, *, rested: bool) -> float:
+        """Returns the time, in monotonic seconds. `rested`: the worker had no jobs before these."""
+        parts = self._parts
+        if parts.cautious and (seconds := parts.fitness.leftovers.dangerous_for(monotonic())):
+            parts.wakeups.pause(seconds)  # let leftovers do their harm while no job runs
+        parts.slot.state(State.BUSY)
+        self._enqueued = 0
+        now = monotonic()
+        if parts.exchange.held.waiting > 1:
+            self.beside.several(now)
+        if not rested:
+            parts.executor.recorder.read_meters(now)
+        return now
+
+    def end_round(self) -> float:
+        """No job runs until the next one. Returns the time."""
+        fitness = self._parts.fitness
+        self.beside.began = 0.0
+        now = monotonic()
+        fitness.leftovers.rest(now)
+        if fitness.due(self.done, now):
+            fitness.look(self.done)
+        return now
+
+    def run(self, claims: list[Claim]) -> list[Settlement]:
+        """Run these together, and give their outcomes to the exchange."""
+        try:
+            self._begin(claims)
+            settlements = self._calls.run(claims)
+            self._running = None
+        except JobInterrupted as error:
+            # Raised just before the handler was called, or just after it returned.
+            settlements = self._calls.failed(claims, error, self._parts.executor.clock())
+            self._running = None
+        self._end(claims, settlements)
+        if self._interrupted is not None:
+            self._end_interruption()
+        return settlements
+
+    def ask(self, claim: Claim, question: Callable[[], None]) -> bool:
+        """Call code of the handler that concerns this job before it runs. Like a run of it: it has the time limit of
+        one, and is charged if it ends the worker. False if the job has ended by that.
+        """
+        try:
+            self._begin([claim])
+            question()
+            self._running = None
+        except JobInterrupted as error:
+            settlements = self._calls.failed([claim], error, self._parts.executor.clock())
+            self._running = None
+            self._end([claim], settlements)
+            self._end_interruption()
+            return False
+        self._parts.slot.work.finish(self.done)
+        return True
+
+    def interrupt(self) -> None:
+        """On a signal: raise JobInterrupted if the current run must stop. Only that can end a loop in its handler."""
+        claim = self._running
+        if claim is None or self._interrupted == (claim.job_id, claim.token):
+            return
+        if self._parts.slot.requests.cancel_requested(claim.job_id, claim.token) is not Cancel.NONE:
+            self._interrupted = (claim.job_id, claim.token)
+            raise JobInterrupted
+
+    def _begin(self, claims: list[Claim]) -> None:
+        """Show that a run starts; of a batch, its first job is named."""
+        parts, claim, started = self._parts, claims[0], monotonic()
+        work = parts.slot.work
+        work.forget_progress()
+        doubtful = parts.fitness.leftovers.new(started)
+        deadline = started + self._timeouts.get(claim.type, parts.pool.timeout)
+        earlier = _earlier_output() if self._unread or started - self.began >= _LONG else 0
+        self._unread, self.began = earlier > 0, started
+        work.begin(claim.job_id, claim.token, started, deadline, _len(claims), doubtful=doubtful, unread=earlier)
+        self.beside.began = started
+        self._running = claim
+
+    def _end(self, claims: list[Claim], settlements: list[Settlement]) -> None:
+        parts, fitness, held = self._parts, self._parts.fitness, self._parts.exchange.held
+        self.done += _len(claims)
+        parts.slot.work.finish(self.done)
+        for settlement in settlements:
+            held.ended(settlement)
+            if settlement.children:
+                self._count(_len(settlement.children))
+        settlement = settlements[0]
+        if settlement.failure is not None or settlement.usage is not None or parts.cautious:
+            self._unread = True
+            fitness.after(settlement, self.done, always=parts.cautious)
+        if parts.executor.handler.changes is not None:
+            fitness.see_handler()
+
+    def _count(self, children: int) -> None:
+        """Keep what the runs of a round enqueue from adding up to a transaction that blocks other writers."""
+        self._enqueued += children
+        if self._enqueued >= _MANY_CHILDREN:
+            self._parts.exchange.turn(0)
+
+    def _end_interruption(self) -> None:
+        """What the run has begun may go on, on a device or in a thread. No other job begins before that is over."""
+        exchange = self._parts.exchange
+        self._interrupted = None
+        exchange.held.release()
+        exchange.turn(0)  # the run itself ends in time, and the others are run elsewhere
+        if not self._is_quiet():
+            self._parts.fitness.replace(RecycleReason.INTERRUPTED)
+
+    def _is_quiet(self) -> bool:
+        """Asks the handler. If it does not answer in time, the process ends: a thread of C sees to that, whatever holds
+        the interpreter's lock.
+        """
+        slot, executor = self._parts.slot, self._parts.executor
+        ctx, handler = executor.context(), executor.handler
+        slot.enter(Phase.AFTER_INTERRUPT)
+        faulthandler.dump_traceback_later(max(self._parts.pool.kill_grace, _SHORTEST), exit=True)
+        try:
+            quiet = isinstance(handler, Handler) and handler.after_interrupt(ctx)  # no program
+        except BaseException as error:
+            if not executor.mark[0]:
+                forked.end(error)
+            quiet = False
+            executor.log.warning("after_interrupt_failed", error=repr(error), exc_info=True)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            slot.enter(Phase.SET_UP)
+            ctx.close()
+        if not executor.mark[0]:
+            forked.end()
+        return quiet and not self._parts.fitness.leftovers.goes_on()
+
+
+def _earlier_output() -> int:
+    try:
+        return unread(_STDERR)
+    except OSError:
+        return 0  # a handler has put something else in its place: nothing of it reaches the supervisor
