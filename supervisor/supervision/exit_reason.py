@@ -44,6 +44,13 @@ class Cause(Enum):
     # Killed by the supervisor:
     TIME_LIMIT = "time_limit", "attempt", Effect.DIED, "over its time limit of {limit}; the worker was killed"
     CANCELLED = "cancelled", "cancel", Effect.INTERRUPTED, "cancelled, and killed because it did not stop"
+    SILENT = (  # beside others: nobody but the run that holds the interpreter's lock could end or be interrupted
+        "silent",
+        "crash",
+        Effect.DIED,
+        "a run was over its time limit, and no thread of the worker could run: one of its {together} jobs holds the "
+        "interpreter's lock, it is not known which; the worker was killed",
+    )
     STUCK = "stuck", "crash", Effect.DIED, "the worker was stuck: no heartbeat and no CPU used; it was killed"
     STOPPED = "stopped", "crash", Effect.DIED, "the worker was stopped by a signal; it was killed"
     SHUTDOWN = "shutdown", "nothing", Effect.EXPECTED, "the supervisor shut down before the job was done"
@@ -315,6 +322,7 @@ def _message(cause: Cause, slot: Snapshot, known: Circumstances, number: int | N
         signal="" if number is None else name_of(number),
         code=code,
         where="" if slot.state is State.STARTING else " in the middle of its work",
+        together=slot.together,
     )
     if cause is Cause.OUT_OF_MEMORY and known.peak_memory:
         message += f"; it had used {human_size(known.peak_memory)} at its peak"

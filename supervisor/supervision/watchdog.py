@@ -18,6 +18,7 @@ from supervisor.telemetry import events
 _MEMORY_TICK = 10.0  # seconds between two measurements of an active worker that does not seem to have grown
 _CAUTION = 30.0  # seconds: the suspects, which are due again, come before most other jobs
 _DUMPING = 0.2  # seconds for a worker to write its stacks before it is killed
+_SILENT = 1.5  # seconds without a heartbeat after which no thread of a worker can have run
 _GROWN = 1.05  # growth since the last measurement after which it is measured immediately
 
 
@@ -139,8 +140,10 @@ def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
     elif step is Step.REPEAT:
         worker.process.signal(signals.INTERRUPT)
     elif step is Step.KILL:
-        over = ladder.reason is Cancel.TIMEOUT
-        worker.kill(Cause.TIME_LIMIT if over else Cause.CANCELLED, ladder.run)
+        cause = Cause.TIME_LIMIT if ladder.reason is Cancel.TIMEOUT else Cause.CANCELLED
+        if slot.places > 1 and slot.together > 1 and now - slot.beat > _SILENT:
+            cause = Cause.SILENT  # the run that is shown could not end, whatever it did
+        worker.kill(cause, ladder.run)
     return ladder.due(slot)
 
 

@@ -397,3 +397,53 @@ def test_a_process_that_one_of_fifty_jobs_forks_runs_none_of_the_others(make_sit
     (site.folder / "gate").touch()
     site.verdict()
     assert {pid for job in jobs for _, pid, _ in site.runs("end", job)} == {site.running_pid(jobs[0])}
+
+
+HOLDS = """
+import asyncio, ctypes, time
+from ledger import record
+
+def hold(seconds):
+    if seconds > 5:
+        sum(range(10**10))  # no other thread runs, and no signal ends it
+    ctypes.PyDLL(None).sleep(seconds)  # a signal ends it
+
+class Awaits:
+    async def handle(self, payload, ctx):
+        record("start", ctx)
+        if "holds" in payload:
+            hold(payload["holds"])
+        await asyncio.sleep(0.3)
+        record("end", ctx)
+
+def work(payload, ctx):
+    record("start", ctx)
+    if "holds" in payload:
+        hold(payload["holds"])
+    time.sleep(0.3)
+    record("end", ctx)
+"""
+
+
+@pytest.mark.fault(80)
+@pytest.mark.parametrize("handler", ["Awaits", "work"])
+@pytest.mark.parametrize("holds", [3, 60])
+def test_no_job_is_charged_for_the_time_in_which_another_one_holds_the_interpreter(
+    make_site: MakeSite, handler: str, holds: int
+) -> None:
+    site = make_site(
+        f'[pools.many]\nhandler = "jobs:{handler}"\nworkers = 1\nconcurrency = 8\ntimeout = "1s"\nkill_grace = "1s"\n'
+        "retry = { max_attempts = 1 }\n",
+        HOLDS,
+    )
+    others = site.queue.enqueue_many("many", [{}] * 2)
+    [guilty] = site.queue.enqueue_many("many", [{"holds": holds}])
+    others += site.queue.enqueue_many("many", [{}] * 3)
+    site.start()
+    ended = site.queue.wait(guilty, timeout=30)
+    jobs = [site.done(job) for job in others]
+    assert {(job.attempts, job.crashes) for job in jobs} == {(1, 0)}
+    if holds > 5:
+        assert (ended.status, ended.attempts) == (Status.FAILED, 1)
+        assert site.event("worker_died", reason="silent")
+    site.verdict(failed=[guilty] if ended.status is Status.FAILED else [], hit=[guilty, *others])

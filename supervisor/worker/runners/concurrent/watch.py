@@ -23,6 +23,7 @@ from supervisor.worker.runners.concurrent.run import ConcurrentRun, Key, Shown
 TICK = 0.2  # seconds between two looks while jobs run
 _GOES_ON = 2.5  # seconds after its interruption, at which it is told where a run still is
 BLOCKED = 1.0  # seconds without a turn of the event loop after which it is named what blocks it
+_HELD = 1.0  # seconds without a look after which nothing in this process can have run
 _LEAST = 1.0  # seconds that the others still have when the loop is free again
 _SHARE = 10  # writing progress may take one part in this many of the time
 _FRAMES = 20  # of a stack in the log
@@ -50,7 +51,7 @@ class Watch:
         self._log = log
         self._watching = False
         self._cancels_made = 0
-        self._progress_at = 0.0
+        self._progress_at = self._looked_at = 0.0
         self._loop = _LoopWatch(log)
 
     def reported(self) -> None:
@@ -67,10 +68,15 @@ class Watch:
         runs = [run for run in list(self._runs.values()) if not run.ended]
         if not runs:
             self._loop.forget()
+            self._looked_at = 0.0
             return None
         self._watching = True
         self._note_cancels(runs, now)
-        if self._loop.look(now, runs) or self._shown.is_outdated:
+        since = self._looked_at or min(run.started for run in runs)
+        self._looked_at = now
+        if now - since > _HELD:
+            self._was_held(runs, since, now)
+        elif self._loop.look(now, runs) or self._shown.is_outdated:
             self._shown.refresh()
         for run in runs:
             if run.stopped_for is not Cancel.NONE:
@@ -80,6 +86,14 @@ class Watch:
         if now >= self._progress_at:
             self._write_progress(runs)
         return TICK
+
+    def _was_held(self, runs: Iterable[ConcurrentRun], since: float, now: float) -> None:
+        """Something has held the interpreter's lock, or the process was stopped: that time counts for no limit."""
+        self._loop.forget()
+        for run in runs:
+            if run.stopped_for is Cancel.NONE:
+                run.deadline += now - max(run.started, since)
+        self._shown.refresh()
 
     def _stop(self, run: ConcurrentRun, now: float) -> None:
         over = now >= run.deadline
