@@ -1,25 +1,20 @@
-"""A budget of memory and its tenants: that of the machine, of each device, and of one pool.
+"""Budgets of memory and their tenants: what is used, what one more worker costs, and who can leave for it.
 
-The tenants are pools. Each has workers and asks for more; `division` decides how many each may have, and who must leave
-for others.
+That of the machine, that of each device and a pool's `memory_budget` are each a `Budget`. `Budgets` are those that
+pools share: `division` decides who gets what of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from supervisor.domain.tenants import MACHINE, Grant, Need, Template, Tenant, Workers
 from supervisor.domain.text import shortened
 
-MACHINE = ""
-"""The machine's own memory among the budgets; the others are those of devices."""
-
 Bytes = Mapping[str, float]
-"""By budget."""
-
-_FAR_OVER = 1.1  # times max_memory
+"""By budget: MACHINE, or a device."""
 
 
 @dataclass(slots=True)
@@ -49,21 +44,45 @@ class Budget:
         return max(1, self.size // each)
 
 
+class Step(NamedTuple):
+    """One worker fewer of a pool on a device, or a template without workers (None), and the bytes that this frees."""
+
+    tenant: Tenant
+    device: str | None
+    frees: Bytes
+    ends_template: bool
+
+
 class Budgets(dict[str, Budget]):
-    """Those of the machine and of devices. What has no budget is not counted.
+    """Those of the machine and of devices, with their tenants, whose grants change here. What has no budget is not
+    counted. Pools with the same image share a template.
 
     Whatever uses a device says so, but everything uses the machine. A worker whose template alone is as large as the
     budget costs nothing, or less: it fits where nobody else is.
     """
 
-    def take(self, cost: Bytes) -> None:
-        for name in cost.keys() & self.keys():
-            self[name].used += max(0.0, cost[name])
+    def __init__(self, sizes: Mapping[str, int], tenants: Sequence[Tenant], templates: Mapping[str, Template]) -> None:
+        super().__init__({name: Budget(size) for name, size in sizes.items()})
+        known = [one.need for one in tenants if one.need is not None]
+        self._unknown = Need(*(max((need[part] for need in known), default=0) for part in range(len(Need._fields))))
+        self._tenants: dict[str, list[Tenant]] = {}  # by image
+        for tenant in tenants:
+            tenant.grant = Grant({device: there.staying for device, there in tenant.workers.items()})
+            self._tenants.setdefault(tenant.image, []).append(tenant)
+            if tenant.need is None:
+                tenant.workers = {device: there.at_least(self._unknown) for device, there in tenant.workers.items()}
+            for device, there in tenant.workers.items():
+                self._take(_by_budget(device, there.used, there.on_device))
+                self._expect(_of_one(device, there), there.leaving)
+        self._templates = {image: self._loaded(image, one) for image, one in templates.items()}
+        for template in self._templates.values():
+            self._take({MACHINE: template.used})
+            self._expect({MACHINE: template.used}, int(template.ending))
+        self._ended: set[str] = set()  # images whose templates end with workers that have been told to leave
+        self._stays = ""  # the image of the pool for which room is made
+        self._outdated: Collection[str] = ()  # images whose old code may end for that pool
 
-    def expect(self, frees: Bytes, times: int = 1) -> None:
-        """This will be free; with -1 for `times`, it will not."""
-        for name in frees.keys() & self.keys():
-            self[name].leaving += frees[name] * times
+    # What is used, and what is needed
 
     def short_now(self, cost: Bytes) -> list[str]:
         """The budgets in which it does not fit yet."""
@@ -76,210 +95,161 @@ class Budgets(dict[str, Budget]):
     def _counted(self, cost: Bytes) -> list[str]:
         return [name for name in self if name == MACHINE or cost.get(name, 0) > 0]
 
+    def need(self, tenant: Tenant) -> Need:
+        """What has not been measured counts as the largest of the others."""
+        return tenant.need or self._unknown
 
-class Patience(NamedTuple):
-    """Seconds: how long a pool keeps its memory at least, and how long another one's oldest job waits at most."""
+    def _loaded(self, image: str, template: Template) -> Template:
+        """With what one that is loading will use."""
+        needs = [self.need(one).template for one in self._tenants.get(image, ()) if template.loading]
+        return template._replace(used=template.used + max(needs, default=0))
 
-    min_residency: float
-    max_wait: float
+    def sharing(self, tenant: Tenant) -> list[Tenant]:
+        """The pools that share its template, itself included."""
+        return self._tenants[tenant.image]
 
+    def template(self, tenant: Tenant) -> Template:
+        return self._templates.get(tenant.image, Template())
 
-class Need(NamedTuple):
-    """Bytes: of one more worker, of the template once for all of them, and of a worker on its device."""
+    def costs(self, tenant: Tenant) -> dict[str, Bytes]:
+        """The bytes of one more worker, for each of the pool's devices."""
+        need, template = self.need(tenant), self.template(tenant)
+        loaded = 0 if template.ending else template.used
+        started = any(one.grant.start for one in self.sharing(tenant))
+        machine = need.worker if loaded or started else need.worker + need.template
+        machine = min(machine, self[MACHINE].size - loaded)  # its own template stays beside it
+        return {device: _by_budget(device, machine, need.device) for device in tenant.workers}
 
-    worker: int
-    template: int = 0
-    device: int = 0
+    def users(self, name: str) -> str:
+        """`caption uses 3.1 of 6 GiB`."""
+        size = self[name].size
+        used = {one.name: one.used(name) for some in self._tenants.values() for one in some}
+        templates = sum(one.used for one in self._templates.values()) if name == MACHINE else 0
+        names = [one for one, value in sorted(used.items(), key=lambda pair: -pair[1]) if value]
+        unit = size_text(size).rpartition(" ")[2]
+        total = size_text(sum(used.values()) + templates, like=size).removesuffix(unit)
+        who = shortened(", ".join(names), 100) or "templates"
+        return f"{who} {'uses' if len(names) == 1 else 'use'} {total}of {size_text(size)}"
 
+    # Who gets
 
-class Workers(NamedTuple):
-    """The workers of a pool on one device. `used` and `on_device` are the bytes of all of them."""
+    def _take(self, cost: Bytes) -> None:
+        for name in cost.keys() & self.keys():
+            self[name].used += max(0.0, cost[name])
 
-    staying: int = 0
-    leaving: int = 0
-    used: int = 0
-    on_device: int = 0
+    def hold(self, cost: Bytes) -> None:
+        """Nobody else gets this much meanwhile."""
+        self._take({name: budget.capped(cost.get(name, 0)) for name, budget in self.items()})
 
-    def at_least(self, need: Need) -> Workers:
-        """As large as they are expected: in its set-up, a worker is still small."""
-        count = self.staying + self.leaving
-        return self._replace(
-            used=max(self.used, count * need.worker), on_device=max(self.on_device, count * need.device)
-        )
+    def start(self, tenant: Tenant, device: str, cost: Bytes) -> bool:
+        """Grant one more worker. Returns whether there is room for it now."""
+        if self.short_now(cost):
+            return False
+        tenant.grant.start[device] = tenant.grant.start.get(device, 0) + 1
+        self._take(cost)
+        return True
 
+    # Who leaves
 
-class Template(NamedTuple):
-    """The templates of one image: bytes, whether they have been told to end, and the bytes of those with old code that
-    is kept, because newer code has not worked: they do not end with the last worker. One that is `loading` its code,
-    and perhaps a model, counts as it is expected, besides those bytes.
-    """
-
-    used: int = 0
-    ending: bool = False
-    kept: int = 0
-    loading: bool = False
-
-
-class Work(NamedTuple):
-    """Jobs that are due, busy workers, seconds for which the oldest job has waited, and when the youngest idle worker
-    was requested.
-    """
-
-    due: int = 0
-    busy: int = 0
-    oldest_wait: float = 0.0
-    youngest_idle: float | None = None
-
-
-class Renewal(NamedTuple):
-    """`replacing`: a worker is to be replaced; `patient`: only beside its predecessor, because new code has failed
-    before. `untried`: there is no worker, and the new code is to be loaded once in a template.
-    """
-
-    replacing: bool = False
-    patient: bool = False
-    untried: bool = False
-
-
-class CodeTrial(Enum):
-    """Whether new code can be loaded in a template only to see whether it works."""
-
-    NOW = "there is room for it"
-    LATER = "some is being freed, or it is the turn of another pool"
-    NEVER = "others have the memory"
-
-
-@dataclass(slots=True)
-class Grant:
-    """What a pool gets, by device: how many of its workers may stay, and how many more may start now.
-
-    `gives_up` counts the workers that leave for others, or its template alone. `without_old_code`: a template with old
-    code that was kept must end, too. `crowded`: a worker must leave before its successor starts. `trial` is for a pool
-    without workers after a reload.
-    """
-
-    keep: dict[str, int]
-    start: dict[str, int] = field(default_factory=dict)
-    reason: str = ""
-    gives_up: int = 0
-    crowded: bool = False
-    without_old_code: bool = False
-    trial: CodeTrial = CodeTrial.NOW
-
-    @property
-    def kept(self) -> int:
-        return sum(self.keep.values())
-
-    @property
-    def most(self) -> int:
-        return self.kept + sum(self.start.values())
-
-    def most_on(self, device: str) -> int:
-        return self.keep[device] + self.start.get(device, 0)
-
-    @property
-    def unloaded(self) -> bool:
-        """Whether it has lost its last worker to others: its template must end, too."""
-        return self.gives_up > 0 and not self.most
-
-
-class Residency(NamedTuple):
-    """Since when a pool has its place in memory, and since when it is idle or without one: monotonic seconds.
-
-    `resident`: it has workers, or is to have them again after their deaths; `starting`: none of them has been ready
-    yet. `loaded_at` is when the first one was.
-    """
-
-    resident: bool = False
-    starting: bool = False
-    loaded_at: float | None = None
-    absent_since: float | None = None
-    idle_since: float | None = None
-
-    def seen(self, now: float, *, wanted: int, staying: int, ready: bool, idle: bool) -> Residency:
-        """Before a decision. Scaling alone asks for `wanted` workers; `staying` ones have not been told to leave,
-        and at least one of them may be `ready`.
+    def make_room(
+        self,
+        claimant: Tenant,
+        cost: Bytes,
+        victims: Iterable[tuple[Tenant, int]],
+        outdated: Collection[str] = (),
+    ) -> bool:
+        """Let victims leave, of each so many workers at most, until there will be room. Returns False if that is not
+        possible now; then nobody leaves. Old code of `outdated` images may end.
         """
-        idle_since = (now if self.idle_since is None else self.idle_since) if idle else None
-        found = self._replace(idle_since=idle_since)
-        if staying and not found.resident:
-            found = found._loaded(now)
-        if ready and found.starting:
-            return found._replace(starting=False, loaded_at=now)
-        return found._absent(now) if found.resident and not (staying or wanted) else found
+        self._stays, self._outdated = claimant.image, outdated
+        taken: dict[Tenant, list[Step]] = {}
+        why = f"makes room for {claimant.name}"
+        for victim, most in victims:
+            for _ in range(most):
+                short = self.short(cost)
+                step = next(self.steps(victim, short), None) if short else None
+                if step is None:
+                    break
+                taken.setdefault(victim, []).append(self.leave(step, why))
+        enough = not self.short(cost)
+        for steps in taken.values():  # the first ones need not leave if a later one suffices
+            for step in reversed(steps):
+                self._stay(step)
+            if enough and self.short(cost):
+                for step in steps:
+                    self.leave(step, why)
+        self._stays, self._outdated = "", ()
+        return enough
 
-    def decided(self, now: float, grant: Grant) -> Residency:
-        """After it."""
-        if grant.unloaded and self.resident:
-            return self._absent(now)
-        return self._loaded(now) if any(grant.start.values()) and not self.resident else self
+    def steps(self, tenant: Tenant, budgets: Collection[str]) -> Iterator[Step]:
+        """What the pool can give up next of these budgets."""
+        devices: Iterable[str | None] = [name for name, count in tenant.grant.keep.items() if count] or [None]
+        for step in (self._step(tenant, device) for device in devices):
+            if any(step.frees.get(name, 0.0) > 0 for name in budgets):
+                yield step
 
-    def _loaded(self, now: float) -> Residency:
-        return self._replace(resident=True, starting=True, loaded_at=now)
+    def _step(self, tenant: Tenant, device: str | None) -> Step:
+        frees = {MACHINE: 0.0} if device is None else _of_one(device, tenant.workers[device])
+        template = self._template_bytes(tenant) if tenant.grant.kept <= 1 else 0
+        return Step(tenant, device, {**frees, MACHINE: frees[MACHINE] + template}, template > 0)
 
-    def _absent(self, now: float) -> Residency:
-        return self._replace(resident=False, starting=False, absent_since=now)
+    def _template_bytes(self, tenant: Tenant) -> int:
+        """What ends with the pool's last worker: nothing if others use its template or it has been told to end."""
+        image, template = tenant.image, self.template(tenant)
+        in_use = bool(tenant.grant.start) or any(one.grant.most for one in self.sharing(tenant) if one is not tenant)
+        if in_use or template.ending or image in self._ended:
+            return 0
+        if image in self._outdated:
+            return template.used
+        return 0 if image == self._stays else template.used - template.kept
 
+    def leave(self, step: Step, why: str) -> Step:
+        grant, image = step.tenant.grant, step.tenant.image
+        if step.device is not None:
+            grant.keep[step.device] -= 1
+        grant.gives_up, grant.reason = grant.gives_up + 1, why
+        if step.ends_template:
+            self._ended.add(image)
+            grant.without_old_code = image in self._outdated
+        self._expect(step.frees)
+        return step
 
-@dataclass(eq=False, slots=True)
-class Tenant:
-    """A pool that shares the budgets: what it uses and asks for, and its `grant`.
+    def _stay(self, step: Step) -> None:
+        grant = step.tenant.grant
+        if step.device is not None:
+            grant.keep[step.device] += 1
+        grant.gives_up, grant.reason, grant.without_old_code = grant.gives_up - 1, "", False
+        if step.ends_template:
+            self._ended.discard(step.tenant.image)
+        self._expect(step.frees, -1)
 
-    `workers` has an entry for each of its devices, or one for "" without devices. `need` is None until it has been
-    measured. Pools with the same `image` share a template. `spares` are wanted besides the `wanted` workers.
-    """
+    def _expect(self, frees: Bytes, times: int = 1) -> None:
+        for name in frees.keys() & self.keys():
+            self[name].leaving += frees[name] * times
 
-    name: str
-    wanted: int
-    need: Need | None
-    workers: Mapping[str, Workers]
-    image: str = ""
-    spares: int = 0
-    work: Work = field(default_factory=Work)
-    residency: Residency = field(default_factory=Residency)
-    renewal: Renewal = field(default_factory=Renewal)
-    grant: Grant = field(init=False)  # when memory has been divided
-
-    @property
-    def idle(self) -> bool:
-        return not (self.work.due or self.work.busy)
-
-    @property
-    def needs_first(self) -> bool:
-        """Whether its first worker comes before others. One whose last worker has died keeps its place."""
-        asks = self.wanted > 0 and (self.work.due > 0 or self.residency.resident)
-        return asks and not self.grant.most and not self.grant.unloaded
-
-    @property
-    def surplus(self) -> int:
-        """How many spares it keeps. Nobody has to wait for them."""
-        return 0 if self.renewal.replacing else max(0, min(self.spares, self.grant.kept - self.wanted))
-
-    def waited(self, now: float) -> float:
-        """For how long its oldest job waits, but only since the pool lost its place: before, it had its turn."""
-        since = self.residency.absent_since
-        return self.work.oldest_wait if since is None else min(self.work.oldest_wait, now - since)
-
-    def used(self, budget: str) -> int:
-        """Bytes that its workers use of this budget."""
-        if budget == MACHINE:
-            return sum(there.used for there in self.workers.values())
-        return self.workers[budget].on_device if budget in self.workers else 0
-
-
-def is_far_over(used: int, limit: int) -> bool:
-    """Whether a worker is so far over max_memory that it leaves before its successor is ready."""
-    return used > limit * _FAR_OVER
+    def old_code_in_the_way(self, tenant: Tenant, cost: Bytes) -> set[str]:
+        """The images whose old code must end for a worker even if everything else has left: as few as possible, the
+        smallest.
+        """
+        kept = {image: one.kept for image, one in self._templates.items() if one.kept and image != tenant.image}
+        machine = self[MACHINE]
+        lacking = max(0, machine.capped(cost[MACHINE])) + self.template(tenant).used + sum(kept.values()) - machine.size
+        found: set[str] = set()
+        while kept and lacking > 0:
+            image = min(kept, key=lambda one: (kept[one] < lacking, abs(kept[one] - lacking)))
+            lacking -= kept.pop(image)
+            found.add(image)
+        return found
 
 
-def by_budget(device: str, machine: float, on_device: float) -> Bytes:
+def _by_budget(device: str, machine: float, on_device: float) -> Bytes:
     return {MACHINE: machine} | ({device: on_device} if device != MACHINE else {})
 
 
-def of_one(device: str, there: Workers) -> Bytes:
+def _of_one(device: str, there: Workers) -> Bytes:
     """What the end of one worker frees, as if all were alike."""
     count = max(1, there.staying + there.leaving)
-    return by_budget(device, there.used / count, there.on_device / count)
+    return _by_budget(device, there.used / count, there.on_device / count)
 
 
 def name_of(budget: str) -> str:
@@ -290,12 +260,3 @@ def size_text(value: float, like: float | None = None) -> str:
     """`3.1 GiB`; in the same unit as another number of bytes."""
     unit, scale = ("GiB", 1 << 30) if (value if like is None else like) >= 1 << 30 else ("MiB", 1 << 20)
     return f"{value / scale:.1f}".removesuffix(".0") + f" {unit}"
-
-
-def share_text(users: Mapping[str, float], others: float, size: int) -> str:
-    """`caption uses 3.1 of 6 GiB`, from bytes by name; what `others` use counts, too."""
-    names = [name for name, value in sorted(users.items(), key=lambda pair: -pair[1]) if value]
-    unit = size_text(size).rpartition(" ")[2]
-    used = size_text(sum(users.values()) + others, like=size).removesuffix(unit)
-    who = shortened(", ".join(names), 100) or "templates"
-    return f"{who} {'uses' if len(names) == 1 else 'use'} {used}of {size_text(size)}"

@@ -35,6 +35,7 @@ class Signs(NamedTuple):
 
 # With no more CPU than this a late process is not working: waking and sleeping uses some, too.
 _SOME_CPU = 0.05
+_FAR_OVER = 1.1  # times max_memory
 _LONGER = 4  # times a limit, for which a process may be late while it works
 
 
@@ -183,3 +184,8 @@ class TemplateDeaths:
         if len(self.at) < ISOLATED_FROM:
             return 0.0
         return self.at[-1] + backoff(_QUIET, len(self.at) - ISOLATED_FROM + 1, _LONGEST_QUIET)
+
+
+def is_far_over(used: int, limit: int) -> bool:
+    """Whether a worker is so far over max_memory that it leaves before its successor is ready."""
+    return used > limit * _FAR_OVER

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.config.settings import MachineSettings
-from supervisor.domain.budget import (
+from supervisor.domain.division import divide
+from supervisor.domain.scaling import Missing
+from supervisor.domain.tenants import (
     MACHINE,
     Need,
     Patience,
@@ -18,8 +20,6 @@ from supervisor.domain.budget import (
     Work,
     Workers,
 )
-from supervisor.domain.division import divide
-from supervisor.domain.scaling import Missing
 from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.plan import allowed, needs_image_trial
 from supervisor.supervision.pool import Pool, is_typical, spares_wanted

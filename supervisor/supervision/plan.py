@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from supervisor.domain.budget import Grant, is_far_over
+from supervisor.domain.process_health import is_far_over
 from supervisor.domain.scaling import Counts, Missing, leaving, missing, within
+from supervisor.domain.tenants import Grant
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.release import ImageTrial
 from supervisor.supervision.worker_process import WorkerProcess, is_idle

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.budget import Grant, Residency
 from supervisor.domain.process_health import Restarts
 from supervisor.domain.scaling import Load, ScalingPolicy, Taken, assign, decide, spares_kept, still_due
+from supervisor.domain.tenants import Grant, Residency
 from supervisor.supervision.exit_reason import Cause, Effect, ExitReport
 from supervisor.supervision.release import ImageTrial, Releases
 from supervisor.supervision.sizes import WorkerSize

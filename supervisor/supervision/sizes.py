@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.budget import Need
+from supervisor.domain.tenants import Need
 from supervisor.system.replacing import replace
 from supervisor.telemetry import events
 

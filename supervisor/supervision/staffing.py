@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 
 from supervisor.config.settings import Settings
-from supervisor.domain.budget import CodeTrial
+from supervisor.domain.tenants import CodeTrial
 from supervisor.domain.text import shortened
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.exit_reason import Cause

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from supervisor.domain.budget import is_far_over
+from supervisor.domain.process_health import is_far_over
 from supervisor.system import kernel
 from supervisor.system.slot_values import RecycleReason
 

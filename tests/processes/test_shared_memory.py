@@ -419,7 +419,8 @@ def test_a_reload_changes_the_budget(make_site: MakeSite) -> None:
     supervisor = site.start()
     wait_for(lambda: len(site.workers()) == 3, "all three")
 
-    site.configure(pools() + machine("170MiB"))
+    # Room for two workers and both templates: the old one stays until the new code has worked in each pool.
+    site.configure(pools() + machine("200MiB"))
     supervisor.send_signal(signal.SIGHUP)
 
     wait_for(lambda: site.event("reloaded") and len(site.workers()) == 2, "one to leave")

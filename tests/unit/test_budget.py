@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from supervisor.domain.budget import (
+from supervisor.domain.division import divide
+from supervisor.domain.tenants import (
     MACHINE,
     CodeTrial,
     Grant,
@@ -24,7 +25,6 @@ from supervisor.domain.budget import (
     Work,
     Workers,
 )
-from supervisor.domain.division import divide
 
 PATIENCE = Patience(min_residency=30.0, max_wait=60.0)
 NOW = 1000.0

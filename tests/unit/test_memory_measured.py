@@ -12,9 +12,9 @@ import pytest
 
 from supervisor.config import load
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.budget import Need
+from supervisor.domain.tenants import Need
 from supervisor.supervision.device_memory import parsed
-from supervisor.supervision.sizes import NAME, KnownSizes
+from supervisor.supervision.sizes import NAME, PERIOD, KnownSizes, RecentPeak
 from supervisor.system import cgroup, kernel
 
 POOL = '[pools.tag]\nhandler = "jobs:tag"\noptions = {{ model = "{}" }}\nmax_workers = {}\n'
@@ -43,6 +43,7 @@ def test_a_size_is_remembered_for_the_same_settings_only(tmp_path: Path) -> None
 
     assert again.of(pool(tmp_path, most=4)) == Need(60, 20, 5)
     assert again.of(pool(tmp_path, "large")) is None
+    assert again.of(pool(tmp_path)._replace(path=(tmp_path / "elsewhere",))) is None
 
 
 def test_supervisors_of_one_database_keep_each_other_s_sizes(tmp_path: Path) -> None:
@@ -82,6 +83,25 @@ def test_a_file_that_cannot_be_written_is_told_once(tmp_path: Path, capsys: pyte
 
     captured = capsys.readouterr()
     assert (captured.out + captured.err).count("sizes_unknown") == 1
+
+
+def test_a_larger_value_counts_at_once() -> None:
+    assert RecentPeak().seen([500], 0.0).seen([700, 600], 1.0).seen([300], 2.0).value == 700
+
+
+def test_a_value_counts_for_a_period_at_least_and_is_then_forgotten() -> None:
+    peak = RecentPeak().seen([700], 0.0)
+    for tenth in range(1, 20):
+        peak = peak.seen([300], tenth * PERIOD / 10)
+        assert peak.value == 700
+    assert peak.seen([300], 2 * PERIOD).value == 300
+
+
+def test_while_nothing_is_seen_nothing_is_forgotten() -> None:
+    peak = RecentPeak().seen([700], 0.0)
+
+    assert peak.seen([300], 50 * PERIOD).value == 700
+    assert peak.seen([300], 50 * PERIOD).seen([300], 99 * PERIOD).value == 300
 
 
 def test_what_a_process_shares_with_its_children_counts_once_and_without_what_is_theirs() -> None:

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from supervisor.config import load
-from supervisor.domain.budget import Grant
 from supervisor.domain.scaling import Counts, Leaving, Missing, leaving, missing, spares_kept, within
+from supervisor.domain.tenants import Grant
 from supervisor.supervision.exit_reason import Effect, ExitReport
 from supervisor.supervision.plan import next_to_serve, plan
 from supervisor.supervision.pool import Pool

@@ -1,0 +1,200 @@
+"""The tenants of memory: what each pool uses and asks for, and what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+MACHINE = ""
+"""The machine's own memory among the budgets; the others are those of devices."""
+
+
+class Patience(NamedTuple):
+    """Seconds: how long a pool keeps its memory at least, and how long another one's oldest job waits at most."""
+
+    min_residency: float
+    max_wait: float
+
+
+class Need(NamedTuple):
+    """Bytes: of one more worker, of the template once for all of them, and of a worker on its device."""
+
+    worker: int
+    template: int = 0
+    device: int = 0
+
+
+class Workers(NamedTuple):
+    """The workers of a pool on one device. `used` and `on_device` are the bytes of all of them."""
+
+    staying: int = 0
+    leaving: int = 0
+    used: int = 0
+    on_device: int = 0
+
+    def at_least(self, need: Need) -> Workers:
+        """As large as they are expected: in its set-up, a worker is still small."""
+        count = self.staying + self.leaving
+        machine, on_device = max(self.used, count * need.worker), max(self.on_device, count * need.device)
+        return self._replace(used=machine, on_device=on_device)
+
+
+class Template(NamedTuple):
+    """The templates of one image: bytes, whether they have been told to end, and the bytes of those with old code that
+    is kept, because newer code has not worked: they do not end with the last worker. One that is `loading` its code,
+    and perhaps a model, counts as it is expected, besides those bytes.
+    """
+
+    used: int = 0
+    ending: bool = False
+    kept: int = 0
+    loading: bool = False
+
+
+class Work(NamedTuple):
+    """Jobs that are due, busy workers, seconds for which the oldest job has waited, and when the youngest idle worker
+    was requested.
+    """
+
+    due: int = 0
+    busy: int = 0
+    oldest_wait: float = 0.0
+    youngest_idle: float | None = None
+
+
+class Renewal(NamedTuple):
+    """`replacing`: a worker is to be replaced; `patient`: only beside its predecessor, because new code has failed
+    before. `untried`: there is no worker, and the new code is to be loaded once in a template.
+    """
+
+    replacing: bool = False
+    patient: bool = False
+    untried: bool = False
+
+
+class CodeTrial(Enum):
+    """Whether new code can be loaded in a template only to see whether it works."""
+
+    NOW = "there is room for it"
+    LATER = "some is being freed, or it is the turn of another pool"
+    NEVER = "others have the memory"
+
+
+@dataclass(slots=True)
+class Grant:
+    """What a pool gets, by device: how many of its workers may stay, and how many more may start now.
+
+    `gives_up` counts the workers that leave for others, or its template alone. `without_old_code`: a template with old
+    code that was kept must end, too. `crowded`: a worker must leave before its successor starts. `trial` is for a pool
+    without workers after a reload.
+    """
+
+    keep: dict[str, int]
+    start: dict[str, int] = field(default_factory=dict)
+    reason: str = ""
+    gives_up: int = 0
+    crowded: bool = False
+    without_old_code: bool = False
+    trial: CodeTrial = CodeTrial.NOW
+
+    @property
+    def kept(self) -> int:
+        return sum(self.keep.values())
+
+    @property
+    def most(self) -> int:
+        return self.kept + sum(self.start.values())
+
+    def most_on(self, device: str) -> int:
+        return self.keep[device] + self.start.get(device, 0)
+
+    @property
+    def unloaded(self) -> bool:
+        """Whether it has lost its last worker to others: its template must end, too."""
+        return self.gives_up > 0 and not self.most
+
+
+class Residency(NamedTuple):
+    """Since when a pool has its place in memory, and since when it is idle or without one: monotonic seconds.
+
+    `resident`: it has workers, or is to have them again after their deaths; `starting`: none of them has been ready
+    yet. `loaded_at` is when the first one was.
+    """
+
+    resident: bool = False
+    starting: bool = False
+    loaded_at: float | None = None
+    absent_since: float | None = None
+    idle_since: float | None = None
+
+    def seen(self, now: float, *, wanted: int, staying: int, ready: bool, idle: bool) -> Residency:
+        """Before a decision. Scaling alone asks for `wanted` workers; `staying` ones have not been told to leave,
+        and at least one of them may be `ready`.
+        """
+        idle_since = (now if self.idle_since is None else self.idle_since) if idle else None
+        found = self._replace(idle_since=idle_since)
+        if staying and not found.resident:
+            found = found._loaded(now)
+        if ready and found.starting:
+            return found._replace(starting=False, loaded_at=now)
+        return found._absent(now) if found.resident and not (staying or wanted) else found
+
+    def decided(self, now: float, grant: Grant) -> Residency:
+        """After it."""
+        if grant.unloaded and self.resident:
+            return self._absent(now)
+        return self._loaded(now) if any(grant.start.values()) and not self.resident else self
+
+    def _loaded(self, now: float) -> Residency:
+        return self._replace(resident=True, starting=True, loaded_at=now)
+
+    def _absent(self, now: float) -> Residency:
+        return self._replace(resident=False, starting=False, absent_since=now)
+
+
+@dataclass(eq=False, slots=True)
+class Tenant:
+    """A pool that shares the budgets: what it uses and asks for, and its `grant`.
+
+    `workers` has an entry for each of its devices, or one for "" without devices. `need` is None until it has been
+    measured. Pools with the same `image` share a template. `spares` are wanted besides the `wanted` workers.
+    """
+
+    name: str
+    wanted: int
+    need: Need | None
+    workers: Mapping[str, Workers]
+    image: str = ""
+    spares: int = 0
+    work: Work = field(default_factory=Work)
+    residency: Residency = field(default_factory=Residency)
+    renewal: Renewal = field(default_factory=Renewal)
+    grant: Grant = field(init=False)  # when memory has been divided
+
+    @property
+    def idle(self) -> bool:
+        return not (self.work.due or self.work.busy)
+
+    @property
+    def needs_first(self) -> bool:
+        """Whether its first worker comes before others. One whose last worker has died keeps its place."""
+        asks = self.wanted > 0 and (self.work.due > 0 or self.residency.resident)
+        return asks and not self.grant.most and not self.grant.unloaded
+
+    @property
+    def surplus(self) -> int:
+        """How many spares it keeps. Nobody has to wait for them."""
+        return 0 if self.renewal.replacing else max(0, min(self.spares, self.grant.kept - self.wanted))
+
+    def waited(self, now: float) -> float:
+        """For how long its oldest job waits, but only since the pool lost its place: before, it had its turn."""
+        since = self.residency.absent_since
+        return self.work.oldest_wait if since is None else min(self.work.oldest_wait, now - since)
+
+    def used(self, budget: str) -> int:
+        """Bytes that its workers use of this budget."""
+        if budget == MACHINE:
+            return sum(there.used for there in self.workers.values())
+        return self.workers[budget].on_device if budget in self.workers else 0
