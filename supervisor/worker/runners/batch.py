@@ -7,8 +7,7 @@ at most half its size (`Exchange.limits`), until the job that fails or kills run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from math import inf
+from collections.abc import Callable, Sequence
 
 # Imported by name, as in the executor: a handler that replaces it must not affect the loop.
 from time import monotonic
@@ -21,40 +20,26 @@ from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement, released, suspected
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED, BatchContext, JobInterrupted
-from supervisor.worker.exchange import Run
 from supervisor.worker.executor import Executor, decoded, described
 from supervisor.worker.memory_errors import is_out_of_memory
 from supervisor.worker.outcomes import BadPayload, NotBegun, Reported
 from supervisor.worker.parts import Parts
 from supervisor.worker.recorder import WORTH
 from supervisor.worker.runners.batch_plan import plan_of
-from supervisor.worker.runners.current import CurrentRun
+from supervisor.worker.runners.current import Sequential
 
 
-class Batches:
+class Batches(Sequential):
     """Implements `Runner`. Claims wait in the exchange until a batch is full, or the first has waited `batch_wait`. The
     plan decides which of them run together; the others return to the queue.
     """
 
     def __init__(self, parts: Parts) -> None:
         executor = parts.executor
-        self._parts = parts
         self._plan = plan_of(parts.pool, executor.handler, executor.log, executor.mark, cautious=parts.cautious)
         self._limits: dict[int, int] = {}
         self._begin_at: float | None = None  # when a batch begins that has jobs, but is not full
-        self._rested = False
-        self._current = CurrentRun(parts, BatchExecutor(executor, too_large=self._plan.too_large))
-        self.watch, self.interrupt = self._current.beside.look, self._current.interrupt
-
-    @property
-    def done(self) -> int:
-        return self._current.done
-
-    def running(self) -> Collection[Run]:
-        return ()
-
-    def collect(self) -> int:
-        return 0
+        super().__init__(parts, BatchExecutor(executor, too_large=self._plan.too_large))
 
     def room(self) -> int:
         return self._plan.want - self._parts.exchange.held.waiting
@@ -77,20 +62,7 @@ class Batches:
         return True
 
     def rest(self) -> float:
-        if self._begin_at is not None:
-            return self._begin_at - monotonic()
-        self._parts.executor.recorder.read_meters(monotonic())
-        self._rested = True
-        return inf
-
-    def check(self, *, closely: bool) -> bool:
-        return self._parts.fitness.look(self.done, closely=closely)
-
-    def host(self, loop: Callable[[], None]) -> None:
-        loop()
-
-    def detach(self) -> None:
-        """The fork ends where its handler ends; it runs no other job."""
+        return super().rest() if self._begin_at is None else self._begin_at - monotonic()
 
     def _waits_for_more(self) -> bool:
         if self._parts.exchange.held.waiting >= min(self._plan.size, self._plan.want):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import faulthandler
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from math import inf
 
 # Imported by name, as in the executor: a handler that replaces it must not affect the loop.
 from time import monotonic
@@ -15,6 +16,7 @@ from supervisor.system.kernel import unread
 from supervisor.system.slot import Cancel, Phase, RecycleReason, State
 from supervisor.worker import forked
 from supervisor.worker.context import JobInterrupted
+from supervisor.worker.exchange import Run
 from supervisor.worker.heartbeat import Beside
 from supervisor.worker.loader import Handler
 from supervisor.worker.parts import Parts
@@ -196,3 +198,39 @@ def _earlier_output() -> int:
         return unread(_STDERR)
     except OSError:
         return 0  # a handler has put something else in its place: nothing of it reaches the supervisor
+
+
+class Sequential:
+    """What is the same in runners that have one run at a time: the loop is in the main thread, and `take` returns when
+    its runs have ended. `rested`: the worker had no jobs before the next ones.
+    """
+
+    def __init__(self, parts: Parts, calls: Calls) -> None:
+        self._parts = parts
+        self._current = CurrentRun(parts, calls)
+        self._rested = False
+        self.watch, self.interrupt = self._current.beside.look, self._current.interrupt
+
+    @property
+    def done(self) -> int:
+        return self._current.done
+
+    def running(self) -> Collection[Run]:
+        return ()
+
+    def collect(self) -> int:
+        return 0
+
+    def rest(self) -> float:
+        self._parts.executor.recorder.read_meters(monotonic())
+        self._rested = True
+        return inf
+
+    def check(self, *, closely: bool) -> bool:
+        return self._parts.fitness.look(self.done, closely=closely)
+
+    def host(self, loop: Callable[[], None]) -> None:
+        loop()
+
+    def detach(self) -> None:
+        """The fork ends where its handler ends; it runs no other job."""

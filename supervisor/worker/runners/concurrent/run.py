@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -22,61 +23,39 @@ if TYPE_CHECKING:
 Key = tuple[int, int]  # job and token
 
 
+def _new_permit() -> deque[bool]:
+    return deque([True])
+
+
+@dataclass(eq=False, slots=True)
 class ConcurrentRun:
     """Times are monotonic seconds, but for `started_at`. It runs `on_loop`, in its `task`, or in a `thread`; these two
     are set when it has begun. A function in a thread that returns an awaitable goes on there `on_loop`. `stopped_for`
     says why it was interrupted; `ended`, that its settlement is known.
     """
 
-    __slots__ = (
-        "_permit",
-        "_thread_permit",
-        "cancel_grace",
-        "cancelled_at",
-        "claim",
-        "ctx",
-        "deadline",
-        "ended",
-        "interrupted",
-        "log",
-        "news",
-        "on_loop",
-        "progress",
-        "settlement",
-        "started",
-        "started_at",
-        "stopped_for",
-        "task",
-        "tell_at",
-        "thread",
-        "together",
-        "waits_in",
-    )
-
-    ctx: Context
-    settlement: Settlement
-    on_loop: bool
-
-    def __init__(
-        self, claim: Claim, started: float, started_at: float, limit: float, together: int, grace: float
-    ) -> None:
-        self.claim = claim
-        self.started = started
-        self.started_at = started_at
-        self.deadline = started + limit
-        self.together = together  # the number of jobs that may run while this one does
-        self.cancelled_at = 0.0
-        self.cancel_grace = grace  # seconds from then until it is interrupted
-        self.stopped_for = Cancel.NONE
-        self.ended = False
-        self.interrupted = False  # by an exception that was raised in its thread, not at an await
-        self.task: Task[None] | None = None
-        self.thread = self.waits_in = 0  # the thread, until it is interrupted, and always
-        self.tell_at = 0.0
-        self.log: RunLog | None = None
-        self.progress: tuple[float, str] | None = None
-        self.news = False  # progress that is not in the table yet
-        self._permit, self._thread_permit = deque([True]), deque([True])
+    claim: Claim
+    started: float
+    started_at: float
+    deadline: float
+    together: int  # the number of jobs that may run while this one does
+    cancel_grace: float  # seconds from `cancelled_at` until it is interrupted
+    ctx: Context = field(init=False)
+    settlement: Settlement = field(init=False)
+    on_loop: bool = field(init=False)
+    cancelled_at: float = 0.0
+    stopped_for: Cancel = Cancel.NONE
+    ended: bool = False
+    interrupted: bool = False  # by an exception that was raised in its thread, not at an await
+    task: Task[None] | None = None
+    thread: int = 0  # until it is interrupted there
+    waits_in: int = 0  # the same thread, always
+    tell_at: float = 0.0
+    log: RunLog | None = None
+    progress: tuple[float, str] | None = None
+    news: bool = False  # progress that is not in the table yet
+    _permit: deque[bool] = field(default_factory=_new_permit)
+    _thread_permit: deque[bool] = field(default_factory=_new_permit)
 
     @property
     def must_end(self) -> float:

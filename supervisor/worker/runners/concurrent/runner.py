@@ -121,19 +121,17 @@ class Concurrent:
 
     def check(self, *, closely: bool) -> bool:
         """What differs while no job runs belongs to none."""
-        found: list[bool] = []
         handler, fitness = self._handler, self._parts.fitness
 
-        def look() -> None:
+        def look() -> bool:
             loop = handler.event_loop
             loop.tidy()
             if loop.changes is not None:
                 handler.changes, loop.changes = loop.changes, None
             fitness.see_handler()
-            found.append(fitness.look(self.done, closely=closely))
+            return fitness.look(self.done, closely=closely)
 
-        self._main.call(look, _MAIN_PATIENCE)
-        return any(found)
+        return bool(self._main.call(look, _MAIN_PATIENCE))
 
     def _is_void(self, claim: Claim) -> bool:
         """Whether a run of ours has its id and token: its job was deleted, and another was given its id, whose tokens
@@ -154,8 +152,8 @@ class Concurrent:
         self._parts.slot.state(State.BUSY)
         new: dict[Key, ConcurrentRun] = {}
         for claim in claims:
-            limit, together = pool.timeout_of(claim.type), self._places.limit(claim)
-            run = new[claim.job_id, claim.token] = ConcurrentRun(claim, now, at, limit, together, pool.cancel_grace)
+            deadline, together = now + pool.timeout_of(claim.type), self._places.limit(claim)
+            run = new[claim.job_id, claim.token] = ConcurrentRun(claim, now, at, deadline, together, pool.cancel_grace)
             run.ctx = executor.context(claim, RunBoard(board, run, self._shown.refresh, self._told))
             self._logs.begin(run, alone=alone and len(new) == 1)
         doubtful = alone and self._parts.fitness.leftovers.new(now)

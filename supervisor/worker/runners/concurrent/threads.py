@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from time import sleep
-from typing import Any
+from typing import Any, TypeVar
 
 from supervisor.system.forkmark import Mark
 from supervisor.worker import forked
@@ -15,6 +16,8 @@ from supervisor.worker.context import JobInterrupted
 from supervisor.worker.event_loop import EventLoop
 from supervisor.worker.fitness import Ruined
 from supervisor.worker.runners.concurrent.run import ConcurrentRun
+
+Found = TypeVar("Found")
 
 
 class MainThread:
@@ -48,30 +51,21 @@ class MainThread:
         self._left = True
         self._loop.pause()
 
-    def call(self, call: Callable[[], None], patience: float) -> None:
-        """Have the main thread do this outside of the event loop, if it begins to within these seconds. Raises what
-        `call` raises.
-        """
-        permit, done, errors = deque([True]), threading.Event(), deque[BaseException]()
+    def call(self, call: Callable[[], Found], patience: float) -> Found | None:
+        """Have the main thread do this outside of the event loop. None if it does not begin to within these seconds."""
+        future = Future[Found]()
 
         def called() -> None:
-            try:
-                if permit:
-                    permit.pop()
-                    call()
-            except BaseException as error:
-                errors.append(error)
-            finally:
-                done.set()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:
+                    future.set_exception(error)
 
         self._calls.append(called)
         self._loop.pause()
-        if not done.wait(patience) and permit:
-            permit.clear()
-            return
-        done.wait()
-        if errors:
-            raise errors[0]
+        wait([future], patience)
+        return None if future.cancel() else future.result()
 
     def detach(self) -> None:
         """In a process that a handler has forked: the other jobs are not its own."""
