@@ -142,10 +142,12 @@ def test_new_code_without_an_image_is_tried_in_each_worker(make_site: MakeSite) 
 
 
 def test_a_worker_that_dies_before_anybody_has_seen_it_ready_has_proved_its_code(make_site: MakeSite) -> None:
-    slow = JOBS.replace('note(payload["text"])', 'note(payload["text"]); __import__("time").sleep(0.3)')
+    slow = JOBS.replace('note(payload["text"])', 'note(payload["text"]); __import__("time").sleep(1)')
     site = make_site(POOL.format(size="workers = 1"), slow)
     supervisor = site.start()
     wait_for(lambda: calls(site, "canary"), "its canary")
+    [slot] = map(site.slot, site.workers("model-"))
+    wait_for(lambda: slot.requests.start_requested, "the supervisor to watch it")  # it serves only then
     supervisor.send_signal(signal.SIGSTOP)
     [worker] = wait_for(lambda: [w for w in site.workers("model-") if w.state == 2], "an idle worker")
     kill(worker.pid)
