@@ -42,7 +42,8 @@ from supervisor.store.base import Claims, Engine, JobSelector
 from supervisor.telemetry import events
 from supervisor.worker.context import Context, NoBoard
 from supervisor.worker.executor import Executor
-from supervisor.worker.loader import Handler, load
+from supervisor.worker.handler import Handler
+from supervisor.worker.loader import load
 from supervisor.worker.middleware import WorkerMiddleware
 from supervisor.worker.task_handler import TaskHandler
 

@@ -25,7 +25,8 @@ from supervisor.config.settings import PoolSettings
 from supervisor.domain.text import shortened
 from supervisor.system import belonging, kernel
 from supervisor.worker.context import Context, NoBoard
-from supervisor.worker.loader import Handler, HandlerError, find, load, search_first
+from supervisor.worker.handler import Handler, HandlerError
+from supervisor.worker.loader import find, load, search_first
 from supervisor.worker.placement import limit_threads
 
 _GPU = "/dev/nvidia"

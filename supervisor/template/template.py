@@ -20,7 +20,7 @@ from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 from supervisor.template.image import lacking, load_image, prepare
 from supervisor.template.worker_start import TemplateSpec, WorkerSpec, exec_worker, record_of, show_title, work
-from supervisor.worker.loader import AnyHandler, HandlerError
+from supervisor.worker.handler import AnyHandler, HandlerError
 from supervisor.worker.placement import Place, take
 
 EXIT_BROKEN = 70

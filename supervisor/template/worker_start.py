@@ -21,7 +21,7 @@ from supervisor.system.outlet import Outlet, Ration
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Slot
 from supervisor.telemetry import configure, events
-from supervisor.worker.loader import AnyHandler
+from supervisor.worker.handler import AnyHandler
 from supervisor.worker.parts import Assignment
 from supervisor.worker.runners import recorder_for
 from supervisor.worker.worker import Worker

@@ -35,7 +35,7 @@ from supervisor.domain.text import human, refuse_constant
 from supervisor.system.forkmark import ALWAYS, Mark
 from supervisor.worker import forked
 from supervisor.worker.context import NO_JOB, RUN_ENDED, Board, Context, JobInterrupted
-from supervisor.worker.loader import AnyHandler
+from supervisor.worker.handler import AnyHandler
 from supervisor.worker.middleware import WorkerMiddleware, cut_behind_handler, own_traceback
 from supervisor.worker.outcomes import BadPayload, Crashed, NotBegun, Reported
 from supervisor.worker.recorder import WORTH, Recorder

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 from supervisor.domain.settlement import Settlement
 from supervisor.system.slot import RecycleReason, Slot
 from supervisor.worker.descriptors import Descriptors
+from supervisor.worker.handler import AnyHandler
 from supervisor.worker.leftovers import Leftovers, has_children
-from supervisor.worker.loader import AnyHandler
 from supervisor.worker.process_state import Changes, ProcessState
 
 EVERY = 0.1  # seconds between two checks while quick jobs are run

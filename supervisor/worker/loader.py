@@ -1,214 +1,22 @@
-"""From "module:attribute" to an object that handles jobs."""
+"""From "module:attribute", or modules with tasks, to a handler."""
 
 from __future__ import annotations
 
 import importlib
-import inspect
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from supervisor.tasks.parameters import signature_of
-from supervisor.worker.context import BatchContext, Context
-from supervisor.worker.event_loop import EventLoop
-from supervisor.worker.process_state import Changes
+from supervisor.worker.handler import Handler, HandlerError
 
-Handle = Callable[[Any, Context], Any]
-HandleBatch = Callable[[list[Any], Context], Any]
+if TYPE_CHECKING:
+    from supervisor.tasks import Task
 
 _folder: Path | None = None  # the configuration's, in a process that runs a pool
 _SHIPPED = Path(__file__).parents[2] / "handlers"  # our own, which a package of that name may hide
-
-
-class HandlerError(Exception):
-    """The handler cannot be used; one sentence says why. If the pool's options are the cause, `options` has a key, as
-    a path, and a sentence for each fault.
-    """
-
-    def __init__(self, sentence: str, options: Sequence[tuple[Sequence[str], str]] = ()) -> None:
-        super().__init__(sentence)
-        self.options = options
-
-
-class AnyHandler(Protocol):
-    """What a worker needs from a handler: a function, a class or a program.
-
-    `changes` is what jobs have changed in the state that it keeps for all jobs. The reader resets it to None.
-    """
-
-    changes: Changes | None
-
-    def setup(self, ctx: Context) -> None: ...
-
-    def handle(self, payload: Any, ctx: Context, /) -> Any: ...
-
-    def teardown(self, ctx: Context) -> None: ...
-
-
-_RESULTS = frozenset({type(None), dict, list, tuple, str, int, float, bool})  # what most handlers return
-
-
-class Handler:
-    """A handler and its life cycle: `setup` once per worker, `handle` for each job, `teardown` at the end.
-
-    Made from a function, or from a class with those methods. Only `handle` is required, or `handle_batch`, which is
-    then used for single jobs, too. `async def`, and any awaitable that a plain function returns, runs on one event loop
-    that lasts as long as the worker.
-    What jobs leave on it ends with them; what `setup` has started there continues.
-    With `after_interrupt` it can say that nothing goes on which an interrupted run has begun, for example on a device.
-    With `check_options` it can reject the pool's options before its `setup`: by a ValueError, or by an ImportError if a
-    library is missing. `middleware` is its own, called inside the pool's. `batch_key` and `batch_cost` tell of a
-    payload which jobs may be in one batch.
-    """
-
-    def __init__(self, target: Any, name: str) -> None:
-        if isinstance(target, type):
-            try:
-                target = target()
-            except Exception as error:
-                raise HandlerError(f"{name}: making an instance failed: {error!r}") from error
-            self._handle, self._handle_batch = _methods(target, name)
-        elif type(target).__module__ == "supervisor.tasks":
-            raise HandlerError(f"{name}: it is a task; write tasks = [{name.partition(':')[0]!r}] instead of handler")
-        elif callable(target):
-            self._handle, self._handle_batch = target, None
-        else:
-            raise HandlerError(f"{name}: it is neither a function nor a class")
-        self.name = name
-        self._setup = getattr(target, "setup", None)
-        self._teardown = getattr(target, "teardown", None)
-        self._after_interrupt = getattr(target, "after_interrupt", None)
-        self._check_options = getattr(target, "check_options", None)
-        self.middleware: Sequence[Any] = getattr(target, "middleware", ())
-        self.batch_key: Callable[[Any], Any] | None = getattr(target, "batch_key", None)
-        self.batch_cost: Callable[[Any], Any] | None = getattr(target, "batch_cost", None)
-        self._check_parameters()
-        self._is_set_up = False
-        self._loop: EventLoop | None = None
-        self.changes: Changes | None = None
-        self.on_shared_loop: Callable[[Awaitable[Any]], Any] | None = None
-        """Awaits for the run of the current thread, in a worker whose event loop several runs share."""
-        self.handle: Handle = self._awaited if _is_async(self._handle) else self._called
-
-    def setup(self, ctx: Context) -> None:
-        if not self._is_set_up:
-            self.check_options(ctx.options)
-            if self._setup is not None:
-                self._finish(self._setup(ctx))
-
-    def check_options(self, options: Mapping[str, Any]) -> None:
-        """Raises HandlerError if the handler rejects these options."""
-        if self._check_options is None:
-            return
-        try:
-            self._check_options(options)
-        except (ValueError, ImportError) as error:
-            raise HandlerError(str(error), getattr(error, "faults", ())) from error
-
-    def _check_parameters(self) -> None:
-        """Raises HandlerError if it could not be called with our arguments."""
-        alone = self._handle_batch is None
-        _check_signature(self._handle, self.name if alone else f"{self.name}.handle", "payload", "ctx")
-        _check_signature(self._handle_batch, f"{self.name}.handle_batch", "payloads", "ctx")
-        _check_signature(self.batch_key, f"{self.name}.batch_key", "payload")
-        _check_signature(self.batch_cost, f"{self.name}.batch_cost", "payload")
-        _check_signature(self._setup, f"{self.name}.setup", "ctx")
-        _check_signature(self._teardown, f"{self.name}.teardown", "ctx")
-        _check_signature(self._after_interrupt, f"{self.name}.after_interrupt", "ctx")
-
-    def insist_on(self, types: Iterable[str]) -> None:
-        """Raises HandlerError if it knows what types it handles, and one of these is missing."""
-
-    def insist_on_batches(self) -> None:
-        """Raises HandlerError if it cannot handle several jobs at a time."""
-        if self._handle_batch is None:
-            why = "a batch_size above 1 needs a class with a method handle_batch(payloads, ctx)"
-            raise HandlerError(f"{self.name}: {why}")
-
-    def handle_batch(self, payloads: list[Any], ctx: Context) -> list[Any]:
-        """A result, or an exception as a value, for each job. Raises ValueError if the number differs."""
-        assert self._handle_batch is not None
-        values = self._handle_batch(payloads, ctx)
-        if inspect.isawaitable(values):
-            values = self._run(values)
-        return _one_each(values, len(payloads))
-
-    def set_up_before_fork(self, ctx: Context) -> None:
-        """Set it up once for all processes forked from this one; in them `setup` does nothing.
-
-        Raises HandlerError for an async one, because several processes would share its event loop.
-        """
-        self.check_options(ctx.options)
-        value = None if self._setup is None or _is_async(self._setup) else self._setup(ctx)
-        if _is_async(self._setup) or inspect.isawaitable(value):
-            if inspect.iscoroutine(value):
-                value.close()
-            why = "async setup cannot be run before the fork"
-            raise HandlerError(f"{self.name}: {why}; make it a plain function, or write preload_setup = false")
-        self._is_set_up = True
-
-    def teardown(self, ctx: Context) -> None:
-        try:
-            if self._teardown is not None:
-                self._finish(self._teardown(ctx))
-        finally:
-            if self._loop is not None:
-                self._loop.close()
-                self._loop = None
-
-    def after_interrupt(self, ctx: Context) -> bool:
-        """Wait until nothing goes on that an interrupted run has begun. False if the handler has no method for that."""
-        if self._after_interrupt is None:
-            return False
-        self._finish(self._after_interrupt(ctx))
-        return True
-
-    def is_async(self, type: str) -> bool:
-        """Whether a job of this type is handled by `awaitable` on the event loop, or else by `handle`."""
-        return self.handle == self._awaited
-
-    def awaitable(self, payload: Any, ctx: Context) -> Awaitable[Any]:
-        """For several jobs on the event loop at the same time."""
-        value: Awaitable[Any] = self._handle(payload, ctx)
-        return value
-
-    @property
-    def event_loop(self) -> EventLoop:
-        return self._on_loop()
-
-    def _awaited(self, payload: Any, ctx: Context) -> Any:
-        return self._run(self._handle(payload, ctx))
-
-    def _called(self, payload: Any, ctx: Context) -> Any:
-        """A plain function may return an awaitable, as a decorator that does not know `async def` does."""
-        value = self._handle(payload, ctx)
-        if type(value) in _RESULTS or not inspect.isawaitable(value):  # which takes a microsecond
-            return value
-        return self._run(value)
-
-    def _finish(self, value: Any) -> None:
-        if inspect.isawaitable(value):
-            self._on_loop().run(value)
-
-    def _run(self, awaitable: Awaitable[Any]) -> Any:
-        if self.on_shared_loop is not None:
-            return self.on_shared_loop(awaitable)
-        loop = self._on_loop()
-        try:
-            return loop.run_job(awaitable)
-        finally:
-            if loop.changes is not None:
-                self.changes, loop.changes = loop.changes, None
-                if loop.lost:
-                    self._loop = None
-
-    def _on_loop(self) -> EventLoop:
-        if self._loop is None:
-            self._loop = EventLoop()
-        return self._loop
 
 
 def search_first(path: Sequence[Path], folder: Path) -> None:
@@ -226,9 +34,10 @@ def load(name: str, *, batches: bool = False) -> Handler:
     Raises HandlerError with one sentence; with `batches` also if it cannot handle several jobs at a time.
     """
     if not name.partition(":")[2]:
-        from supervisor.worker import task_handler  # imported here: only pools with tasks need it
+        from supervisor.worker.task_handler import TaskHandler  # imported here: only pools with tasks need it
 
-        return task_handler.load(name)
+        tasks = [_tasks_of(module, name) for module in name.split(",")]
+        return TaskHandler(name, {type_: task for found in tasks for type_, task in found.items()})
     handler = Handler(find(name), name)
     if batches:
         handler.insist_on_batches()
@@ -290,81 +99,37 @@ def _place(error: Exception) -> str:
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames[1:] else ""
 
 
-def _check_signature(function: Any, name: str, *parameters: str) -> None:
-    """Raises HandlerError for a generator, and for a function that does not accept this many arguments."""
-    if not callable(function):
-        return
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise HandlerError(f"{name}: it is a generator; it must return its result instead of yielding it")
+def _tasks_of(module: str, name: str) -> dict[str, Task[..., Any]]:
+    """The tasks of a module, or of all modules of a package, by their types."""
+    from supervisor.config.tasks import Unreadable, by_module  # imported here: only pools with tasks need them
+    from supervisor.tasks import Task, registered
+
+    folder = _folder or Path(sys.path[0] or ".")
     try:
-        signature = signature_of(function)
-    except Exception:  # a callable that is not written in Python may have no signature
-        return
-    try:
-        signature.bind(*parameters)
-    except TypeError:
-        raise HandlerError(f"{name}: it must take ({', '.join(parameters)})") from None
-
-
-def _methods(target: Any, name: str) -> tuple[Handle, HandleBatch | None]:
-    handle, handle_batch = (getattr(target, method, None) for method in ("handle", "handle_batch"))
-    if not callable(handle) and not callable(handle_batch):
-        raise HandlerError(f"{name}: the class has no method handle(payload, ctx)")
-    batched = handle_batch if callable(handle_batch) else None
-    if callable(handle):
-        return handle, batched
-    assert batched is not None
-    return _for_one_job_async(batched) if _is_async(batched) else for_one_job(batched), batched
-
-
-def for_one_job(handle_batch: HandleBatch) -> Handle:
-    """A batch handler for one job."""
-
-    def handle(payload: Any, ctx: Context) -> Any:
-        batch = BatchContext.of_one(ctx)
-        values: Any = None
+        read = by_module(module, folder)
+    except Unreadable as error:
+        raise HandlerError(f"{name}: {error}") from None
+    for each in read:
+        import_module(each, name)
+    declared = {task.type for tasks in read.values() for task in tasks}
+    found = {type_: task for type_, task in registered.items() if task.function.__module__ in read}
+    for type_, task in found.items():
+        if type_ not in declared:
+            raise HandlerError(
+                f"{name}: {task} cannot be found by reading the source; write `from supervisor import task` and @task "
+                "above a function of the module, with a literal type"
+            )
+        name_there, there = task.function.__name__, sys.modules[task.function.__module__]
+        if (
+            callable(other := getattr(there, name_there, task))
+            and "." not in task.function.__qualname__
+            and (not isinstance(other, Task))
+        ):
+            raise HandlerError(f"{name}: {task} is hidden by another decorator; @task must be the first line above it")
         try:
-            values = handle_batch([payload], batch)
-        finally:
-            if not inspect.isawaitable(values):
-                batch.end()
-        return _single_awaited(values, batch) if inspect.isawaitable(values) else _single_result(values)
-
-    return handle
-
-
-def _for_one_job_async(handle_batch: HandleBatch) -> Handle:
-    async def handle(payload: Any, ctx: Context) -> Any:
-        batch = BatchContext.of_one(ctx)
-        return await _single_awaited(handle_batch([payload], batch), batch)
-
-    return handle
-
-
-async def _single_awaited(values: Awaitable[Any], batch: BatchContext) -> Any:
-    try:
-        return _single_result(await values)
-    finally:
-        batch.end()
-
-
-def _single_result(values: Any) -> Any:
-    """What a batch handler has returned for its only job. Raises it if it is an exception."""
-    [value] = _one_each(values, 1)
-    if isinstance(value, BaseException):
-        raise value
-    return value
-
-
-def _one_each(values: Any, jobs: int) -> list[Any]:
-    if not isinstance(values, (list, tuple)):
-        raise TypeError(f"handle_batch must return a list with a result or an exception for each job, not {values!r}")
-    if len(values) != jobs:
-        raise ValueError(f"handle_batch returned {len(values)} results for {jobs} job{'s' * (jobs != 1)}")
-    return list(values)
-
-
-def _is_async(function: Any) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an instance whose __call__ is async
-    )
+            _ = task.parameters
+        except TypeError as error:
+            raise HandlerError(str(error)) from None
+    if missing := declared - found.keys():
+        raise HandlerError(f"{name}: importing {module} did not define the task {min(missing)!r}")
+    return found

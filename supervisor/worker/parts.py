@@ -14,8 +14,8 @@ from supervisor.system.slot import Slot
 from supervisor.worker.exchange import Exchange
 from supervisor.worker.executor import Executor
 from supervisor.worker.fitness import Fitness
+from supervisor.worker.handler import AnyHandler, Handler
 from supervisor.worker.heartbeat import Heartbeat
-from supervisor.worker.loader import AnyHandler, Handler
 from supervisor.worker.middleware import WorkerMiddleware
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.slot_board import SlotBoard

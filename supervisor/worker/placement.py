@@ -14,7 +14,7 @@ from supervisor.domain import scaling
 from supervisor.domain.text import human_size
 from supervisor.system import autogroup, kernel
 from supervisor.worker.environment import SINGLE_THREADED, THREADS
-from supervisor.worker.loader import HandlerError
+from supervisor.worker.handler import HandlerError
 
 _KEPT = 256 << 20  # bytes
 _KEPT_SHARE = 8  # at most one part in so many of the memory that a worker may have

@@ -26,7 +26,7 @@ from supervisor.system.cgroup import OomCounter
 from supervisor.telemetry import events
 from supervisor.worker import environment
 from supervisor.worker.context import BatchContext, Context, JobInterrupted
-from supervisor.worker.loader import HandlerError
+from supervisor.worker.handler import HandlerError
 from supervisor.worker.outcomes import Crashed, NotBegun, Reported
 from supervisor.worker.output import Output
 from supervisor.worker.process_state import Changes

@@ -1,28 +1,17 @@
-"""Runs the tasks of modules: each job calls the function that has its type."""
+"""The handler of a pool with tasks: each job calls the function that has its type."""
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from supervisor.config.tasks import Unreadable, by_module
 from supervisor.domain.errors import InvalidJob
-from supervisor.tasks import Task, registered
+from supervisor.tasks import Task
 from supervisor.tasks.parameters import Mismatch
 from supervisor.worker.context import Context
-from supervisor.worker.loader import Handler, HandlerError, import_module
+from supervisor.worker.handler import Handler, HandlerError
 from supervisor.worker.outcomes import BadPayload
-
-
-def load(name: str) -> TaskHandler:
-    """A handler for every task of the modules that `name` lists, with commas. Raises HandlerError."""
-    tasks: dict[str, Task[..., Any]] = {}
-    for module in name.split(","):
-        tasks |= _imported(module, name)
-    return TaskHandler(name, tasks)
 
 
 class TaskHandler(Handler):
@@ -66,36 +55,3 @@ class TaskHandler(Handler):
                     f"{self.name}: its tasks have changed: there is none of the type {type_!r} any more; "
                     "`supervisor reload` reads the modules again"
                 )
-
-
-def _imported(module: str, name: str) -> dict[str, Task[..., Any]]:
-    """The tasks of a module, or of all modules of a package, by their types."""
-    folder = Path(sys.path[0] or ".")
-    try:
-        read = by_module(module, folder)
-    except Unreadable as error:
-        raise HandlerError(f"{name}: {error}") from None
-    for each in read:
-        import_module(each, name)
-    declared = {task.type for tasks in read.values() for task in tasks}
-    found = {type_: task for type_, task in registered.items() if task.function.__module__ in read}
-    for type_, task in found.items():
-        if type_ not in declared:
-            raise HandlerError(
-                f"{name}: {task} cannot be found by reading the source; write `from supervisor import task` and @task "
-                "above a function of the module, with a literal type"
-            )
-        name_there, there = task.function.__name__, sys.modules[task.function.__module__]
-        if (
-            callable(other := getattr(there, name_there, task))
-            and "." not in task.function.__qualname__
-            and (not isinstance(other, Task))
-        ):
-            raise HandlerError(f"{name}: {task} is hidden by another decorator; @task must be the first line above it")
-        try:
-            _ = task.parameters
-        except TypeError as error:
-            raise HandlerError(str(error)) from None
-    if missing := declared - found.keys():
-        raise HandlerError(f"{name}: importing {module} did not define the task {min(missing)!r}")
-    return found

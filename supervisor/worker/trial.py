@@ -13,7 +13,7 @@ from supervisor.system.slot import Phase, Slot
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED
 from supervisor.worker.executor import Executor, decoded, described
-from supervisor.worker.loader import Handler, HandlerError, for_one_job
+from supervisor.worker.handler import Handler, HandlerError, for_one_job
 
 if TYPE_CHECKING:
     from supervisor.config import PoolSettings

@@ -16,8 +16,9 @@ from supervisor.worker import descriptors, forked
 from supervisor.worker.counting import Counter
 from supervisor.worker.exchange import Exchange
 from supervisor.worker.fitness import Fitness, Ruined, leave_ruined
+from supervisor.worker.handler import AnyHandler, HandlerError
 from supervisor.worker.heartbeat import Heartbeat
-from supervisor.worker.loader import AnyHandler, HandlerError, load
+from supervisor.worker.loader import load
 from supervisor.worker.loop import Loop
 from supervisor.worker.parts import Assignment, Parts, executor_of, is_concurrent
 from supervisor.worker.placement import check_memory

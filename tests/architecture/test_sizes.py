@@ -1,9 +1,10 @@
-"""Classes stay small: one with many public methods has several tasks."""
+"""What one has to read stays small: classes, modules, what they import, and the way through them."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,75 @@ def test_one_method_more_is_found(bases: str, most: int) -> None:
 
     assert list(too_large(module(most))) == []
     assert list(too_large(module(most + 1))) == [f"Some has {most + 1} public methods; the limit is {most}"]
+
+
+# May be raised only with a reason in the commit.
+MOST_LINES, MOST_MODULES = 56_600, 392
+MOST_ON_THE_PATH = 1800  # lines, in at most twelve modules
+ROOMS = ("domain", "maintenance", "supervision", "system", "template", "worker")  # without any circle
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (ROOT / "supervisor").rglob("*.py")
+    }
+
+
+def imported(tree: ast.Module, known: Container[str]) -> set[str]:
+    """The known modules that it imports: also for types, and inside functions."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(whole if whole in known else node.module)
+    return {name for name in found if name in known}
+
+
+def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
+    """The groups of modules that import each other, directly or not."""
+
+    def reached(start: str) -> set[str]:
+        seen, waiting = set[str](), [start]
+        while waiting:
+            for name in imports[waiting.pop()] - seen:
+                seen.add(name)
+                waiting.append(name)
+        return seen
+
+    reach = {name: reached(name) for name in imports}
+    together = {tuple(sorted(two for two in reach[one] if one in reach[two])) for one in imports if one in reach[one]}
+    return sorted(map(list, together))
+
+
+def test_the_code_does_not_grow_unnoticed() -> None:
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in modules().values())
+    assert lines <= MOST_LINES
+    assert len(modules()) <= MOST_MODULES
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    known = modules()
+    imports = {
+        name: imported(ast.parse(path.read_text(encoding="utf-8")), known) - {name} for name, path in known.items()
+    }
+    own = tuple(f"supervisor.{room}." for room in ROOMS)
+    assert [circle for circle in circles(imports) if any(name.startswith(own) for name in circle)] == []
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+    source = "if TYPE_CHECKING:\n  from s import m\ndef f():\n  import s.n\n  from s.o import p"
+    assert imported(ast.parse(source), {"s.m", "s.n", "s.o"}) == {"s.m", "s.n", "s.o"}
+
+
+def test_the_path_of_a_job_is_read_in_one_sitting() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("\n### In reading order\n")[2].partition("\n#")[0]
+    path = [ROOT / "supervisor" / name for name in re.findall(r"^\| `([\w/]+\.py)`", table, re.MULTILINE)]
+    assert 8 <= len(path) <= 12
+    assert sum(len(module.read_text(encoding="utf-8").splitlines()) for module in path) <= MOST_ON_THE_PATH

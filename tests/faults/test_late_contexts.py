@@ -14,7 +14,7 @@ from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import RetryPolicy, Settlement
 from supervisor.worker.context import BatchContext, Context, NoBoard
 from supervisor.worker.executor import Executor
-from supervisor.worker.loader import Handler
+from supervisor.worker.handler import Handler
 from supervisor.worker.runners.batch import BatchExecutor
 from tests.site_under_test import Site
 from tests.stopwatch import Stopwatch

@@ -12,7 +12,7 @@ from supervisor.domain.job import Claim
 from supervisor.domain.recovery import JobPolicy
 from supervisor.worker.context import MAX_CHILDREN, BatchContext, Context, NoBoard
 from supervisor.worker.executor import Executor
-from supervisor.worker.loader import Handler
+from supervisor.worker.handler import Handler
 from supervisor.worker.runners.batch import BatchExecutor
 from tests.site_under_test import Site, wait_for
 

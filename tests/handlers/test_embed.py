@@ -13,7 +13,7 @@ import pytest
 
 from handlers.embed import DIMENSIONS, Embedder
 from supervisor import Fail
-from supervisor.worker.loader import Handler, HandlerError
+from supervisor.worker.handler import Handler, HandlerError
 
 Contexts = Callable[..., Any]
 Make = Callable[..., Embedder]

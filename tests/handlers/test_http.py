@@ -21,7 +21,7 @@ from handlers import connections
 from handlers import http as webhook
 from handlers.options import HttpOptions
 from supervisor import Fail, Retry
-from supervisor.worker.loader import Handler, HandlerError
+from supervisor.worker.handler import Handler, HandlerError
 
 
 @dataclass

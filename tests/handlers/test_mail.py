@@ -11,7 +11,7 @@ import pytest
 
 from handlers import mail
 from supervisor import Fail, Retry
-from supervisor.worker.loader import Handler, HandlerError
+from supervisor.worker.handler import Handler, HandlerError
 
 PAYLOAD = {"to": "b@example.org", "subject": "Grüße", "text": "Hello,\n.\nthe end"}
 

@@ -15,7 +15,7 @@ import pytest
 
 from handlers.shell import Shell
 from supervisor import Fail, Retry
-from supervisor.worker.loader import Handler, HandlerError
+from supervisor.worker.handler import Handler, HandlerError
 from tests.site_under_test import Site, wait_for
 
 Run = Callable[..., dict[str, Any]]

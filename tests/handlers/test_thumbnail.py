@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from supervisor import Fail
-from supervisor.worker.loader import Handler, HandlerError
+from supervisor.worker.handler import Handler, HandlerError
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow comes with the extra thumbnail")
 

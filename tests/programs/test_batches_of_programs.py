@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
-from supervisor.worker.loader import HandlerError
+from supervisor.worker.handler import HandlerError
 from supervisor.worker.runners.batch import BatchExecutor
 from tests.faults.programs import ended, program_site
 from tests.programs.conftest import MakePair, Pair

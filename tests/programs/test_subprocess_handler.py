@@ -25,7 +25,7 @@ from supervisor.domain.settlement import Settlement
 from supervisor.system import kernel, signals
 from supervisor.worker import environment, subprocess_handler
 from supervisor.worker.context import JobInterrupted
-from supervisor.worker.loader import HandlerError
+from supervisor.worker.handler import HandlerError
 from supervisor.worker.protocol import Conversation, Error, Event, Result, Violation
 from tests.programs.conftest import MakePair, Pair
 from tests.site_under_test import alive, wait_for

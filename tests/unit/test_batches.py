@@ -17,7 +17,7 @@ from supervisor.supervision.time_limits import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.context import BatchContext, Context, JobInterrupted, NoBoard
 from supervisor.worker.executor import Executor
-from supervisor.worker.loader import Handler, HandlerError
+from supervisor.worker.handler import Handler, HandlerError
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.runners.batch import BatchExecutor
 

@@ -14,7 +14,7 @@ from supervisor.config.tasks import by_module, of_module
 from supervisor.config.types import report_schedules, untaken_tasks
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.settlement import RetryPolicy
-from supervisor.worker.loader import HandlerError
+from supervisor.worker.handler import HandlerError
 from supervisor.worker.loader import load as load_handler
 
 JOBS = """

@@ -18,7 +18,7 @@ import pytest
 from supervisor.config import load
 from supervisor.template import image
 from supervisor.template.image import Image
-from supervisor.worker.loader import HandlerError
+from supervisor.worker.handler import HandlerError
 
 
 @pytest.fixture(autouse=True)

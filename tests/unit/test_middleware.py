@@ -19,7 +19,7 @@ from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import RetryPolicy, Settlement
 from supervisor.worker.context import BatchContext, Context, JobInterrupted, NoBoard
 from supervisor.worker.executor import Executor
-from supervisor.worker.loader import Handler
+from supervisor.worker.handler import Handler
 from supervisor.worker.middleware import WorkerMiddleware
 from supervisor.worker.runners.batch import BatchExecutor
 

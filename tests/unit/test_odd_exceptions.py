@@ -13,7 +13,7 @@ from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, RetryPolicy, Settlement
 from supervisor.worker.context import NoBoard
 from supervisor.worker.executor import Executor
-from supervisor.worker.loader import Handler
+from supervisor.worker.handler import Handler
 
 
 def outcome(raised: Callable[[], BaseException]) -> Settlement:

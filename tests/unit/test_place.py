@@ -16,7 +16,7 @@ import pytest
 from supervisor.config import PoolSettings, load
 from supervisor.system import autogroup
 from supervisor.worker.environment import THREADS
-from supervisor.worker.loader import HandlerError
+from supervisor.worker.handler import HandlerError
 from supervisor.worker.placement import Place, check_memory, kept_memory, limit_threads, take, threads_of
 
 MIB = 1 << 20

@@ -19,7 +19,7 @@ from supervisor.system import meter
 from supervisor.system.meter import Meter
 from supervisor.worker.context import Context, NoBoard
 from supervisor.worker.executor import Executor
-from supervisor.worker.loader import Handler
+from supervisor.worker.handler import Handler
 from supervisor.worker.recorder import WORTH, Recorder
 
 MIB = 1 << 20

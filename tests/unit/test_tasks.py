@@ -29,7 +29,7 @@ import pytest
 from supervisor import AsyncQueue, Context, InvalidJob, Queue, QueueError, configure, task, tasks
 from supervisor.tasks.parameters import Mismatch
 from supervisor.testing import context, run_due
-from supervisor.worker.loader import Handler, HandlerError
+from supervisor.worker.handler import Handler, HandlerError
 
 UserId = NewType("UserId", int)
 

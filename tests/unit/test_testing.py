@@ -16,7 +16,7 @@ from supervisor.domain.middleware import FailedJob
 from supervisor.domain.settlement import RetryPolicy
 from supervisor.engine import open_engine
 from supervisor.testing import context, run_due
-from supervisor.worker.loader import HandlerError
+from supervisor.worker.handler import HandlerError
 
 
 @pytest.fixture

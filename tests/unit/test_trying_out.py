@@ -15,7 +15,7 @@ from supervisor.system.forkmark import ALWAYS
 from supervisor.system.slot import SLOT_BYTES, Slot
 from supervisor.worker.context import BatchContext, Context, NoBoard
 from supervisor.worker.executor import Executor
-from supervisor.worker.loader import Handler, HandlerError
+from supervisor.worker.handler import Handler, HandlerError
 from supervisor.worker.trial import try_out
 
 

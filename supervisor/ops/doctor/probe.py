@@ -19,7 +19,8 @@ def main() -> int:
     from supervisor.domain.middleware import MiddlewareError
     from supervisor.domain.middleware import load as load_middleware
     from supervisor.system import standard
-    from supervisor.worker.loader import HandlerError, load, search_first
+    from supervisor.worker.handler import HandlerError
+    from supervisor.worker.loader import load, search_first
 
     standard.make_safe()
     answer, handler, batches = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "batch"

@@ -19,7 +19,7 @@ from supervisor.system.forkmark import ALWAYS, Mark
 from supervisor.worker import forked
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.executor import decoded, described
-from supervisor.worker.loader import AnyHandler, HandlerError
+from supervisor.worker.handler import AnyHandler, HandlerError
 from supervisor.worker.outcomes import BadPayload
 
 if TYPE_CHECKING:

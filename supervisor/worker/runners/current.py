@@ -17,8 +17,8 @@ from supervisor.system.slot import Cancel, Phase, RecycleReason, State
 from supervisor.worker import forked
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.exchange import Run
+from supervisor.worker.handler import Handler
 from supervisor.worker.heartbeat import Beside
-from supervisor.worker.loader import Handler
 from supervisor.worker.parts import Parts
 from supervisor.worker.slot_board import SlotBoard
 

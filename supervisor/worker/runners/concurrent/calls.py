@@ -19,7 +19,7 @@ from supervisor.worker import forked
 from supervisor.worker.context import Context, JobInterrupted
 from supervisor.worker.event_loop import CURRENT, run_of
 from supervisor.worker.executor import Executor, decoded
-from supervisor.worker.loader import Handler
+from supervisor.worker.handler import Handler
 from supervisor.worker.runners.concurrent import threads
 from supervisor.worker.runners.concurrent.run import ConcurrentRun
 

@@ -17,8 +17,8 @@ from supervisor.system.slot import Cancel, RecycleReason, State
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED
 from supervisor.worker.fitness import leave_ruined
+from supervisor.worker.handler import Handler
 from supervisor.worker.leftovers import an_executor_is_at_work
-from supervisor.worker.loader import Handler
 from supervisor.worker.parts import Parts
 from supervisor.worker.recorder import WORTH
 from supervisor.worker.runners.concurrent.calls import Calls
