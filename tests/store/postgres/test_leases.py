@@ -158,13 +158,13 @@ def test_a_lease_is_counted_from_before_it_was_asked_for(
     posts = ["one", "one", "two"]
     renewal = LeaseRenewal(desk.maintenance.registry, record, gate, 15.0, lambda: posts.pop(0))
     before = boot_time()
-    assert renewal.run(NOW).opened
+    assert renewal.run(NOW).changed
     assert gate.is_open()
     [(until,)] = foreign.execute("SELECT lease_until - extract(epoch FROM clock_timestamp()) FROM job_supervisors")
     assert not gate._floats[1] > boot_time() + float(until)
     assert gate._floats[1] - before == pytest.approx(14.0, abs=1.0)
     generation = gate.generation
-    assert not renewal.run(NOW).opened
+    assert not renewal.run(NOW).changed
     assert gate.generation == generation
     assert abs(gate.now() - time.time()) < 5
 
@@ -176,7 +176,7 @@ def test_whoever_had_no_lease_for_a_while_registers_again(
     renewal.run(NOW)
     generation = gate.generation
     gate.renewed(boot_time() - 1, 0.0, again=False)
-    assert renewal.run(NOW).opened
+    assert renewal.run(NOW).changed
     assert gate.generation == generation + 1
     foreign.execute("DELETE FROM job_supervisors")  # another host has recovered it, whatever our clock says
     renewal.run(NOW)
@@ -209,5 +209,5 @@ def test_draining_is_passed_on(desk: Desk, gate: ClaimGate) -> None:
     assert controls.current().drained == {"far", "near"}
     assert controls.undrain("far")
     assert not controls.undrain("far")
-    assert watch.run(NOW).opened
+    assert watch.run(NOW).changed
     assert gate.is_open()
