@@ -28,8 +28,8 @@ from supervisor.supervision.reloading import SourceWatch
 from supervisor.supervision.supervisor import Supervisor
 from supervisor.system import failpoints, standard
 from supervisor.system.channel import Channel
+from supervisor.system.files import folder_problem, owner_of
 from supervisor.system.scoreboard import Scoreboard
-from supervisor.system.trust import folder_problem, owner_of
 from supervisor.telemetry import configure, events
 
 CHECK_SECONDS = 2.0  # for checking the file at the start: about half a gigabyte

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from supervisor.system.replacing import replace
+from supervisor.system.files import replace
 from supervisor.telemetry import events
 
 SESSION_SECONDS = 12 * 3600

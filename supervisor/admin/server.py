@@ -16,8 +16,8 @@ from starlette.types import ASGIApp
 
 from supervisor.admin.connection import Connection
 from supervisor.system.channel import Channel
-from supervisor.system.listening import BACKLOG
 from supervisor.system.slot import Slot
+from supervisor.system.sockets import BACKLOG
 from supervisor.telemetry import events
 
 BEAT = 5.0  # seconds between two heartbeats

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from supervisor.store.base import SupervisorRecord, WorkerRecord
-from supervisor.system import belonging, kernel, survivors
+from supervisor.system import ending, kernel
 from supervisor.system.scoreboard import Scoreboard, chunks_of, counters_of, run_logs_of
 from supervisor.telemetry import events
 
@@ -45,9 +45,9 @@ def end_processes(
     living = {pid: started for pid, started in known.items() if kernel.start_ticks(pid) == started}
     templates = _templates(living, board)
     # A stopped template now notices that its supervisor is gone, and ends itself and everything that it started.
-    survivors.resume(templates)
-    left = survivors.end(living, _PATIENCE)
-    survivors.end(survivors.wait(templates, _PATIENCE), _PATIENCE)
+    ending.resume_all(templates)
+    left = ending.kill_all(living, _PATIENCE)
+    ending.kill_all(ending.wait_for_all(templates, _PATIENCE), _PATIENCE)
     # Not the path in the database: it may name the scoreboard of a live supervisor.
     marked = _end_marked(f"{Path(own.scoreboard).parent}/scoreboard-{dead.id}")
     if ended := {*living, *templates, *marked}:
@@ -59,11 +59,11 @@ def _end_marked(scoreboard: str) -> set[int]:
     """They may start others until they are gone."""
     ended: set[int] = set()
     for _ in range(_SWEEPS):
-        found = belonging.processes_of(scoreboard)
+        found = ending.processes_of(scoreboard)
         if not found:
             break
         ended.update(found)
-        survivors.end(found, _PATIENCE)
+        ending.kill_all(found, _PATIENCE)
     return ended
 
 

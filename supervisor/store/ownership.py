@@ -20,8 +20,7 @@ from typing import NamedTuple, Protocol
 
 from supervisor.domain.errors import StoreError
 from supervisor.system import kernel
-from supervisor.system.record_locks import holder_of
-from supervisor.system.trust import file_problem, folder_problem
+from supervisor.system.files import file_problem, folder_problem, holder_of
 
 
 class SupervisorRecord(NamedTuple):

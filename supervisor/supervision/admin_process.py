@@ -12,9 +12,9 @@ from supervisor.config.settings import AdminSettings, Settings
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.system import settled_notice
 from supervisor.system.channel import Channel
-from supervisor.system.listening import Listening
-from supervisor.system.reactor import Reactor
+from supervisor.system.loop import Reactor
 from supervisor.system.scoreboard import ADMIN_SLOT, Scoreboard
+from supervisor.system.sockets import Listening
 from supervisor.telemetry import events
 
 Serve = Callable[[Settings, Channel, socket.socket, Mapping[str, int]], int]

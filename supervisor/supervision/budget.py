@@ -27,7 +27,7 @@ from supervisor.supervision.pools import Pools
 from supervisor.supervision.sizes import KnownSizes, RecentPeak
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_process import WorkerProcess, is_idle
-from supervisor.system import cgroup, kernel
+from supervisor.system import kernel, resources
 
 _RESERVE = 0.1  # of the machine's memory, for others, if no budget is stated
 _HIGH = 5.0  # percent of the time that all processes wait for memory
@@ -46,9 +46,9 @@ class Pressure:
         self._high = False
 
     def look(self, machine: MachineSettings, now: float) -> None:
-        if self._file is None or (self._file == cgroup.OF_MACHINE and machine.memory is None):
+        if self._file is None or (self._file == resources.OF_MACHINE and machine.memory is None):
             return  # others on this machine may be the cause
-        if cgroup.pressure(self._file) >= _HIGH:
+        if resources.pressure(self._file) >= _HIGH:
             self._until = now + machine.min_residency
             self._high = self._high or now - self._relieved_at >= _RELIEF_EVERY
 
@@ -72,7 +72,7 @@ class MemoryBudgets:
         self._templates = templates
         self._sizes = KnownSizes(folder)
         self._meter = DeviceMeter()
-        self._pressure = Pressure(cgroup.pressure_file())
+        self._pressure = Pressure(resources.pressure_file())
         self._machine = MachineSettings()
         self._budgets: dict[str, int] = {}
         self._images: dict[str, str] = {}
@@ -81,7 +81,7 @@ class MemoryBudgets:
     def configure(self, machine: MachineSettings) -> None:
         """Apply the configuration, after that of the pools."""
         self._machine = machine
-        memory = machine.memory or int(cgroup.available() * (1 - _RESERVE))
+        memory = machine.memory or int(resources.available() * (1 - _RESERVE))
         self._budgets = {MACHINE: memory, **machine.devices}
         self._images = {name: min(self._pools.sharing(pool), default=name) for name, pool in self._pools.items()}
         self._look_again()

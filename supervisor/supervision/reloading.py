@@ -12,7 +12,7 @@ from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.text import shortened
 from supervisor.supervision.pool import Pool, old_code_serves, problem_of
-from supervisor.system.tree_watch import TreeWatch
+from supervisor.system.inotify import TreeWatch
 from supervisor.telemetry import events
 
 _QUIET = 0.2  # seconds without a change after which a reload begins: editors and git write several files

@@ -9,11 +9,10 @@ from math import inf
 from typing import TextIO, cast
 
 from supervisor.config.settings import LogSettings
-from supervisor.system import kernel, lifeline, settled_notice, signals
+from supervisor.system import child, kernel, settled_notice, signals
+from supervisor.system.loop import Reactor, Timers
 from supervisor.system.outlet import Outlet
-from supervisor.system.reactor import Reactor
-from supervisor.system.systemd import Notifier
-from supervisor.system.timers import Timers
+from supervisor.system.sockets import Notifier
 from supervisor.telemetry import configure
 
 TICK = 1.0  # seconds between two reads of the scoreboard
@@ -40,7 +39,7 @@ class Service:
     def enter(self, log: LogSettings) -> None:
         """From now on this process owns others, and its signals are ours."""
         kernel.become_subreaper()
-        lifeline.hold()
+        child.hold_lifeline()
         settled_notice.hold()
         self.log(log)
         self._inbox = signals.Inbox(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.tenants import Need
-from supervisor.system.replacing import replace
+from supervisor.system.files import replace
 from supervisor.telemetry import events
 
 PERIOD = 600.0  # seconds for which a measurement counts at least

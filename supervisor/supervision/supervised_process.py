@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from supervisor.domain.process_health import Signs, first_late, hangs
 from supervisor.system import child, ending, kernel
 from supervisor.system.channel import Channel, Message
-from supervisor.system.reactor import Reactor
+from supervisor.system.loop import Reactor
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 

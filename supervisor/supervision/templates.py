@@ -16,7 +16,7 @@ from supervisor.store.base import Engine
 from supervisor.supervision.release import Release, ReleaseState
 from supervisor.supervision.supervised_process import Child
 from supervisor.system.channel import Channel, Message
-from supervisor.system.reactor import Reactor
+from supervisor.system.loop import Reactor
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 from supervisor.template.template import Template

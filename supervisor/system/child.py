@@ -1,19 +1,81 @@
-"""Start children. A fork loses no signal, leaks no descriptor, and has a pidfd before it could be reaped."""
+"""Start children. A fork loses no signal, leaks no descriptor, and has a pidfd before it could be reaped.
+
+A worker ends when its supervisor ends, whatever state it and its template are in: the supervisor alone holds the write
+end of a pipe, so the pipe ends with it, however it ends. Each worker opens the read end again, because signals are
+configured per open file and not per descriptor, and has the kernel kill it at the pipe's end (`fcntl(2)`, F_SETSIG).
+That also ends a worker that is stopped, or whose interpreter lock is held by native code.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import os
+import select
 import signal
 import subprocess
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
-from supervisor.system import ending, failpoints, lifeline, signals, standard
+from supervisor.system import ending, failpoints, signals, standard
 from supervisor.system.channel import Channel
 from supervisor.system.kernel import die_with_parent, open_descriptors
+
+_F_SETSIG = 10  # Linux; Python's fcntl lacks it
+
+_lifeline_reader = _lifeline_writer = _lifeline_armed = -1
+
+
+def hold_lifeline() -> None:
+    """In the supervisor, before its first fork: from now on its workers live as long as it does. Raises OSError."""
+    global _lifeline_reader, _lifeline_writer
+    if _lifeline_writer < 0:
+        _lifeline_reader, _lifeline_writer = os.pipe2(os.O_CLOEXEC)
+
+
+def lifeline_descriptors() -> tuple[int, ...]:
+    """The descriptors that a forked child keeps, so that it, or what it forks, can call `arm_lifeline`."""
+    return () if _lifeline_reader < 0 else (_lifeline_reader,)
+
+
+def arm_lifeline() -> None:
+    """Have the kernel kill this process when the supervisor ends; exit at once if it has already ended.
+
+    Without a supervisor that called `hold_lifeline`, or without /proc, nothing happens.
+    """
+    global _lifeline_armed
+    if _lifeline_reader < 0:
+        return
+    try:
+        _lifeline_armed = os.open(f"/proc/self/fd/{_lifeline_reader}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fcntl.fcntl(_lifeline_armed, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(_lifeline_armed, _F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(_lifeline_armed, fcntl.F_SETFL, fcntl.fcntl(_lifeline_armed, fcntl.F_GETFL) | os.O_ASYNC)
+    except OSError:
+        return
+    # The supervisor may have ended before this took effect.
+    poll = select.poll()
+    poll.register(_lifeline_armed, select.POLLIN)
+    if any(event & select.POLLHUP for _, event in poll.poll(0)):
+        os._exit(1)
+
+
+def keep_lifeline_over_exec() -> int:
+    """Stay armed in the program that this process becomes. Returns the descriptor, -1 if there is none."""
+    if _lifeline_armed >= 0:
+        os.set_inheritable(_lifeline_armed, True)
+    return _lifeline_armed
+
+
+def take_over_lifeline(descriptor: int) -> None:
+    """In that program: what it starts itself does not inherit the descriptor."""
+    global _lifeline_armed
+    with contextlib.suppress(OSError):
+        os.set_inheritable(descriptor, False)
+        _lifeline_armed = descriptor
+
 
 STANDARD = (0, 1, 2)
 _LAST_WORDS = 5.0  # seconds to send what a child has queued, before it exits
@@ -65,7 +127,7 @@ def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int
     those in `keep`, and dies with this process. Returns (pid, pidfd). Raises OSError, with no child left, if no
     process or no descriptor is available.
     """
-    kept = {*STANDARD, *keep, *lifeline.inherited()}
+    kept = {*STANDARD, *keep, *lifeline_descriptors()}
     parent = os.getpid()
     standard.flush()
     signals.block_all()
@@ -139,7 +201,7 @@ def _become_child(run: Callable[[], int], kept: set[int], parent: int, role: str
             signal.signal(number, signal.SIG_DFL)
         close_all_but(kept)
         if role == "worker":  # the others are children of the supervisor, or of a worker, and die with it
-            lifeline.arm()
+            arm_lifeline()
         gc.freeze()  # so that memory shared with the parent stays shared
         code = run()
     except BaseException:

@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from supervisor.system.forkmark import keep_from_forks
-from supervisor.system.region import mapped, words
+from supervisor.system.mappings import keep_from_forks, mapped, words
 
 REGION = 256 * 1024  # from one slot's to the next, a multiple of any page size
 _WORDS = struct.Struct("qq")

@@ -19,8 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.system.forkmark import keep_from_forks
-from supervisor.system.region import mapped
+from supervisor.system.mappings import keep_from_forks, mapped
 
 # Upper bounds of the histograms' buckets, in seconds; one more bucket is for larger values.
 BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)

@@ -1,15 +1,19 @@
-"""Signals to our processes. They may have ended, or may have become another user's, for example by sudo.
+"""Which processes are ours, signals to them, and their end.
 
-Only root can signal such a process. It is logged once, and not waited for.
+They may have ended, or may have become another user's, for example by sudo. Only root can signal such a process. It is
+logged once, and not waited for.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
+import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
@@ -132,3 +136,109 @@ def _warn(event: str, pid: int, **fields: str) -> None:
 
     with contextlib.suppress(Exception):  # in a worker, a handler may have changed it in any way
         structlog.get_logger(pid=os.getpid()).error(event, process=pid, command=kernel.command_of(pid), **fields)
+
+
+Processes = Mapping[int, int]  # pid to start_ticks
+
+
+def resume_all(processes: Processes) -> None:
+    """Resume those that are stopped."""
+    for pid, started in processes.items():
+        with _opened_exactly(pid, started) as pidfd:
+            if pidfd is not None:
+                send_signal(pidfd, signal.SIGCONT)
+
+
+def kill_all(processes: Processes, patience: float) -> Processes:
+    """Kill them, and wait until they have ended, for at most this many seconds. Returns those that have not."""
+    return wait_for_all({pid: started for pid, started in processes.items() if _kill_exactly(pid, started)}, patience)
+
+
+def wait_for_all(processes: Processes, patience: float) -> Processes:
+    """Wait until all have ended, for at most this many seconds. Returns those that have not."""
+    deadline = time.monotonic() + patience
+    left = {}
+    for pid, started in processes.items():
+        with _opened_exactly(pid, started) as pidfd:
+            if pidfd is not None and not _ended(pidfd, max(0.0, deadline - time.monotonic())):
+                left[pid] = started
+    return left
+
+
+def _kill_exactly(pid: int, started: int) -> bool:
+    """Whether it may still exist."""
+    with _opened_exactly(pid, started) as pidfd:
+        return pidfd is not None and send_signal(pidfd, signal.SIGKILL) is not Sent.GONE
+
+
+def _ended(pidfd: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+@contextmanager
+def _opened_exactly(pid: int, started: int) -> Iterator[int | None]:
+    """A descriptor of exactly this process; None if it has ended, even if its number is in use again."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        yield None
+        return
+    try:
+        # After opening: if the number still belongs to that process now, it did when we opened it.
+        yield pidfd if kernel.start_ticks(pid) == started else None
+    finally:
+        os.close(pidfd)
+
+
+# Which processes belong to a supervisor, when the processes that started them are gone. A template ends what its
+# workers' jobs have started. When it is killed together with its supervisor, a program that a job has started in a
+# session of its own survives, and is no longer a child of any of our processes. But it has inherited the environment,
+# which contains the path of the supervisor's scoreboard; and a process that was only forked has a private mapping of
+# that file, as no other process has.
+
+SCOREBOARD_VARIABLE = "JOB_SUPERVISOR"
+"""The environment variable in which workers, and what they start, find the path of their supervisor's scoreboard."""
+
+_MAPPED = b"r--p"  # private: processes that read or write a scoreboard map it shared
+
+_mapping: mmap.mmap | None = None
+
+
+def mark_processes(scoreboard: Path) -> None:
+    """From now on, processes that this one starts can be identified as that supervisor's."""
+    global _mapping
+    os.environ[SCOREBOARD_VARIABLE] = str(scoreboard)
+    with contextlib.suppress(OSError), scoreboard.open("rb") as file:  # may be gone, if the supervisor is gone, too
+        _mapping = mmap.mmap(file.fileno(), mmap.PAGESIZE, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+
+
+def processes_of(scoreboard: str) -> dict[int, int]:
+    """The pids of a supervisor's living processes, as far as we may inspect them, and when they were started."""
+    variable = b"%b=%b" % (SCOREBOARD_VARIABLE.encode(), os.fsencode(scoreboard))
+    mapped = tuple(os.fsencode(scoreboard) + end for end in (b"", b" (deleted)"))
+    found = {}
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal() and int(process.name) != os.getpid():
+            started = kernel.start_ticks(int(process.name))
+            if started is not None and (_inherited(process, variable) or _mapped(process, mapped)):
+                found[int(process.name)] = started
+    return found
+
+
+def _inherited(process: Path, variable: bytes) -> bool:
+    return variable in _bytes_of(process / "environ").split(b"\0")
+
+
+def _mapped(process: Path, endings: tuple[bytes, ...]) -> bool:
+    lines = _bytes_of(process / "maps").splitlines()
+    return any(line.endswith(endings) and line.split(None, 2)[1] == _MAPPED for line in lines)
+
+
+def _bytes_of(file: Path) -> bytes:
+    """Empty if the process is gone or another user's."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from supervisor.system import region
-from supervisor.system.forkmark import ALWAYS, fork_mark, keep_from_forks
+from supervisor.system import mappings
+from supervisor.system.mappings import ALWAYS, fork_mark, keep_from_forks
 
 HEAD_BYTES = 16 * 1024  # the beginning, where the first error is
 MOST_BYTES = 64 * 1024  # including the end, where the last error is
@@ -44,7 +44,7 @@ class RunLog:
 
     def _use(self, memory: memoryview) -> None:
         self._memory = memory
-        self._words = region.words(memory, 3)
+        self._words = mappings.words(memory, 3)
 
     def forget(self) -> None:
         """What was captured is stored elsewhere, or not needed."""
@@ -97,11 +97,11 @@ class RunLog:
 
 def shared(path: Path, slot: int) -> memoryview | None:
     """Memory for a slot's run log that can be read when this process is dead; None if there is no room for it."""
-    mapping = region.mapped(path, slot * _REGION, _BYTES)
+    mapping = mappings.mapped(path, slot * _REGION, _BYTES)
     if mapping is None:
         return None
     memory = memoryview(mapping)
-    region.words(memory, 3)[2] = 0  # clear a predecessor's output
+    mappings.words(memory, 3)[2] = 0  # clear a predecessor's output
     keep_from_forks(memory)
     return memory
 

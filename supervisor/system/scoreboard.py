@@ -11,14 +11,15 @@ targets and the reasons). All words are 8 bytes; times are CLOCK_MONOTONIC secon
 from __future__ import annotations
 
 import errno
+import json
 import mmap
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 from supervisor.system.claim_gate import GATE_BYTES, ClaimGate
 from supervisor.system.slot import SLOT_BYTES, Slot, Snapshot
-from supervisor.system.supervisor_status import fitting, posted
 
 MAGIC = 0x4A4F4253_00000002
 HEADER_BYTES = 4096
@@ -147,3 +148,45 @@ class Scoreboard:
         self.run_logs.unlink(missing_ok=True)
         self.chunks.unlink(missing_ok=True)
         self.counters.unlink(missing_ok=True)
+
+
+_FIXED = (0, 2)  # levels of the supervisor's status whose keys are fixed: its own, and each pool's
+
+
+def fitting(supervisor_status: dict[str, Any], most: int) -> bytes:
+    """The supervisor's status as JSON of at most `most` bytes. Long texts are cut first, then the longest lists."""
+    data = json.dumps(supervisor_status).encode()
+    longest, widest = 4096, 1 << 16
+    while len(data) > most:
+        data = json.dumps(_cut(supervisor_status, longest, widest) | {"clipped": True}).encode()
+        longest, widest = max(16, longest // 4), max(1, widest // 4)
+        if longest == 16 and widest == 1:
+            return data if len(data) <= most else b'{"clipped": true}'
+    return data
+
+
+def _cut(value: Any, longest: int, widest: int, depth: int = 0) -> Any:
+    """The same with texts of limited length and, below the pools' own level, a limited number of items."""
+    if isinstance(value, str):
+        return value if len(value) <= longest else value[: longest - 1] + "…"
+    if isinstance(value, list):
+        return [_cut(item, longest, widest, depth + 1) for item in value[:widest]]
+    if isinstance(value, dict):
+        items = list(value.items())
+        # Readers rely on the fields of the supervisor's status and of each pool.
+        kept = items if depth in _FIXED else items[:widest]
+        return {key: _cut(item, longest, widest, depth + 1) for key, item in kept}
+    return value
+
+
+def posted(view: memoryview) -> dict[str, Any]:
+    """The status on the scoreboard: its length, which is 0 while it is being written, and the JSON."""
+    for _ in range(100):
+        size = int.from_bytes(view[:8], "little")
+        try:
+            news = json.loads(bytes(view[8 : 8 + size]))
+        except ValueError:
+            time.sleep(0.001)
+            continue
+        return news if isinstance(news, dict) else {}
+    return {}

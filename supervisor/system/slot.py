@@ -9,91 +9,52 @@ from __future__ import annotations
 
 import struct
 import time
-from typing import NamedTuple
 
-from supervisor.system.slot_values import Cancel as Cancel
-from supervisor.system.slot_values import Phase as Phase
-from supervisor.system.slot_values import RecycleReason as RecycleReason
-from supervisor.system.slot_values import State as State
+from supervisor.system.snapshot import INCARNATION, NAME, TEXT, TEXTS, decoded
+from supervisor.system.snapshot import Cancel as Cancel
+from supervisor.system.snapshot import Phase as Phase
+from supervisor.system.snapshot import RecycleReason as RecycleReason
+from supervisor.system.snapshot import Snapshot as Snapshot
+from supervisor.system.snapshot import State as State
 
 SLOT_BYTES = 1024
 
-(
-    _STATE, _PID, _BEAT, _JOB, _TOKEN, _STARTED, _DEADLINE, _CLAIMS, _DONE, _PROGRESS, _CANCELS, _SETTLED,
-    _SETTLED_ASIDE, _RECYCLE, _LOST, _START,
-) = range(16)  # fmt: skip
-_WORDS = struct.Struct("=2qd2q2d2qd6q")  # the sixteen above
-_INCARNATION = (128, 40)
-_NAME = (168, 80)
-_BATCH = 31  # the word before the text
-_TEXT = (256, 256)
-_TEXTS = slice(128, 512)  # all three
+# The position of each word. The texts are behind the 16th, and the 12th is unused.
+_STATE, _PID, _BEAT, _JOB, _TOKEN, _STARTED, _DEADLINE, _CLAIMS, _DONE, _PROGRESS, _CANCELS, _SETTLED = range(12)
+_RECYCLE, _LOST, _START = 13, 14, 15
+_BATCH = 31
 _LAST_JOB, _LAST_TOKEN = 64, 65  # the run that ended last
 _DRAIN, _BUSY_SINCE = 66, 67  # it should exit; when it last took jobs after having none
 _DOUBTFUL = 68  # earlier jobs have left something behind that may end the run
 _RUNNING, _PLACES, _OPEN = 69, 70, 71  # of a worker with concurrency
-_EARLIER_OUTPUT = 120  # behind the cancel requests
-_SERVE, _PHASE = 121, 122  # it may take jobs; what it does to become ready
-_CEASED, _ALONE = 123, 124  # when its teardown has begun; whether it had no child process then
 _CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = 3
+_EARLIER_OUTPUT = 120
+_SERVE, _PHASE = 121, 122  # it may take jobs; what it does to become ready
+_CEASED, _ALONE = 123, 124  # when its teardown has begun; whether it had no child process then
+_FLOATS = {_BEAT, _STARTED, _DEADLINE, _PROGRESS, _BUSY_SINCE, _CEASED}
 _MOST_CANCELS = 1 << 62
 CANCELS = 16  # requests that can exist at the same time; beyond that, the oldest is dropped
+
+
+def _copying(*words: int) -> struct.Struct:
+    """Reads these words, in ascending order, at once."""
+    written, reached = "=", 0
+    for word in words:
+        written += f"{(word - reached) * 8}x{'d' if word in _FLOATS else 'q'}"
+        reached = word + 1
+    return struct.Struct(written)
+
+
+_SHOWN = _copying(
+    _STATE, _PID, _BEAT, _JOB, _TOKEN, _STARTED, _DEADLINE, _CLAIMS, _DONE, _PROGRESS, _SETTLED, _RECYCLE, _LOST,
+    _BATCH, _LAST_JOB, _LAST_TOKEN, _BUSY_SINCE, _DOUBTFUL, _RUNNING, _PLACES, _PHASE, _CEASED, _ALONE,
+)  # fmt: skip
 
 _BUSY = State.BUSY.value
 _STATES = {state.value: state for state in State}  # native code may have written any other number
 _PHASES = {phase.value: phase for phase in Phase}
 _RECYCLE_REASONS = {reason.value: reason for reason in RecycleReason}
-
-
-class Snapshot(NamedTuple):
-    """A copy of one slot. `deadline` 0 means none, `progress` is None until a handler reports some."""
-
-    state: State
-    pid: int
-    beat: float
-    job: int
-    token: int
-    started: float
-    deadline: float
-    claims: int
-    batch: int  # jobs in the run that has started
-    done: int
-    progress: float | None
-    unsettled: int  # runs that have ended, but whose outcomes are not committed yet
-    last_job: int  # the run that ended last, 0 before the first has ended
-    last_token: int
-    recycle_reason: RecycleReason
-    lost: bool
-    busy_since: float  # when it last took jobs after having none
-    doubtful: bool  # the run started while there were recent leftovers of earlier jobs
-    texts: bytes
-    running: int = 0  # jobs that run at the same time, in a worker with concurrency; `job` is one of them
-    places: int = 1  # its concurrency
-    phase: Phase = Phase.SET_UP  # while it is starting
-    ceased_at: float = 0.0  # when its teardown has begun: it runs no job any more; 0 before
-    alone: bool = False  # and jobs had left no processes in it
-
-    @property
-    def together(self) -> int:
-        """The runs any of which may be the cause if the worker dies now. With concurrency, an ended run that is not
-        committed is one of them.
-        """
-        if self.places > 1:
-            return self.running + self.unsettled
-        return self.batch if self.job else 1
-
-    @property
-    def incarnation(self) -> str:
-        return _decoded(self.texts, _INCARNATION, _TEXTS.start)
-
-    @property
-    def name(self) -> str:
-        return _decoded(self.texts, _NAME, _TEXTS.start)
-
-    @property
-    def text(self) -> str:
-        return _decoded(self.texts, _TEXT, _TEXTS.start)
 
 
 class _Part:
@@ -216,12 +177,12 @@ class Work(_Part):
 
     def progress(self, fraction: float, text: str) -> None:
         self._floats[_PROGRESS] = fraction
-        self._write(_TEXT, text)
+        self._write(TEXT, text)
 
     def forget_progress(self) -> None:
         if self._floats[_PROGRESS] >= 0:
             self._floats[_PROGRESS] = -1.0
-            self._write(_TEXT, "")
+            self._write(TEXT, "")
 
     def finish(self, done: int) -> None:
         """The handler has returned, with any result: `done` runs have ended so far."""
@@ -233,10 +194,6 @@ class Work(_Part):
     def settle(self, done: int) -> None:
         """The worker's main thread has committed the outcomes of `done` runs so far."""
         self._ints[_SETTLED] = done
-
-    def settle_aside(self, done: int) -> None:
-        """The same for the heartbeat thread: a word of its own, since each word has one writer."""
-        self._ints[_SETTLED_ASIDE] = done
 
     def show(self, first: tuple[int, int, float, float], running: int, *, doubtful: bool) -> None:
         """With concurrency: so many jobs run, and this one, (job, token, started, deadline), has to end first."""
@@ -292,8 +249,8 @@ class Slot(_Part):
     def assign(self, incarnation: str, name: str) -> None:
         """Clear the slot and assign it to a new worker."""
         self.clear()
-        self._write(_INCARNATION, incarnation)
-        self._write(_NAME, name)
+        self._write(INCARNATION, incarnation)
+        self._write(NAME, name)
         self._floats[_PROGRESS] = -1.0
         self._floats[_BEAT] = time.monotonic()
         self._ints[_STATE] = State.STARTING
@@ -339,16 +296,16 @@ class Slot(_Part):
     def lose(self, text: str) -> None:
         """Its program has died, or had to be killed; the worker exits. The text says why."""
         self._ints[_LOST] = 1
-        self._write(_TEXT, text)
+        self._write(TEXT, text)
 
     def give_up(self, text: str) -> None:
         """It cannot be set up; the text says why."""
-        self._write(_TEXT, text)
+        self._write(TEXT, text)
         self._ints[_STATE] = State.BROKEN
 
     def tell(self, text: str) -> None:
         """Record in words what is wrong."""
-        self._write(_TEXT, text)
+        self._write(TEXT, text)
 
     # Any process
 
@@ -358,14 +315,14 @@ class Slot(_Part):
 
     @property
     def name(self) -> str:
-        return _decoded(self._bytes, _NAME)
+        return decoded(self._bytes, NAME)
 
     def read(self) -> Snapshot:
         """A copy; only what is asked of it is decoded, since the supervisor reads every slot several times a second."""
-        state, pid, beat, job, token, started, deadline, claims, done, progress, _, settled, aside, recycle, lost, _ = (
-            _WORDS.unpack_from(self._bytes)
-        )
-        ints = self._ints
+        (
+            state, pid, beat, job, token, started, deadline, claims, done, progress, settled, recycle, lost, batch,
+            last_job, last_token, busy_since, doubtful, running, places, phase, ceased, alone,
+        ) = _SHOWN.unpack_from(self._bytes)  # fmt: skip
         return Snapshot(
             _STATES.get(state, State.FREE),
             pid,
@@ -375,26 +332,20 @@ class Slot(_Part):
             started,
             deadline,
             claims,
-            ints[_BATCH],
+            batch,
             done,
             progress if progress >= 0 else None,
-            max(0, done - settled - aside),
-            ints[_LAST_JOB],
-            ints[_LAST_TOKEN],
+            max(0, done - settled),
+            last_job,
+            last_token,
             _RECYCLE_REASONS.get(recycle, RecycleReason.NOT),
             bool(lost),
-            self._floats[_BUSY_SINCE],
-            bool(ints[_DOUBTFUL]),
-            bytes(self._bytes[_TEXTS]),
-            ints[_RUNNING],
-            max(1, ints[_PLACES]),
-            _PHASES.get(ints[_PHASE], Phase.SET_UP),
-            self._floats[_CEASED],
-            bool(ints[_ALONE]),
+            busy_since,
+            bool(doubtful),
+            bytes(self._bytes[TEXTS]),
+            running,
+            max(1, places),
+            _PHASES.get(phase, Phase.SET_UP),
+            ceased,
+            bool(alone),
         )
-
-
-def _decoded(memory: bytes | memoryview, field: tuple[int, int], start: int = 0) -> str:
-    """A text of a slot, of whose memory this is what follows `start`."""
-    at, size = field
-    return bytes(memory[at - start : at - start + size]).rstrip(b"\0").decode("utf-8", "replace")

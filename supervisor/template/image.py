@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.text import shortened
-from supervisor.system import belonging, kernel
+from supervisor.system import ending, kernel
 from supervisor.worker.context import Context, NoBoard
 from supervisor.worker.handler import Handler, HandlerError
 from supervisor.worker.loader import find, load, search_first
@@ -78,7 +78,7 @@ class Image:
 
 def prepare(pool: PoolSettings, folder: Path, board: Path, url: str) -> None:
     """Set the pool's environment, with the database's URL, and its folders first on sys.path."""
-    belonging.mark(board)
+    ending.mark_processes(board)
     if pool.preloads:
         limit_threads(pool, pool.threads or 1)
     os.environ["SUPERVISOR_DATABASE"] = url

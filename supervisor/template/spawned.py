@@ -10,7 +10,7 @@ import os
 import pickle
 import sys
 
-from supervisor.system import child, failpoints, lifeline, settled_notice
+from supervisor.system import child, failpoints, settled_notice
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.template.image import prepare
 from supervisor.template.worker_start import work
@@ -18,7 +18,7 @@ from supervisor.template.worker_start import work
 
 def main() -> int:
     """Read what the template left in an anonymous file, and run the worker."""
-    lifeline.taken_over(int(sys.argv[2]))
+    child.take_over_lifeline(int(sys.argv[2]))
     settled_notice.take_over(bytes.fromhex(sys.argv[3]))
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         # Written by our own parent into memory that no other process can reach.

@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn, TextIO, cast
 
 from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import counters, kernel, lifeline, run_log, settled_notice, signals, standard
+from supervisor.system import child, counters, kernel, run_log, settled_notice, signals, standard
 from supervisor.system.chunk_ring import ChunkWriter
 from supervisor.system.outlet import Outlet, Ration
 from supervisor.system.scoreboard import Scoreboard
@@ -129,7 +129,7 @@ def exec_worker(spec: WorkerSpec, board: Path) -> NoReturn:
     os.lseek(file, 0, os.SEEK_SET)
     for descriptor in (spec.template.wakes[spec.pool.name], spec.template.news, spec.log, file):
         os.set_inheritable(descriptor, True)
-    told = [str(file), str(lifeline.keep_over_exec()), settled_notice.address().hex()]
+    told = [str(file), str(child.keep_lifeline_over_exec()), settled_notice.address().hex()]
     os.execv(sys.executable, [sys.executable, "-m", "supervisor.template.spawned", *told])  # noqa: S606
 
 

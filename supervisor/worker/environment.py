@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from supervisor.config.settings import VISIBLE_DEVICES
-from supervisor.system import belonging
+from supervisor.system import ending
 
 # One thread each, unless the pool says otherwise: a fork copies only the thread that calls it, and
 # libraries that had other threads hang or crash in the child. ONNX Runtime's telemetry uses such a thread, too.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 SINGLE_THREADED = {**dict.fromkeys(THREADS, "1"), "ORT_DISABLE_TELEMETRY": "1"}
-INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", belonging.VARIABLE)
+INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", ending.SCOREBOARD_VARIABLE)
 REPLY_FD = "SUPERVISOR_REPLY_FD"
 REPLIES = 3  # fixed: a plain sh can only use single digits
 

@@ -32,7 +32,7 @@ from supervisor.domain.settlement import (
     snoozed,
 )
 from supervisor.domain.text import human, refuse_constant
-from supervisor.system.forkmark import ALWAYS, Mark
+from supervisor.system.mappings import ALWAYS, Mark
 from supervisor.worker import forked
 from supervisor.worker.context import NO_JOB, RUN_ENDED, Board, Context, JobInterrupted
 from supervisor.worker.handler import AnyHandler

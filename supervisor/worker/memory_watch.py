@@ -6,7 +6,7 @@ import os
 
 from supervisor.domain.process_health import is_far_over
 from supervisor.system import kernel
-from supervisor.system.slot_values import RecycleReason
+from supervisor.system.slot import RecycleReason
 
 _SLOW = 0.005  # seconds: after jobs that took this long, a check costs little
 _EVERY = 0.1  # seconds between checks after quicker ones

@@ -13,7 +13,7 @@ from supervisor.domain.errors import Fail, Retry, Snooze
 from supervisor.domain.job import Status
 from supervisor.domain.middleware import EnqueueHooks, FailedJob, Middleware, WorkerInfo
 from supervisor.domain.settlement import Settlement
-from supervisor.system.forkmark import ALWAYS, Mark
+from supervisor.system.mappings import ALWAYS, Mark
 from supervisor.worker import forked
 from supervisor.worker.context import Context, JobInterrupted
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
 from supervisor.domain import scaling
 from supervisor.domain.text import human_size
-from supervisor.system import autogroup, kernel
+from supervisor.system import kernel, resources
 from supervisor.worker.environment import SINGLE_THREADED, THREADS
 from supervisor.worker.handler import HandlerError
 
@@ -93,7 +93,7 @@ def take(pool: PoolSettings, place: Place) -> None:
     nice = max(pool.nice, os.getpriority(os.PRIO_PROCESS, 0))
     if nice > 0:
         os.setpriority(os.PRIO_PROCESS, 0, nice)
-        autogroup.set_nice(nice)  # a worker has a session of its own
+        resources.set_nice_of_session(nice)  # a worker has a session of its own
     if pool.cpu_affinity:
         try:
             os.sched_setaffinity(0, pool.cpu_affinity)

@@ -9,7 +9,7 @@ from time import monotonic, time
 
 from supervisor.domain.settlement import Usage
 from supervisor.system.chunk_ring import ChunkWriter
-from supervisor.system.meter import Meter, own_cpu
+from supervisor.system.resources import Meter, own_cpu
 from supervisor.system.run_log import RunLog, tee
 
 WORTH = 0.010  # seconds from which a silent success gets a row

@@ -9,7 +9,7 @@ from typing import Any
 from supervisor.domain.errors import ContextClosed
 from supervisor.store.base import Engine
 from supervisor.system.chunk_ring import Emitter
-from supervisor.system.forkmark import Mark
+from supervisor.system.mappings import Mark
 from supervisor.system.slot import Cancel, Slot
 from supervisor.worker.recorder import Recorder
 

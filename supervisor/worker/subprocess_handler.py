@@ -22,7 +22,7 @@ from supervisor.domain.process_health import KILL_GRACE
 from supervisor.domain.settlement import Failure
 from supervisor.domain.text import human
 from supervisor.system import signals
-from supervisor.system.cgroup import OomCounter
+from supervisor.system.resources import OomCounter
 from supervisor.telemetry import events
 from supervisor.worker import environment
 from supervisor.worker.context import BatchContext, Context, JobInterrupted

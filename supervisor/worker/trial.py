@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor.domain.intake import encode
 from supervisor.domain.job import Claim
 from supervisor.domain.trial import Trial
-from supervisor.system.forkmark import Mark
+from supervisor.system.mappings import Mark
 from supervisor.system.slot import Phase, Slot
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED

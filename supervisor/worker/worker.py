@@ -9,7 +9,7 @@ from functools import partial
 
 from supervisor.domain import middleware
 from supervisor.domain.errors import StoreError
-from supervisor.system import failpoints, forkmark, settled_notice
+from supervisor.system import failpoints, mappings, settled_notice
 from supervisor.system.slot import State
 from supervisor.telemetry import events
 from supervisor.worker import descriptors, forked
@@ -44,11 +44,11 @@ class Worker:
     def run(self) -> int:
         """The whole life. Returns the process's exit code."""
         assignment, slot, log = self._assignment, self._slot, self._log
-        self._mark = forkmark.fork_mark()
+        self._mark = mappings.fork_mark()
         slot.occupy(os.getpid())
         with suppress(OSError):
             settled_notice.open_sender()
-        forkmark.keep_from_forks(slot.memory)
+        mappings.keep_from_forks(slot.memory)
         wakeups = Wakeups(slot, assignment.wake, lambda number, frame: self._interrupt())
         exchange = Exchange(
             assignment.engine,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.system.slot_values import State
+from supervisor.system.slot import State
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]

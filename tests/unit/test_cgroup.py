@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.system import cgroup
-from supervisor.system.cgroup import OomCounter
+from supervisor.system import resources
+from supervisor.system.resources import OomCounter
 
 V2 = "30 23 0:26 {root} {point} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "35 31 0:32 {root} {point} rw,relatime - cgroup cgroup rw,memory\n"
@@ -112,12 +112,12 @@ def test_the_limits_of_our_group_and_of_those_around_it_count(
 ) -> None:
     machine.write("proc/self/mountinfo", mounts)
     machine.write("proc/self/cgroup", groups)
-    whole = cgroup.available(machine.root)
+    whole = resources.available(machine.root)
     for text in ("max\n", "9223372036854771712\n", "of no use"):
         machine.write(limit, text)
-        assert cgroup.available(machine.root) == whole
+        assert resources.available(machine.root) == whole
     machine.write(limit, "1048576\n")
-    assert cgroup.available(machine.root) == 1 << 20
+    assert resources.available(machine.root) == 1 << 20
     machine.write("proc/self/cgroup", "nonsense")
     machine.write("proc/self/mountinfo", "nonsense")
-    assert cgroup.available(machine.root) == whole
+    assert resources.available(machine.root) == whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.system import kernel
-from supervisor.system.slot_values import RecycleReason
+from supervisor.system.slot import RecycleReason
 from supervisor.worker.memory_watch import MemoryWatch
 
 MIB = 1 << 20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.system.listening import Listening
+from supervisor.system.sockets import Listening
 
 
 def test_connections_send_at_once_what_they_have() -> None:

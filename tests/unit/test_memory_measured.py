@@ -15,7 +15,7 @@ from supervisor.config.settings import PoolSettings
 from supervisor.domain.tenants import Need
 from supervisor.supervision.device_memory import parsed
 from supervisor.supervision.sizes import NAME, PERIOD, KnownSizes, RecentPeak
-from supervisor.system import cgroup, kernel
+from supervisor.system import kernel, resources
 
 POOL = '[pools.tag]\nhandler = "jobs:tag"\noptions = {{ model = "{}" }}\nmax_workers = {}\n'
 SHARING = """
@@ -123,14 +123,14 @@ def test_lines_of_nvidia_smi_that_have_no_number_are_left_out() -> None:
 
 def test_the_kernel_s_account_of_its_lack_of_memory(tmp_path: Path) -> None:
     file = tmp_path / "memory.pressure"
-    assert cgroup.pressure(file) == 0.0
+    assert resources.pressure(file) == 0.0
     file.write_text(
         "some avg10=31.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=12.50 avg60=0.00 avg300=0.00 total=0\n"
     )
-    assert cgroup.pressure(file) == 12.5
+    assert resources.pressure(file) == 12.5
     file.write_text("full\n")
-    assert cgroup.pressure(file) == 0.0
+    assert resources.pressure(file) == 0.0
 
 
 def test_this_machine_has_some_memory() -> None:
-    assert 1 << 26 < cgroup.available() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 1 << 26 < resources.available() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import PoolSettings, load
-from supervisor.system import autogroup
+from supervisor.system import resources
 from supervisor.worker.environment import THREADS
 from supervisor.worker.handler import HandlerError
 from supervisor.worker.placement import Place, check_memory, kept_memory, limit_threads, take, threads_of
@@ -215,7 +215,7 @@ def test_a_nice_value_holds_between_sessions(
 ) -> None:
     if os.nice(0) > 0:  # what is inherited holds, too
         expected = max(expected, os.nice(0)) if enabled == "1" else 0
-    monkeypatch.setattr(autogroup, "ENABLED", tmp_path / "enabled")
+    monkeypatch.setattr(resources, "AUTOGROUP_ENABLED", tmp_path / "enabled")
     (tmp_path / "enabled").write_text(f"{enabled}\n")
     its_own = pool(tmp_path, keys)
 
@@ -229,7 +229,7 @@ def test_a_nice_value_holds_between_sessions(
 def test_workers_that_start_at_once_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     enabled = os.memfd_create("enabled")  # any user may read it
     os.write(enabled, b"1")
-    monkeypatch.setattr(autogroup, "ENABLED", Path(f"/proc/self/fd/{enabled}"))
+    monkeypatch.setattr(resources, "AUTOGROUP_ENABLED", Path(f"/proc/self/fd/{enabled}"))
     children = [_in_a_session(_set_nice) for _ in range(4)]
     os.close(enabled)
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
@@ -254,7 +254,7 @@ def _set_nice() -> bool:
     if os.getuid() == 0:
         os.setuid(65534)
         ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: its files in /proc are its own again
-    autogroup.set_nice(5)
+    resources.set_nice_of_session(5)
     return not GROUPED or Path("/proc/self/autogroup").read_text().split()[1:] == ["nice", "5"]
 
 

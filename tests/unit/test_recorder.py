@@ -15,8 +15,8 @@ import pytest
 
 from supervisor.domain.job import Claim
 from supervisor.domain.recovery import JobPolicy
-from supervisor.system import meter
-from supervisor.system.meter import Meter
+from supervisor.system import resources
+from supervisor.system.resources import Meter
 from supervisor.worker.context import Context, NoBoard
 from supervisor.worker.executor import Executor
 from supervisor.worker.handler import Handler
@@ -65,7 +65,7 @@ def test_a_process_is_measured_by_what_it_has_used_since(child: subprocess.Popen
 def test_where_the_peak_cannot_be_forgotten_only_a_higher_one_is_told(
     child: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meter, "_FORGET_PEAK", b"refused")  # EINVAL stands for EROFS and EACCES
+    monkeypatch.setattr(resources, "_FORGET_PEAK", b"refused")  # EINVAL stands for EROFS and EACCES
     seen = Meter(child.pid)
     tell(child, f"x = b'x' * {200 * MIB}; del x")
     seen.restart()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.system.replacing import replace
+from supervisor.system.files import replace
 
 
 def test_a_file_is_replaced_and_only_its_user_may_read_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.config import load
 from supervisor.domain.recovery import JobPolicy
-from supervisor.system.forkmark import ALWAYS
+from supervisor.system.mappings import ALWAYS
 from supervisor.system.slot import SLOT_BYTES, Slot
 from supervisor.worker.context import BatchContext, Context, NoBoard
 from supervisor.worker.executor import Executor

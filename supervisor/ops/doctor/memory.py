@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.config.settings import PoolSettings, Settings
 from supervisor.domain.text import human_size
 from supervisor.ops.diagnosis import Finding, good, note, warning
-from supervisor.system.cgroup import available
+from supervisor.system.resources import available
 
 
 def memory(settings: Settings) -> Finding:

@@ -14,7 +14,7 @@ from pathlib import Path
 from supervisor.store.ownership import DatabaseHolder
 from supervisor.store.sqlite.place import Place
 from supervisor.system import kernel
-from supervisor.system.record_locks import any_holder_of, holder_of
+from supervisor.system.files import any_holder_of, holder_of
 
 _WRITE_BYTE = 120  # of the -shm file: WAL_WRITE_LOCK
 _PENDING_BYTE = 0x40000000  # of the database; RESERVED is the next one, and then come the shared ones

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from supervisor.domain.errors import StoreError, StoreGone
 from supervisor.store.ownership import LockFolder
-from supervisor.system.trust import owner_of
+from supervisor.system.files import owner_of
 
 
 class Place(LockFolder):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor.domain.batching import AutoBatchSize, Candidate, as_cost, as_key, at_path, together
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
-from supervisor.system.forkmark import ALWAYS, Mark
+from supervisor.system.mappings import ALWAYS, Mark
 from supervisor.worker import forked
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.executor import decoded, described

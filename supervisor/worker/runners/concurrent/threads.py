@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from time import sleep
 from typing import Any, TypeVar
 
-from supervisor.system.forkmark import Mark
+from supervisor.system.mappings import Mark
 from supervisor.worker import forked
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.event_loop import EventLoop

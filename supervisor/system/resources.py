@@ -1,14 +1,24 @@
-"""What the kernel tells of the memory of our control group, else of the machine: its limit, how short of it processes
-are, and whether some have been killed for lack of it.
+"""What processes may use and have used, as the kernel counts it: memory, CPU time and the share of the cores.
 
-A control group of version 2 is one folder; of version 1, that of the memory controller counts.
+Memory is that of our control group, else of the machine: its limit, how short of it processes are, and whether some
+have been killed for lack of it. A control group of version 2 is one folder; of version 1, that of the memory
+controller counts.
 """
 
 from __future__ import annotations
 
 import os
+import resource
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+
+# Imported by name: a worker calls these between a handler's end and its own check of the process.
+from os import close, pread, write
 from pathlib import Path
+from resource import getrusage
+
+from supervisor.system.kernel import file_of
 
 _ROOT = Path("/")
 OF_MACHINE = Path("/proc/pressure/memory")
@@ -131,3 +141,106 @@ def _read(file: Path) -> bytes:
         return b""
     finally:
         os.close(descriptor)
+
+
+_FORGET_PEAK = b"5"  # to clear_refs: restart the peak from now; nothing else changes
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Meter:
+    """The CPU time and the peak memory of one of our processes, which may end at any time."""
+
+    def __init__(self, pid: int) -> None:
+        self._stat = _opened_once(f"/proc/{pid}/stat", os.O_RDONLY)
+        self._status = _opened_once(f"/proc/{pid}/status", os.O_RDONLY)
+        self._clear = _opened_once(f"/proc/{pid}/clear_refs", os.O_WRONLY)
+        self._file = file_of(self._clear)
+        self._before = 0
+
+    def cpu(self) -> float:
+        """Seconds, user and system, of the process and its reaped children; 0 if it is gone.
+
+        In the kernel's ticks of 10 ms.
+        """
+        fields = _read_again(self._stat).rpartition(b")")[2].split()
+        return sum(map(int, fields[11:15])) / _TICK
+
+    def restart(self) -> None:
+        """Restart the peak, if the kernel allows it."""
+        try:
+            if file_of(self._clear) == self._file:  # and not a file that a handler has opened in its place
+                write(self._clear, _FORGET_PEAK)
+        except OSError:  # /proc is read-only, or the process is gone
+            self._before = self._high_water()
+
+    def peak(self) -> int | None:
+        """The most bytes that were resident at once since `restart`; None for a process that is gone.
+
+        If the earlier peak could not be reset, also None, unless it was exceeded.
+        """
+        peak = self._high_water()
+        return peak if peak > self._before else None
+
+    def _high_water(self) -> int:
+        _, found, rest = _read_again(self._status).partition(b"\nVmHWM:")
+        return int(rest.split(maxsplit=1)[0]) * 1024 if found else 0
+
+    def close(self) -> None:
+        for descriptor in (self._stat, self._status, self._clear):
+            if descriptor >= 0:
+                close(descriptor)
+        self._stat = self._status = self._clear = -1
+
+
+def own_cpu() -> float:
+    """Seconds of CPU, user and system, of this process and its reaped children."""
+    own, reaped = getrusage(resource.RUSAGE_SELF), getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + reaped.ru_utime + reaped.ru_stime
+
+
+def _opened_once(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _read_again(descriptor: int) -> bytes:
+    try:
+        return pread(descriptor, 4096, 0)
+    except OSError:  # ESRCH: the process is gone
+        return b""
+
+
+# The kernel's groups of sessions: where they are on, the nice value of a process holds only within its session. Each
+# session then gets an equal share of the cores, and a nice value of its own says how large that is: see "The
+# autogroup feature" in sched(7). It is without effect where the control group of the process has a share of its own.
+
+AUTOGROUP_ENABLED = Path("/proc/sys/kernel/sched_autogroup_enabled")
+_OWN_AUTOGROUP = "/proc/self/autogroup"
+_PATIENCE = 2.0  # seconds: the kernel lets all users together change ten of them a second
+_TRY_AGAIN = 0.03  # seconds
+
+
+def set_nice_of_session(nice: int) -> None:
+    """Give the session of this process a nice value, if the kernel groups sessions.
+
+    If more than twenty workers start at once, the kernel may refuse some of them: these keep an equal share.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    with suppress(OSError):  # this kernel has no such groups
+        if AUTOGROUP_ENABLED.read_bytes().strip() != b"1":
+            return
+        own = os.open(_OWN_AUTOGROUP, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            while not _nice_written(own, nice) and time.monotonic() < deadline:
+                time.sleep(_TRY_AGAIN)
+        finally:
+            os.close(own)
+
+
+def _nice_written(own: int, nice: int) -> bool:
+    try:
+        return bool(os.write(own, str(nice).encode()))
+    except BlockingIOError:
+        return False

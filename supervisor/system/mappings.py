@@ -1,11 +1,34 @@
-"""Memory that tells a process from its forks, and memory that forks do not get, even if C code makes the fork."""
+"""Memory as the kernel maps it: parts of files that outlive their writer, and memory that a fork does not get."""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
 import os
+from pathlib import Path
 from typing import Protocol
+
+
+def mapped(path: Path, at: int, size: int) -> mmap.mmap | None:
+    """`size` bytes from `at`, which is on a page boundary; creates the file. None if there is no room for it."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            # Allocate now: the first write to a missing page kills the process on a full disk.
+            os.posix_fallocate(descriptor, at, size)
+            return mmap.mmap(descriptor, size, offset=at)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+
+
+def words(memory: memoryview, count: int) -> memoryview:
+    """The first words of it, each of which is stored whole. `struct.pack_into` clears them first, and another process
+    may see that.
+    """
+    return memory[: 8 * count].cast("q")
+
 
 _MADV_WIPEONFORK = 18  # since Linux 4.14
 

@@ -1,10 +1,28 @@
-"""Whether an existing file or folder may be used: another user may have put it there on purpose."""
+"""Files of ours: replaced as a whole, trusted or not, and who holds a lock on them."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import stat
+import struct
 from pathlib import Path
+
+
+def replace(path: Path, text: str, mode: int = 0o600) -> None:
+    """Raises OSError; then the file is as it was. `mode` is that of the new file, less the umask."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        with os.fdopen(os.open(draft, flags, mode), "w", encoding="utf-8") as file:
+            file.write(text)
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+
 
 _ANYBODY = 0o002
 
@@ -56,3 +74,25 @@ def _kind(mode: int) -> str:
     return next(
         (name for is_one, name in kinds if is_one(mode)), "a special file" if not stat.S_ISREG(mode) else "a file"
     )
+
+
+_FLOCK = "hhqqi"  # the kernel's struct flock: type, whence, start, length, pid
+
+
+def holder_of(descriptor: int, kind: int, start: int = 0, length: int = 0) -> int | None:
+    """The pid of another process that blocks such a lock; 0 if it is in another container; None if there is none.
+
+    Raises OSError if the file system has no record locks.
+    """
+    return _ask(fcntl.F_GETLK, descriptor, kind, start, length)
+
+
+def any_holder_of(descriptor: int, kind: int, start: int, length: int) -> int | None:
+    """The same; this process is not passed over."""
+    return _ask(fcntl.F_OFD_GETLK, descriptor, kind, start, length)
+
+
+def _ask(question: int, descriptor: int, kind: int, start: int, length: int) -> int | None:
+    asked = struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
+    found, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, question, asked))
+    return None if found == fcntl.F_UNLCK else max(0, pid)
