@@ -18,11 +18,9 @@ from supervisor.store.migrate import shipped, statements
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.adopt.copying import values
 from supervisor.store.sqlite.adopt.definitions import Definitions
-from supervisor.store.sqlite.adopt.plan import propose
+from supervisor.store.sqlite.adopt.plan import notes, propose
 from supervisor.store.sqlite.adopt.shape import SQL, TABLE, Old
-from supervisor.store.sqlite.adopt.steps import Steps
-from supervisor.store.sqlite.adopt.told import notes
-from supervisor.store.sqlite.adopt.trial import Samples, Trial
+from supervisor.store.sqlite.adopt.trial import Samples, Steps, Trial
 from supervisor.store.sqlite.adopt.triggers import triggers, with_words
 from supervisor.store.sqlite.adopt.view import view
 from supervisor.store.sqlite.claims import Outcomes

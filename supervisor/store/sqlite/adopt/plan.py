@@ -15,7 +15,7 @@ from supervisor.store.sqlite.adopt import shape
 from supervisor.store.sqlite.adopt.parts import THEIRS, Facts, Part, assign
 from supervisor.store.sqlite.adopt.shape import SQL, TABLE, Old, is_time
 from supervisor.store.sqlite.adopt.words import Words, understand
-from supervisor.store.sqlite.definition import Clause, Column, Definition, names, quoted
+from supervisor.store.sqlite.definition import Clause, Column, Definition, names, quoted, tokens
 from supervisor.store.values import AdoptedColumn, AdoptOptions
 
 COUNTERS = ("attempts", "crashes", "claim_token")  # clamped when they are copied
@@ -261,3 +261,52 @@ def fences(ours: Definition) -> Sequence[Clause]:
 def short(value: Any) -> str:
     text = "NULL" if value is None else repr(value)
     return text if len(text) <= 40 else text[:37] + "…"
+
+
+# What people are told
+
+
+def notes(plan: Plan) -> Iterator[str]:
+    """What people are told beside the columns and words."""
+    if plan.old.name.lower() == TABLE:
+        yield "an INSERT that lists no columns must list them now, and SELECT * returns ours after the old ones"
+    yield "after a job has finished, only setting its status back to 'pending' has an effect"
+    yield from _notes_on_words(plan)
+    if not plan.key.shared and not plan.integer_ids:
+        yield f"`id` is a number now; the application's ids are in `{plan.key.name}`"
+    if {part.ours for part in plan.parts if part.old in plan.forms} & {"scheduled_at", "completed_at", "started_at"}:
+        yield "times without a zone are read as UTC"
+    if plan.part("priority") is not None:
+        yield "the job with the highest `priority` runs first"
+    if plan.view:
+        yield (
+            f"`{plan.view}` shows the table as it was and takes INSERT, UPDATE and DELETE; through it SQLite counts no "
+            "changed rows, and RETURNING is incomplete, so it is not for claims"
+        )
+    yield from _notes_on_pruning(plan)
+    yield from _notes_on_objects(plan)
+
+
+def _notes_on_words(plan: Plan) -> Iterator[str]:
+    for status, words in plan.words.merged():
+        listed = ", ".join(f"'{word}'" for word in words)
+        yield f"{listed} become '{status}' alike; the copy of the database keeps the difference"
+    for word, status in plan.words.foreign_statuses.items():
+        yield f"a query for status '{word}' finds nothing in `{TABLE}`: '{status}' is stored"
+
+
+def _notes_on_pruning(plan: Plan) -> Iterator[str]:
+    for table, column, on_delete in plan.old.pointing:
+        if on_delete in ("NO ACTION", "RESTRICT"):
+            yield f"a finished job that {table}.{column} points at stays until that row is gone"
+
+
+def _notes_on_objects(plan: Plan) -> Iterator[str]:
+    """Triggers and views of the application that read a word which is not stored any more."""
+    foreign = plan.words.foreign_statuses
+    for kind, objects in (("trigger", plan.old.triggers), ("view", plan.old.views)):
+        for name, sql in objects:
+            read = {token.name for token in tokens(sql) if token.kind == "quoted"} & set(foreign)
+            if read:
+                listed = ", ".join(f"'{word}'" for word in sorted(read))
+                yield f"the {kind} `{name}` names {listed}, which job-supervisor does not write; look through it"

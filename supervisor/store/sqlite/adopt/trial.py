@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Status
 from supervisor.store.sqlite.adopt.plan import Plan, literal, short
 from supervisor.store.sqlite.adopt.shape import SQL, TABLE
-from supervisor.store.sqlite.adopt.steps import Steps
 from supervisor.store.sqlite.definition import Token, names, quoted, tokens
 from supervisor.store.values import NeedsChange
+
+Answer = TypeVar("Answer")
 
 _DENIED = (
     sqlite3.SQLITE_TRANSACTION,
@@ -23,6 +24,25 @@ _DENIED = (
 )
 _LATER = ("completed_at", "started_at", "last_error", "result")  # no INSERT of a new job names these
 _SECTIONS = frozenset(("INTO", "SELECT", "FROM", "WHERE", "SET", "VALUES", "HAVING", "ON", "RETURNING", "ORDER"))
+
+
+class Steps:
+    """Runs the statements. Each is a fail-point, `adopt`: tests kill the process, or make it fail, at each."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self.raw = raw
+        # Only the connections that tests ask for have fail-points.
+        self._pass: Callable[[str], None] = getattr(raw, "reach", lambda _: None)
+
+    def run(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        return self.reach(lambda: self.raw.execute(sql, parameters))
+
+    def reach(self, work: Callable[[], Answer]) -> Answer:
+        """Something that consists of one statement."""
+        self._pass("adopt.before")
+        answer = work()
+        self._pass("adopt")
+        return answer
 
 
 class Samples(NamedTuple):
