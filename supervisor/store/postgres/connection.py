@@ -285,9 +285,10 @@ class Connection:
         found = translated(error, self.address.shown)
         if not isinstance(error, psycopg.errors.LockNotAvailable):
             return found
-        from supervisor.store.postgres.blockers import explained  # rarely needed
+        from supervisor.store.postgres.blockers import PATIENCE, explained  # rarely needed
 
-        return explained(found, self, sql, parameters)
+        another = Connection(self.address, durable=False, patience=PATIENCE)
+        return explained(found, self, another, own_sessions(), sql, parameters)
 
     def drop_if_lost(self, error: BaseException) -> None:
         """A connection that has failed once is never used again, nor is one whose transaction is still open, or one to
