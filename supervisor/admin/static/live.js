@@ -52,7 +52,7 @@
     }
   }
 
-  // The new page, or null if it is unavailable.
+  // The new page, or null if it is unavailable; `failed` if it is an error page.
   async function fetched() {
     const response = await fetch(location.href, { cache: "no-store", headers: { Accept: "text/html" } });
     if (new URL(response.url).pathname !== location.pathname) {
@@ -62,6 +62,7 @@
     if (response.status >= 500) return null;
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     localise(page);
+    page.failed = !response.ok;
     return page;
   }
 
@@ -70,7 +71,7 @@
     looked = performance.now();
     if (page === null) return lost();
     if (!page.querySelector("[data-live]")) {
-      if (!disturbs()) location.reload(); // shows the error page
+      if (page.failed && !disturbs()) location.reload(); // shows the error page; a form is left as it is
       return;
     }
     const here = document.querySelectorAll("[data-live]");

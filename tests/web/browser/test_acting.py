@@ -350,3 +350,16 @@ def test_a_job_is_retried_with_the_keyboard_alone(common: Site, kind: str, visit
     assert outline == "solid"
     assert common.job(job).status == "pending"
     expect(page.locator("#said")).to_be_focused()  # the button is gone: what was said is where one goes on
+
+
+def test_a_form_that_was_filled_in_is_left_as_it_is_when_something_changes(
+    common: Site, kind: str, visit: Visit
+) -> None:
+    page = visit(common).open("/enqueue")
+    page.get_by_label("Payload").fill('{"typed": true}')
+    page.get_by_role("button", name="Enqueue").focus()  # not where one types
+    with page.expect_response(re.compile("/enqueue$")) as looked:
+        common.queue.enqueue(kind, {})
+    looked.value.finished()
+    page.wait_for_timeout(300)
+    expect(page.get_by_label("Payload")).to_have_value('{"typed": true}')
