@@ -28,6 +28,7 @@ from supervisor.worker.interpreter_state import Difference, InterpreterState, Va
 _getsignal, _set_signal, _sigmask = _signal.getsignal, _signal.signal, _signal.pthread_sigmask
 _getitimer, _setitimer = signal.getitimer, signal.setitimer
 _getcwd, _chdir, _umask, _getpriority, _setpriority = os.getcwd, os.chdir, os.umask, os.getpriority, os.setpriority
+_readlink = os.readlink
 _getresuid, _setresuid, _getresgid, _setresgid = os.getresuid, os.setresuid, os.getresgid, os.setresgid
 _getaffinity, _setaffinity = os.sched_getaffinity, os.sched_setaffinity
 _getscheduler, _setscheduler, _getparam = os.sched_getscheduler, os.sched_setscheduler, os.sched_getparam
@@ -48,8 +49,8 @@ _HANDLED = tuple(sorted(set(signals.EVERY) - {signal.SIGKILL, signal.SIGSTOP}))
 def _cwd() -> str:
     try:
         return _getcwd()
-    except OSError:  # a handler has changed to a folder that is deleted now
-        return ""
+    except OSError:  # deleted: as a release may be before the reload. If it is our own folder, nothing has changed
+        return _readlink("/proc/self/cwd").removesuffix(" (deleted)")
 
 
 def _set_streams(streams: Sequence[Any]) -> None:

@@ -145,3 +145,16 @@ def test_a_reload_through_a_link_that_the_supervisor_does_not_know_is_warned_of(
     assert f"warning: no supervisor reads {link}, but {site.config}: restart it" in ran.stderr
     assert answers(site) == {OLD}
     assert "warning" not in site.command("reload", "--wait").stderr
+
+
+def test_a_worker_whose_release_is_deleted_goes_on_until_the_reload(site: Site) -> None:
+    old = site.folder.resolve()
+    (old / "jobs.py").write_text("import os\ndef work(payload, ctx):\n    return os.getpid()\n")
+    (old / "supervisor.toml").write_text(CONFIG.replace('tasks = ["jobs"]', 'handler = "jobs:work"'))
+    site.start("-c", "supervisor.toml", env=dict(environment(), PWD=str(site.folder)))
+    [worker] = {site.done(site.queue.enqueue("forked")).result}
+    in_shell(f"ln -s releases/{NEW} next && mv -T next current && rm -r {old}", site.folder.parent)
+    for _ in range(3):
+        assert site.done(site.queue.enqueue("forked")).result == worker
+    assert not site.event("process_restored")
+    assert not site.event("replacement_planned")
