@@ -50,7 +50,8 @@ class Event(NamedTuple):
 @dataclass
 class State:
     """What is remembered: up to which failed attempt the table was read, when there was last an alert for each subject
-    (Unix seconds), and from which failed attempt on a subject has failures that must wait for the next one.
+    (Unix seconds), and from which failed attempt on a subject has failures that must wait for the next one. Its stored
+    form is read by other releases, too.
     """
 
     reached: int
@@ -62,12 +63,12 @@ class State:
         """Raises ValueError for a text that is not ours."""
         try:
             found = json.loads(text)
-            return cls(int(found["reached"]), dict(found["alerted"]), dict(found["waiting"]))
+            return cls(int(found["reached"]), dict(found["told"]), dict(found["held"]))
         except (TypeError, KeyError) as error:
             raise ValueError(f"the state of an alert cannot be read: {error!r}") from None
 
     def written(self) -> str:
-        return json.dumps({"reached": self.reached, "alerted": self.alerted, "waiting": self.waiting}, sort_keys=True)
+        return json.dumps({"reached": self.reached, "told": self.alerted, "held": self.waiting}, sort_keys=True)
 
     def may_alert(self, subject: str, every: float, now: float) -> bool:
         """Whether its time has come again. A last time in the future means that the clock was set back."""

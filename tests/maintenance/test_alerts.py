@@ -287,4 +287,4 @@ def test_the_state_is_small(ground: Ground) -> None:
         ground.told(duty, NOW + 2 * second)
     state = ground.desk.maintenance.finished.alerts.state(duty._alert.id)
     assert state is not None
-    assert len(json.loads(state)["alerted"]) == 1
+    assert len(json.loads(state)["told"]) == 1
