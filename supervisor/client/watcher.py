@@ -187,13 +187,16 @@ class Watcher:
                 )  # daemonic: a program may end while somebody waits
                 try:
                     thread.start()
-                except RuntimeError as error:  # too many threads
-                    raise StoreError(f"jobs cannot be watched: {error}") from None
-                except KeyError as error:  # of threading: a signal handler has raised while the thread began
-                    raise (error.__context__ or error) from None
-                self._thread = thread
+                except (RuntimeError, KeyError) as error:
+                    if error.__context__ is not None:  # a signal handler has raised in the middle of threading's code
+                        raise error.__context__ from None
+                    raise StoreError(f"jobs cannot be watched: {error}") from None  # too many threads
 
     def _serve(self, watch: Watch) -> None:
+        with self._lock:  # it says so itself: whoever has started it may have been interrupted just then
+            if watch is not self._watch or self._thread is not None:
+                return
+            self._thread = threading.current_thread()
         bell = Bell()
         with bell.present:
             self._waiting[bell] = None

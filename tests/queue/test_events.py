@@ -332,7 +332,7 @@ def test_without_hints_it_is_found_by_polling(
     def none_left(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(changes, "Watch", none_left)
+    monkeypatch.setattr(changes, "FolderWatch", none_left)
     job_id = queue.enqueue("tag")
     reader = Reader(queue, job_id)
     reader.next()

@@ -275,7 +275,7 @@ def test_a_job_that_cannot_be_made_durable_is_named(run: Run, path: Path, other:
     thread.start()
     try:
         with pytest.raises(StoreError, match="job 1 was enqueued") as failed:
-            run("tag", timeout=0.5)
+            run("tag", timeout=2)
     finally:
         thread.join(20)
         kept.rename(log)
