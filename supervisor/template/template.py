@@ -22,6 +22,7 @@ from supervisor.template.image import lacking, load_image, prepare
 from supervisor.template.worker_start import TemplateSpec, WorkerSpec, exec_worker, record_of, show_title, work
 from supervisor.worker.handler import AnyHandler, HandlerError
 from supervisor.worker.placement import Place, take
+from supervisor.worker.runners import runner_of
 
 EXIT_BROKEN = 70
 SIGNALS = {
@@ -60,6 +61,8 @@ class Template:
         try:
             self._handler = load_image(self._spec.any_pool, self._engine.database.file, self._log.warning)
             self._lacking = lacking(self._spec.pools)
+            for pool in self._spec.pools.values():
+                runner_of(pool)  # imported once for all of its workers
             standard.make_safe(keep_open=True)  # what was imported may have closed or removed them
         except (HandlerError, OSError) as error:
             self._channel.send({"broken": shortened(str(error))})

@@ -22,7 +22,7 @@ from supervisor.worker.loader import load
 from supervisor.worker.loop import Loop
 from supervisor.worker.parts import Assignment, Parts, executor_of, is_concurrent
 from supervisor.worker.placement import check_memory
-from supervisor.worker.runners import HostedRunner, runner_for
+from supervisor.worker.runners import HostedRunner, runner_of
 from supervisor.worker.trial import try_out
 from supervisor.worker.wakeups import FOREIGN, Wakeups
 
@@ -107,7 +107,7 @@ class Worker:
         executor = executor_of(assignment, handler, self._mark, self._log)
         executor.exhausted = fitness.out_of_memory
         parts = Parts(pool, slot, exchange, executor, fitness, heartbeat, wakeups, assignment.cautious)
-        runner = self._runner = runner_for(parts)
+        runner = self._runner = runner_of(parts.pool, cautious=parts.cautious)(parts)
         heartbeat.watch = runner.watch
         failpoints.reach("set_up.before")
         ctx = executor.context()

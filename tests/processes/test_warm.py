@@ -286,3 +286,31 @@ def test_a_worker_that_is_stopped_in_its_set_up_is_killed_and_replaced(make_site
     os.kill(pid, signal.SIGSTOP)
     died: dict[str, Any] = wait_for(lambda: site.event("worker_died", pid=pid), "it to be killed")
     assert died["reason"] == "stopped"
+
+
+AUDITED = """
+import os, sys
+
+template, late = os.getpid(), []
+
+def note(event, args):
+    if event == "import" and os.getpid() != template and args[0].startswith("supervisor"):
+        late.append(args[0])
+
+sys.addaudithook(note)
+
+class Work:
+    def handle(self, payload, ctx):
+        return late
+
+    def handle_batch(self, payloads, ctx):
+        return [late for _ in payloads]
+"""
+
+
+@pytest.mark.parametrize("more", ["", "batch_size = 4", "concurrency = 4"])
+def test_a_worker_imports_none_of_our_modules_itself(make_site: MakeSite, more: str) -> None:
+    """They come with the template: each import would cost time at its start, and memory that is not shared."""
+    site = make_site(f'[pools.work]\nhandler = "jobs:Work"\nworkers = 1\n{more}\n', AUDITED)
+    site.start()
+    assert site.done(site.queue.enqueue("work")).result == []

@@ -31,19 +31,21 @@ class HostedRunner(Runner, Protocol):
         """This is a process that a handler has forked: the runs are not its own."""
 
 
-def runner_for(parts: Parts) -> HostedRunner:
-    """The one that the pool's settings ask for. A cautious worker runs one job at a time. Imports only that one."""
-    if is_concurrent(parts.pool, cautious=parts.cautious):
+def runner_of(pool: PoolSettings, *, cautious: bool = False) -> Callable[[Parts], HostedRunner]:
+    """The one that the pool's settings ask for. A cautious worker runs one job at a time. Imports only that one: a
+    template calls this before it forks, or each of its workers would have to import it.
+    """
+    if is_concurrent(pool, cautious=cautious):
         from supervisor.worker.runners.concurrent.runner import Concurrent
 
-        return Concurrent(parts)
-    if parts.pool.batch_size > 1:
+        return Concurrent
+    if pool.batch_size > 1:
         from supervisor.worker.runners.batch import Batches
 
-        return Batches(parts)
+        return Batches
     from supervisor.worker.runners.one import OneAtATime
 
-    return OneAtATime(parts)
+    return OneAtATime
 
 
 def recorder_for(pool: PoolSettings, *, cautious: bool) -> Recorder:
