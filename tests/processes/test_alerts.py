@@ -68,7 +68,7 @@ def test_failures_and_broken_pools_are_told_once_however_often_the_maintainer_di
     os.kill(maintainer, signal.SIGKILL)
     wait_for(lambda: site.maintainer(process) not in (0, maintainer), "another maintainer")
     site.queue.wait(site.queue.enqueue("failing"), timeout=30)
-    wait_for(lambda: '"waiting": {"failing"' in json.dumps(state(site)), "the next failure to be held back")
+    wait_for(lambda: '"held": {"failing"' in json.dumps(state(site)), "the next failure to be held back")
     assert (len(told(site, "given_up")), len(told(site, "pool_broken"))) == (1, 1)
 
 
