@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from time import monotonic, time
 from typing import Any, NamedTuple
 
-from supervisor.domain.duty import Changed, Duty, Needs
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.maintenance.waking import present_workers
@@ -154,7 +154,7 @@ class LeaseRenewal(Duty):
         self._renewed_at = 0.0
         self._log = events(process="maintainer")
 
-    def run(self, now: float) -> Changed:
+    def run(self, now: float) -> Result:
         opened = self._gate.lapsed
         board = self._publish()
         began, at = self._renew(board)
@@ -172,7 +172,7 @@ class LeaseRenewal(Duty):
         if opened and self._gate.generation:
             self._log.warning("lease_regained", hint="its jobs may run on other hosts now: late results are refused")
         self._gate.renewed(began + self._seconds - _MARGIN, clock, again=again)
-        return Changed(opened)
+        return Result(news=opened)
 
     def _renew(self, board: str) -> tuple[float, float | None]:
         began = boot_time()
@@ -200,7 +200,7 @@ class HostWatch(Duty):
         self._paused: frozenset[str] = frozenset()
         self._log = events(process="maintainer")
 
-    def run(self, now: float) -> Changed:
+    def run(self, now: float) -> Result:
         controls = self._controls.current()
         drained, before = self._host in controls.drained, self._gate.drained
         if drained != before:
@@ -212,4 +212,4 @@ class HostWatch(Duty):
             self._log.info("paused_on_host", host=self._host, types=sorted(paused))
         self._paused = paused
         self._gate.pause(paused)  # the first time too: another maintainer may have left other types there
-        return Changed((before and not drained) or resumed)
+        return Result(news=(before and not drained) or resumed)
