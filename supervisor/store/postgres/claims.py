@@ -8,10 +8,9 @@ from typing import Any
 
 import psycopg
 
-from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
-from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection, session_of
+from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection
 from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault
 from supervisor.store.postgres.marks import Marks, SharedMarks
 from supervisor.store.postgres.statements import QUERIES, Floats, Integers
@@ -22,7 +21,6 @@ from supervisor.store.sql.registry import WorkerRecord
 from supervisor.store.sql.settling import record_run, settle
 
 _AT_ONCE = 1e-6  # seconds
-_MOST_UNANSWERED = 100
 
 
 class PostgresClaims(Claims):
@@ -36,7 +34,6 @@ class PostgresClaims(Claims):
         self._registered: str | None = None
         self._exchanged_in = 0  # which of the connection's sessions; none yet
         self._marks: dict[JobSelector, SharedMarks] = {}
-        self._unanswered: list[float] = []  # when exchanges began that may have claimed, as nobody has told us
 
     def register(self, worker: WorkerRecord) -> None:
         self._connection.belong_to(worker.incarnation)
@@ -75,33 +72,13 @@ class PostgresClaims(Claims):
         }
         if self._marks_of(wanted).used:
             settlements = [_not_passed_over(s) for s in settlements]
-        void = self._of_replaced(owner, settlements) if self._unanswered else []
-        settlements = [s for s in settlements if s.job_id not in void] if void else settlements
         exchange = None
-        try:
-            if not (want > 0 and self._stuck):
-                with suppress(RowRefused):
-                    exchange = self._exchange(settlements, wanted, want, mark)
-            if exchange is None:
-                exchange = self._exchange_singly(settlements, wanted, want, mark)
-        except StoreError:
-            if want > 0:
-                self._unanswered = [*self._unanswered[-_MOST_UNANSWERED:], now]
-            raise
-        self._unanswered.clear()
-        exchange = self._without_ignored(exchange, settlements, owner, now)
-        return self._in_session(exchange._replace(lost=[*exchange.lost, *void]) if void else exchange)
-
-    def _of_replaced(self, owner: str, settlements: Sequence[Settlement]) -> list[int]:
-        """Settlements that are not meant for the rows that there are. An exchange whose answer was lost may have
-        refused one, because its row was deleted, and claimed a row that somebody has inserted with its id: its
-        tokens begin anew, so it may have the same one. But the run had begun before that claim.
-        """
-        if not self._connection.pooled:  # none of them is still on its way then
-            self._connection.rows(QUERIES.end_sessions, {"session": session_of(owner)})
-        which = {"owner": owner, "times": self._unanswered}
-        claimed = {(job, token): at for job, token, at in self._connection.rows(QUERIES.claimed_at, which)}
-        return [s.job_id for s in settlements if s.started_at and s.started_at < claimed.get((s.job_id, s.token), 0.0)]
+        if not (want > 0 and self._stuck):
+            with suppress(RowRefused):
+                exchange = self._exchange(settlements, wanted, want, mark)
+        if exchange is None:
+            exchange = self._exchange_singly(settlements, wanted, want, mark)
+        return self._in_session(exchange)
 
     def _in_session(self, exchange: Exchange) -> Exchange:
         """A pooler may hide that the session is another one: what was undone with it shows as lost."""
@@ -133,7 +110,7 @@ class PostgresClaims(Claims):
                 if s.job_id not in lost:
                     record_run(QUERIES, raw, s, self._worker, now)
             for s in others:
-                if not settle(QUERIES, self._connection.inserter.insert, raw, mark["owner"], s, now, self._worker):
+                if not settle(QUERIES, self._connection.insert, raw, mark["owner"], s, now, self._worker):
                     lost.append(s.job_id)
                 elif s.status is Status.DONE and not self._keep_done:
                     raw.execute(QUERIES.delete_done, {"id": s.job_id})

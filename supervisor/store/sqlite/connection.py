@@ -27,7 +27,7 @@ from supervisor.store.sqlite.driver_errors import (
     translated,
 )
 from supervisor.store.sqlite.inserting import QUERIES as QUERIES
-from supervisor.store.sqlite.inserting import Inserter
+from supervisor.store.sqlite.inserting import insert_new
 from supervisor.store.sqlite.locks import nobody_writes, reader
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import PATIENCE, WriteLock
@@ -71,6 +71,7 @@ class Connection:
     """
 
     queries = QUERIES
+    insert = staticmethod(insert_new)
 
     def __init__(
         self,
@@ -83,7 +84,6 @@ class Connection:
     ) -> None:
         self.place = place
         self.polls = 0.0  # seconds for which a statement is retried while another program writes
-        self.inserter = Inserter(self)
         self._generation = _generation
         self._raw = self._open(create, any_thread)
         _living.add(self)
@@ -99,7 +99,7 @@ class Connection:
             self.checkpoint_itself(checkpoints)
             self._file = place.pinned or place.identity()
             self._lock = WriteLock(place)
-            self._transaction = _Transaction(self, self._lock)
+            self._transaction = Transaction(self, self._lock)
         except sqlite3.Error as error:
             self._raw.close()
             raise translated(error, place.database) from None
@@ -244,7 +244,7 @@ class Connection:
         rows = self.rows(sql, parameters)
         return rows[0] if rows else None
 
-    def write(self) -> _Transaction:
+    def write(self) -> Transaction:
         """One short write transaction: commits at the end, rolls back on any exception."""
         return self._transaction
 
@@ -285,7 +285,7 @@ class Connection:
             self._lock.close()
 
 
-class _Transaction:
+class Transaction:
     """The write transactions of one connection, one after another. A class, because thousands are run per second."""
 
     __slots__ = ("_connection", "_lock", "_raw")
