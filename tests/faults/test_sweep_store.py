@@ -22,8 +22,8 @@ from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import NewJob
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
+from supervisor.store.sql.failing import OTHERS
 from supervisor.store.sqlite.connection import QUERIES
-from supervisor.store.sqlite.failing import OTHERS
 from supervisor.system import failpoints
 from supervisor.system.failpoints import VARIABLE
 from tests.postgres_server import Databases

@@ -360,9 +360,9 @@ def _connection_type() -> type[sqlite3.Connection]:
     """The driver's own, or for tests one with fail-points."""
     if _FAILPOINTS not in os.environ:
         return sqlite3.Connection
-    from supervisor.store.sqlite.failing import connection_type
+    from supervisor.store.sql.failing import sqlite_type
 
-    return connection_type(QUERIES.statements)
+    return sqlite_type(QUERIES.statements)
 
 
 def _text(raw: bytes) -> str | bytes:
