@@ -48,7 +48,6 @@ ELSEWHERE = {
     "has_column": "test_a_migration_can_be_tried_again",
     "make_epoch": "test_a_migration_can_be_tried_again",
     "named_parts": "tests/store/sqlite/test_damage_check.py",
-    "parts": "tests/store/sqlite/test_damage_check.py",
     "whole_backlog": "tests/store/sqlite/test_many_kinds.py, where there are thousands of kinds",
     "job_meta": "tests of ctx.meta, which has a connection for itself",
     "job_status": "tests/queue/test_operating.py, where a cancel is refused",

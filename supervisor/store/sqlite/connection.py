@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
-from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.errors import StoreError
 from supervisor.domain.job import covers, next_candidate
 from supervisor.store.sql.connection import Row as Row
 from supervisor.store.sql.connection import RowRefused
@@ -28,10 +28,8 @@ from supervisor.store.sqlite.driver_errors import (
 )
 from supervisor.store.sqlite.inserting import QUERIES as QUERIES
 from supervisor.store.sqlite.inserting import insert_new
-from supervisor.store.sqlite.locks import nobody_writes, reader
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.writelock import PATIENCE, WriteLock
-from supervisor.system import kernel
+from supervisor.store.sqlite.writelock import PATIENCE, WriteLock, nobody_writes
 
 _TURN = 0.003  # seconds per attempt while polling for the lock
 _LOOKS = 16  # in a row that find no holder of a lock that SQLite says is held; a writer may have just released it
@@ -145,19 +143,7 @@ class Connection:
             if raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 raw.execute("PRAGMA journal_mode = WAL").fetchone()
 
-        try:
-            self.insisting(switch, pause=0.005)
-        except StoreBusy:
-            pid = reader(self.place)
-            if pid is None:
-                raise
-            who = "another connection of this process" if pid == os.getpid() else "another process"
-            if pid not in (0, os.getpid()):
-                who = f"process {pid} ({kernel.command_of(pid)})"
-            raise StoreBusy(
-                f"{self.place.database}: {who} has a read transaction open, and the change to write-ahead logging has "
-                "to wait for its end"
-            ) from None
+        self.insisting(switch, pause=0.005)
 
     def _make_private(self) -> None:
         """A new database is readable only by its owner; SQLite gives -wal and -shm the same mode."""

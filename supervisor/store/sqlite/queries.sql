@@ -748,10 +748,6 @@ SELECT name FROM sqlite_schema WHERE type = 'table';
 -- name: named_parts
 SELECT name FROM sqlite_schema WHERE type IN ('index', 'view', 'trigger');
 
--- name: parts
--- Indexes, views and triggers with their definitions, in the order in which they can be created.
-SELECT name, sql FROM sqlite_schema WHERE type IN ('index', 'view', 'trigger') AND sql IS NOT NULL ORDER BY rowid;
-
 -- name: has_column
 SELECT 1 FROM pragma_table_xinfo(:table) WHERE lower(name) = :column;
 
