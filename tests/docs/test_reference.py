@@ -25,8 +25,8 @@ from supervisor.cli.program import COMMANDS, app
 from supervisor.config import database, shape
 from supervisor.config.values import Table
 from supervisor.engine import open_engine
-from supervisor.store.postgres import failing as on_a_server
-from supervisor.store.sqlite.failing import KINDS
+from supervisor.store.postgres.failing import ENDS, STATES
+from supervisor.store.sql.failing import CODES
 from supervisor.system import failpoints
 from tests.docs.markdown import DOCUMENTS, ROOT, blocks, named, prose, spans, table
 
@@ -312,7 +312,7 @@ def test_every_failpoint_of_our_own_code_is_listed() -> None:
     every = {place.replace("MESSAGE", message) for place in listed for message in messages}
     assert sorted(every) == sorted(failpoints.PLACES)
     kinds = {word.removeprefix("fail:") for word in named(table("CONTRIBUTING.md", "failpoint actions"))}
-    assert kinds == {*failpoints.SIGNALS, *KINDS, *on_a_server.KINDS, "EAGAIN", "EPIPE"}
+    assert kinds == {*failpoints.SIGNALS, *CODES, *STATES, *ENDS, "EAGAIN", "EPIPE"}
 
 
 def test_the_files_named_exist() -> None:

@@ -21,7 +21,7 @@ from psycopg.types.string import StrDumperUnknown
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.driver_errors import is_lost, is_read_only, may_be_a_rows_fault, translated
-from supervisor.store.postgres.inserting import Inserted, Inserter, resolve_doubt
+from supervisor.store.postgres.inserting import Inserted, insert_new, resolve_doubt
 from supervisor.store.postgres.statements import QUERIES, named, register_arrays
 from supervisor.store.sql.connection import Row, RowRefused
 from supervisor.system import released
@@ -111,12 +111,12 @@ class Connection:
     """
 
     queries = QUERIES
+    insert = staticmethod(insert_new)
 
     def __init__(
         self, address: Address, *, durable: bool = True, announce: bool = False, patience: float = LOCK_TIMEOUT
     ) -> None:
         self.address = address
-        self.inserter = Inserter(self)
         self._announce = announce
         self._settings = {
             # What a role or a database may have set otherwise, and our statements rely on: each sees what has been

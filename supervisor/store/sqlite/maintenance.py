@@ -16,7 +16,6 @@ from supervisor.store.sql.statistics import Statistics
 from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
-from supervisor.store.sqlite.inserting import renumber
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import WriterWatch
 
@@ -173,10 +172,6 @@ def truncate_log(connection: Connection) -> bool:
 
 
 def inserted_so_far(connection: Connection) -> int:
-    """How many jobs were ever inserted, by any program. If ids are about to run out, they are renumbered."""
+    """How many jobs were ever inserted, by any program."""
     row = connection.row(QUERIES.inserted)
-    if connection.inserter.has_run_out():
-        with connection.write() as raw:
-            renumber(raw)
-        return 0
     return int(row[0]) if row else 0
