@@ -26,7 +26,7 @@ COMMANDS = {
     "run": "running",
     "enqueue": "enqueue",
     "status": "status",
-    "top": "top.command",
+    "top": "top",
     "logs": "logs",
     "pause": "steering",
     "resume": "steering",
