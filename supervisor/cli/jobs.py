@@ -106,8 +106,8 @@ def show(
         more = {"worker": worker, "host": host, "waits": waits or None, "limits": [one.as_json() for one in limits]}
         document(job.as_json() | more | {"errors": attempts, "runs": runs})
         return
-    held = tables.Held(f"{worker} on {host}" if worker and host and several else worker, waits, limits)
-    tables.job(job, now, trials(runs, attempts), held)
+    who = f"{worker} on {host}" if worker and host and several else worker
+    tables.job(job, now, trials(runs, attempts), who, waits, limits)
     tables.runs(runs)
     tables.attempts(attempts)
     tables.logs(runs, whole=log)

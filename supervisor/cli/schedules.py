@@ -18,7 +18,7 @@ HELP = "List, pause, resume, run schedules."
 def list_schedules(target: Target, as_json: AsJson = False) -> None:
     """List schedules and when they fire next."""
     from supervisor.cli import tables
-    from supervisor.cli.columns import table
+    from supervisor.cli.output import table
     from supervisor.ops.views import schedules_of
 
     with target.operations() as operations:

@@ -13,7 +13,7 @@ from rich.layout import Layout
 from rich.table import Table
 from rich.text import Text
 
-from supervisor.cli.columns import COLOURS
+from supervisor.cli.output import COLOURS
 from supervisor.cli.tables import span
 from supervisor.cli.top.panes import COLUMNS, NAMES, Name
 from supervisor.cli.top.poller import Seen
