@@ -9,7 +9,7 @@ import typer
 
 from supervisor.cli.errors import FAILED, USAGE
 from supervisor.cli.options import AsJson, Target, on_target
-from supervisor.cli.output import document, note, result
+from supervisor.cli.output import document, note, result, show, table
 
 
 def init(
@@ -34,7 +34,6 @@ def check(target: Target, as_json: AsJson = False) -> None:
     """
     from supervisor.config import schedules, types
     from supervisor.config.machine import crowded_cores, elsewhere, own_host
-    from supervisor.config.schedules import untaken_schedules
     from supervisor.domain.errors import ConfigError
     from supervisor.ops.doctor.handlers import check_configuration
     from supervisor.ops.doctor.place import pooler, refuse_outdated
@@ -49,11 +48,13 @@ def check(target: Target, as_json: AsJson = False) -> None:
         raise typer.Exit(USAGE) from None
     refuse_outdated(settings.database)
     warnings = [
-        *untaken_schedules(settings).values(),
+        *schedules.untaken_schedules(settings).values(),
         *schedules.untaken_alerts(settings),
         *types.untaken_tasks(settings),
+        *types.untaken_priorities(settings),
+        *pooler(settings),
+        *crowded_cores(settings),
     ]
-    warnings += [*types.untaken_priorities(settings), *pooler(settings), *crowded_cores(settings)]
     for warning in () if as_json else warnings:
         note(f"warning: {path}: {warning}")
     away = elsewhere(settings.pools, host := own_host(settings.database))
@@ -69,7 +70,6 @@ def doctor(target: Target, as_json: AsJson = False) -> None:
 
     Checks libraries, file system, permissions, memory, clock and leftovers of dead processes.
     """
-    from supervisor.cli.tables import findings
     from supervisor.ops.doctor import examine
 
     found = examine(target.config, target.database)
@@ -78,6 +78,11 @@ def doctor(target: Target, as_json: AsJson = False) -> None:
         keys = ("level", "about", "fact", "advice")
         document({"ok": ok, "findings": [{key: getattr(finding, key) for key in keys} for finding in found]})
     else:
-        findings(found)
+        rows: list[tuple[str, str, str]] = []
+        for finding in found:
+            rows.append((finding.level, finding.about, finding.fact))
+            if finding.advice:
+                rows.append(("", "", f"→ {finding.advice}"))
+        show(table(("", "about", "finding"), rows, wrap=True))
     if not ok:
         raise typer.Exit(FAILED)

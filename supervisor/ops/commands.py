@@ -134,12 +134,12 @@ def change(operations: Operations, what: Change, ids: Sequence[int], now: float)
 
 def purgeable(older_than: str, statuses: Sequence[Status], type_: str | None, now: float) -> Filter:
     """The jobs that finished that long ago, of finished `statuses` or of all. Raises ConfigError for an invalid
-    duration."""
+    duration, and for another state."""
     try:
         before = now - seconds(older_than)
     except ValueError as error:
         raise ConfigError([f"--older-than: {error}"]) from None
-    return Filter(tuple(statuses) or DELETABLE, (type_,) if type_ else (), finished_before=before)
+    return meant("delete", Filter(tuple(statuses), (type_,) if type_ else (), finished_before=before))
 
 
 def scale(
