@@ -14,8 +14,7 @@ from pathlib import Path
 import supervisor
 from supervisor.config import Settings, load
 from supervisor.config.machine import here, of_host, own_host
-from supervisor.config.schedules import untaken_alerts, untaken_schedules
-from supervisor.config.types import untaken_priorities
+from supervisor.config.settings import untaken
 from supervisor.domain.errors import ConfigError, StoreError
 from supervisor.domain.text import no_pool
 from supervisor.engine import open_engine
@@ -146,12 +145,8 @@ def _watch(settings: Settings) -> SourceWatch:
 
 def _warn_about_untaken(settings: Settings) -> Settings:
     """Name the schedules, alerts and priorities whose jobs would accumulate, unless another supervisor takes them."""
-    for name, problem in untaken_schedules(settings).items():
-        events(process="supervisor").warning("schedule_unhandled", schedule=name, problem=problem)
-    for problem in untaken_alerts(settings):
-        events(process="supervisor").warning("alert_unhandled", problem=problem)
-    for problem in untaken_priorities(settings):
-        events(process="supervisor").warning("priority_unhandled", problem=problem)
+    for about, problem in untaken(settings):
+        events(process="supervisor").warning(f"{about}_unhandled", problem=problem)
     return settings
 
 

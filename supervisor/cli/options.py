@@ -116,7 +116,7 @@ class Target:
                 return self.settings.database
             except ConfigError as error:
                 raise NoDatabase(error.problems) from None
-        from supervisor.config.database import absolute
+        from supervisor.config.checks import absolute
 
         try:
             return absolute(self.database, Path())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _server(url: str) -> str:
-    from supervisor.config.database import server
+    from supervisor.config.checks import server
 
     try:
         return server(url)

@@ -32,8 +32,9 @@ def check(target: Target, as_json: AsJson = False) -> None:
 
     Validates the file and imports each handler in a separate process, as a worker would.
     """
-    from supervisor.config import schedules, types
     from supervisor.config.machine import crowded_cores, elsewhere, own_host
+    from supervisor.config.settings import untaken
+    from supervisor.config.tasks import untaken_tasks
     from supervisor.domain.errors import ConfigError
     from supervisor.ops.doctor.handlers import check_configuration
     from supervisor.ops.doctor.place import pooler, refuse_outdated
@@ -47,14 +48,8 @@ def check(target: Target, as_json: AsJson = False) -> None:
         document({"ok": False, "config": str(path), "problems": error.problems})
         raise typer.Exit(USAGE) from None
     refuse_outdated(settings.database)
-    warnings = [
-        *schedules.untaken_schedules(settings).values(),
-        *schedules.untaken_alerts(settings),
-        *types.untaken_tasks(settings),
-        *types.untaken_priorities(settings),
-        *pooler(settings),
-        *crowded_cores(settings),
-    ]
+    warnings = [sentence for _, sentence in untaken(settings)]
+    warnings += [*untaken_tasks(settings), *pooler(settings), *crowded_cores(settings)]
     for warning in () if as_json else warnings:
         note(f"warning: {path}: {warning}")
     away = elsewhere(settings.pools, host := own_host(settings.database))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
-from supervisor.config.kinds import host_pattern
+from supervisor.config.checks import host_pattern
 from supervisor.config.machine import own_host
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.text import text_of

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from supervisor.config import Settings
-from supervisor.config.lines import Lines
+from supervisor.config.problems import line_of, lines
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import ConfigError
 from supervisor.telemetry import events
@@ -65,7 +65,7 @@ def _problem(path: Path, *, make: bool) -> str:
 def _line(path: Path, key: str) -> str:
     """The line of the key in the configuration, if it is there."""
     try:
-        line = Lines(path.read_text(encoding="utf-8-sig")).of(("admin", key))
+        line = line_of(("admin", key), lines(path.read_text(encoding="utf-8-sig")))
     except (OSError, ValueError):
         return ""
     return f":{line}" if line else ""

@@ -208,7 +208,7 @@ def test_so_is_an_own_folder_but_not_to_who_mistypes_a_module_in_it(cli: Run, pr
 def test_check_and_run_refuse_a_program_that_is_not_there(cli: Run, project: Path) -> None:
     text = (project / "supervisor.toml").read_text()
     (project / "supervisor.toml").write_text(f"{text}[pools.tag]\ncommand = ['./tag', 'x']\n")
-    missing = f"pools.tag.command: there is no program {project}/tag"
+    missing = f"pools.tag.command: there is no program {project}/tag, or it is not executable"
 
     for words in (["check"], ["run"], ["run", "--pool", "tag"]):
         ran = cli(*words)

@@ -18,8 +18,8 @@ from supervisor.admin.api import models
 from supervisor.admin.requests import NoResult
 from supervisor.admin.uploads import NoSpool
 from supervisor.admin.watch import TooManyListeners
-from supervisor.config import values
-from supervisor.config.problems import shown
+from supervisor.config import checks
+from supervisor.config.checks import shown
 from supervisor.domain.errors import (
     ConfigError,
     Conflict,
@@ -118,22 +118,22 @@ _WORD = "must be 1 to {} printable ASCII characters without spaces"
 _PATTERNS = {models.IDEMPOTENCY_KEY: _WORD.format(200), models.CAPABILITY: _WORD.format(100)}
 _OBJECT = 'must be an object, like {{"name": …}}'
 _KINDS = {
-    "string_type": values.MUST_BE_TEXT,
-    "int_type": values.MUST_BE_WHOLE,
-    "int_parsing": values.MUST_BE_WHOLE,
-    "float_type": values.MUST_BE_NUMBER,
-    "float_parsing": values.MUST_BE_NUMBER,
-    "finite_number": values.MUST_BE_FINITE,
-    "bool_type": values.MUST_BE_BOOLEAN,
-    "bool_parsing": values.MUST_BE_BOOLEAN,
-    "list_type": values.MUST_BE_LIST,
+    "string_type": checks.MUST_BE_TEXT,
+    "int_type": checks.MUST_BE_WHOLE,
+    "int_parsing": checks.MUST_BE_WHOLE,
+    "float_type": checks.MUST_BE_NUMBER,
+    "float_parsing": checks.MUST_BE_NUMBER,
+    "finite_number": "must be a finite number",
+    "bool_type": checks.MUST_BE_BOOLEAN,
+    "bool_parsing": checks.MUST_BE_BOOLEAN,
+    "list_type": checks.MUST_BE_LIST,
     "dict_type": _OBJECT,
     "model_type": _OBJECT,
     "model_attributes_type": _OBJECT,
-    "literal_error": values.MUST_BE_ONE_OF,
-    "enum": values.MUST_BE_ONE_OF,
-    "greater_than_equal": values.MUST_BE_AT_LEAST,
-    "less_than_equal": values.MUST_BE_AT_MOST,
+    "literal_error": checks.MUST_BE_ONE_OF,
+    "enum": checks.MUST_BE_ONE_OF,
+    "greater_than_equal": checks.MUST_BE_AT_LEAST,
+    "less_than_equal": checks.MUST_BE_AT_MOST,
     "greater_than": "must be greater than {}",
 }
 """Our texts for pydantic's error types, with its limit put in; the value found is appended."""

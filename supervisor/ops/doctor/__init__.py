@@ -14,7 +14,8 @@ from supervisor.domain.errors import ConfigError, QueueError
 from supervisor.ops.diagnosis import Finding, fault, good, warning
 
 if TYPE_CHECKING:
-    from supervisor.config.reader import Survey
+    from supervisor.config.problems import Report
+    from supervisor.config.settings import Settings
 
 
 def examine(config: Path | None, database: str | None) -> list[Finding]:
@@ -26,12 +27,12 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
     found = [environment.interpreter(), environment.names(), clock.shown()]
     url, settings, problems = database, None, list[str]()
     try:
-        read = survey(locate(config), database)
-        url, problems = read.settings.database or database, read.problems()
+        read, report = survey(locate(config), database)
+        url, problems = read.database or database, report.sentences()
         if not problems:
-            settings = read.settings
+            settings = read
             found.append(good("configuration", f"{settings.path} is valid"))
-            found += _configured(read)
+            found += _configured(settings, report)
     except ConfigError as error:
         problems = error.problems
     if config is not None or database is None:  # otherwise the database alone is meant
@@ -49,17 +50,16 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
     return found
 
 
-def _configured(read: Survey) -> list[Finding]:
+def _configured(settings: Settings, report: Report) -> list[Finding]:
     """The checks that need a configuration."""
     from supervisor.config.machine import own_host, runs_on
     from supervisor.ops.doctor import admin, gpus, limits, memory, place, service
 
-    settings = read.settings
     host = own_host(settings.database)
     here = settings._replace(pools={name: pool for name, pool in settings.pools.items() if runs_on(pool, host)})
 
     looks: dict[str, Callable[[], Iterable[Finding]]] = {
-        "handlers": lambda: _handlers(read),
+        "handlers": lambda: _handlers(settings, report),
         "memory": lambda: [memory.memory(here)],
         "limits": lambda: limits.limits(here),
         "gpus": lambda: gpus.gpus(here),
@@ -80,20 +80,20 @@ def _looked(about: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
         return [fault(about, fact, "run `supervisor doctor` as the user of the service")]
 
 
-def _handlers(read: Survey) -> Iterator[Finding]:
+def _handlers(settings: Settings, report: Report) -> Iterator[Finding]:
     """The same as `supervisor check` finds."""
-    from supervisor.config.schedules import untaken_schedules
-    from supervisor.config.types import untaken_priorities, untaken_tasks
+    from supervisor.config.settings import untaken
+    from supervisor.config.tasks import untaken_tasks
     from supervisor.ops.doctor.handlers import problems_of_pools
 
-    problems = problems_of_pools(read)
+    problems = problems_of_pools(settings, report)
     for problem in problems:
         yield fault("handlers", problem, "fix it; a supervisor that is running takes it up with `supervisor reload`")
     if not problems:
-        yield good("handlers", f"the handlers of {', '.join(read.settings.pools)} can be used")
-    for problem in untaken_schedules(read.settings).values():
-        yield warning("schedules", problem, "correct the type or add a pool, unless another configuration has one")
-    for problem in untaken_priorities(read.settings):
-        yield warning("priorities", problem, "do so, unless another configuration has one")
-    for problem in untaken_tasks(read.settings):
+        yield good("handlers", f"the handlers of {', '.join(settings.pools)} can be used")
+    for about, problem in untaken(settings):
+        what = "do so" if about == "priority" else "correct the type or add a pool"
+        abouts = {"schedule": "schedules", "alert": "alerts", "priority": "priorities"}
+        yield warning(abouts[about], problem, f"{what}, unless another configuration has one")
+    for problem in untaken_tasks(settings):
         yield warning("tasks", problem, "add the type to `types` of a pool, unless another configuration has it")

@@ -20,7 +20,7 @@ from supervisor.engine import missing_driver
 from supervisor.system import signals
 
 if TYPE_CHECKING:
-    from supervisor.config.reader import Survey
+    from supervisor.config.problems import Report
 
 Faults = list[tuple[tuple[str | int, ...], str]]
 """Paths of keys in a pool's table, each with a problem."""
@@ -30,44 +30,43 @@ _TAIL = 300  # characters of what a child wrote before it died
 
 def check_configuration(path: Path, database: str | None) -> Settings:
     """The settings, if there are no problems. Raises ConfigError with every problem, in the file's order."""
-    from supervisor.config import admin
-    from supervisor.config.reader import survey
+    from supervisor.config.reader import report_uninstalled, survey
     from supervisor.ops import spool, tokens
 
-    found = survey(path, database)
-    admin.report_uninstalled(found.settings, found.report)
-    if missing := missing_driver(found.settings.database):
-        found.report.add(("database",), missing)
-    for key, problem in tokens.problems(found.settings).items():
-        found.report.add(("admin", key), problem)
-    if problem := spool.problem(found.settings):
-        found.report.add(("spool", "folder"), problem)
-    _look_at_pools(found)
-    problems = found.problems()
+    settings, report = survey(path, database)
+    report_uninstalled(settings, report)
+    if missing := missing_driver(settings.database):
+        report.add(("database",), missing)
+    for key, problem in tokens.problems(settings).items():
+        report.add(("admin", key), problem)
+    if problem := spool.problem(settings):
+        report.add(("spool", "folder"), problem)
+    _look_at_pools(settings, report)
+    problems = report.sentences()
     if problems:
         raise ConfigError(problems)
-    return found.settings
+    return settings
 
 
-def problems_of_pools(found: Survey) -> list[str]:
+def problems_of_pools(settings: Settings, report: Report) -> list[str]:
     """The problems of the pools' handlers and programs, in a file without other problems."""
-    _look_at_pools(found)
-    return found.problems()
+    _look_at_pools(settings, report)
+    return report.sentences()
 
 
-def _look_at_pools(found: Survey) -> None:
+def _look_at_pools(settings: Settings, report: Report) -> None:
     from supervisor.config.machine import report_missing_cores, report_missing_programs
-    from supervisor.config.types import report_schedules
+    from supervisor.config.tasks import report_schedules
 
-    report_missing_programs(found.settings, found.report, ())
-    if not found.report.problems:
-        report_schedules(found.settings, found.text, found.report)
-    report_missing_cores(found.settings, found.report, ())
-    for name, faults in broken_handlers(found.settings).items():
-        known = [problem.text for problem in found.report.of_sources if problem.at[:2] == ("pools", name)]
+    report_missing_programs(settings, report, ())
+    if not report.problems:
+        report_schedules(settings, report)
+    report_missing_cores(settings, report, ())
+    for name, faults in broken_handlers(settings).items():
+        known = [problem.text for problem in report.of_sources if problem.at[:2] == ("pools", name)]
         for at, text in faults:
             if not text.endswith(tuple(known)):  # a module that is missing has been found missing by its source
-                found.report.add(("pools", name, *at), text)
+                report.add(("pools", name, *at), text)
 
 
 def broken_handlers(settings: Settings) -> dict[str, Faults]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
-from supervisor.config.database import of_server
+from supervisor.config.checks import of_server
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import StoreError, StoreOutdated
 from supervisor.domain.text import human_size, without_password
