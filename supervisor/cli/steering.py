@@ -51,7 +51,7 @@ def resume(target: Target, type: JobType, host: Host = "", as_json: AsJson = Fal
 def _set(target: Target, type_: str, *, paused: bool, force: bool = False, host: str, as_json: bool) -> None:
     from supervisor.domain.intake import checked_type
     from supervisor.ops import commands
-    from supervisor.ops.hosts import UnknownHost
+    from supervisor.ops.supervisors import UnknownHost
 
     checked_type(type_)  # before the database is opened
     settings = target.settings_if_any()

@@ -11,8 +11,7 @@ from supervisor.cli import output
 from supervisor.cli.columns import heading, table
 from supervisor.cli.output import compact, line, show
 from supervisor.domain.text import MAX_CELL, clean, counted, final_lines, human, human_size
-from supervisor.ops.limits import Limits, in_words
-from supervisor.ops.timeline import Trial, steps
+from supervisor.ops.job_details import Limits, Trial, in_words, steps
 
 if TYPE_CHECKING:
     from supervisor.domain.job import Attempt, Job, Run
