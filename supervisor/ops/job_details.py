@@ -62,51 +62,40 @@ def everything(operations: Operations, job_id: int) -> Everything:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of a job: its record and its error. One of the two may be missing."""
+    """One run of a job: its record and its error. One of the two may be missing.
+
+    `began` is never after `ended`, in Unix seconds; without a record, it is the end minus the duration.
+    """
 
     run: Run | None
     error: Attempt | None
-
-    @property
-    def attempt(self) -> int:
-        return self.run.attempt if self.run is not None else self.error.attempt if self.error is not None else 0
-
-    @property
-    def outcome(self) -> str:
-        return self.error.kind if self.error is not None else self.run.outcome if self.run is not None else ""
+    attempt: int
+    outcome: str
+    worker: str | None
+    began: float
+    ended: float | None
+    duration: float | None
+    peak_memory: int | None
 
     @property
     def tone(self) -> str:
         return "" if self.error is None else "failed"
 
-    @property
-    def worker(self) -> str | None:
-        return (self.run and self.run.worker) or (self.error and self.error.worker) or None
 
-    @property
-    def began(self) -> float | None:
-        """Unix seconds, never after its end; for a run without a record, its end minus its duration."""
-        if self.error is None:
-            return None if self.run is None else self.run.started_at
-        ended = self.error.created_at
-        return ended - (self.error.duration or 0.0) if self.run is None else min(self.run.started_at, ended)
-
-    @property
-    def ended(self) -> float | None:
-        """Unix seconds."""
-        if self.error is not None:
-            return self.error.created_at
-        if self.run is None or self.run.duration is None:
-            return None
-        return self.run.started_at + self.run.duration
-
-    @property
-    def duration(self) -> float | None:
-        return next((one.duration for one in (self.run, self.error) if one and one.duration is not None), None)
-
-    @property
-    def peak_memory(self) -> int | None:
-        return next((one.peak_memory for one in (self.run, self.error) if one and one.peak_memory is not None), None)
+def _trial(run: Run | None, error: Attempt | None) -> Trial:
+    known = [one for one in (run, error) if one is not None]
+    duration = next((one.duration for one in known if one.duration is not None), None)
+    worker = next((one.worker for one in known if one.worker), None)
+    peak = next((one.peak_memory for one in known if one.peak_memory is not None), None)
+    ended: float | None
+    if error is not None:
+        ended, outcome = error.created_at, error.kind
+        began = error.created_at - (duration or 0.0) if run is None else min(run.started_at, error.created_at)
+    else:
+        assert run is not None
+        began, outcome = run.started_at, run.outcome
+        ended = None if duration is None else began + duration
+    return Trial(run, error, known[0].attempt, outcome, worker, began, ended, duration, peak)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +115,9 @@ def trials(runs: Iterable[Run], errors: Iterable[Attempt]) -> list[Trial]:
         match = next((e for e in left if (e.attempt, e.kind) == (run.attempt, run.outcome)), None)
         if match is not None:
             left.remove(match)
-        found.append(Trial(run, match))
-    found += [Trial(None, error) for error in left]
-    return sorted(found, key=lambda trial: trial.began or 0.0, reverse=True)
+        found.append(_trial(run, match))
+    found += [_trial(None, error) for error in left]
+    return sorted(found, key=lambda trial: trial.began, reverse=True)
 
 
 def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
@@ -145,7 +134,7 @@ def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
         if trial.outcome not in _ENDS_OF_JOBS:
             moments.append((trial.ended, f"{named} ended: {trial.outcome}", trial.tone))
     start = found.started_at
-    if _is_time(start) and not any(abs((trial.began or 0.0) - start) < _SAME for trial in tried):
+    if _is_time(start) and not any(abs(trial.began - start) < _SAME for trial in tried):
         # It is still running, or was too short to be recorded.
         moments.append((start, f"{_named(max(1, found.attempts), runs)} started", "running"))
     known = [Step(float(at), what, tone) for at, what, tone in moments if _is_time(at)]
