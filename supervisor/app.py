@@ -18,9 +18,8 @@ from supervisor.config.settings import untaken
 from supervisor.domain.errors import ConfigError, StoreError
 from supervisor.domain.text import no_pool
 from supervisor.engine import open_engine
-from supervisor.ops.doctor.environment import interpreter, names
-from supervisor.ops.doctor.place import file_system
-from supervisor.ops.tokens import granted
+from supervisor.ops.admin_files import granted
+from supervisor.ops.doctor.machine import file_system, interpreter, names
 from supervisor.store.base import Engine, SupervisorRecord
 from supervisor.supervision.burst import Burst, Observer
 from supervisor.supervision.reloading import SourceWatch

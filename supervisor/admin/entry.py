@@ -26,7 +26,7 @@ from supervisor.admin.watch import Watch
 from supervisor.client.asynchronous import AsyncQueue
 from supervisor.config.settings import Settings
 from supervisor.domain.text import without_password
-from supervisor.ops.spool import folder_of
+from supervisor.ops.admin_files import upload_folder
 from supervisor.store.base import Engine, JobSelector
 from supervisor.system import settled_notice, signals
 from supervisor.system.channel import Channel
@@ -111,7 +111,7 @@ def _allow_descriptors() -> None:
 
 
 def _uploads(settings: Settings, engine: Engine) -> Uploads | None:
-    folder, bounds = folder_of(settings, engine), settings.spool
+    folder, bounds = upload_folder(settings, engine), settings.spool
     if folder is None:
         return None
     return Uploads(Spool(folder, bounds.max_file, bounds.max_total), without_password(engine.url))

@@ -11,7 +11,7 @@ from typing import Literal
 
 from supervisor.admin.left import SESSION_SECONDS, Left
 from supervisor.config.settings import AdminSettings
-from supervisor.ops.tokens import token_in
+from supervisor.ops.admin_files import token_in
 
 Role = Literal["admin", "reader"]
 

@@ -85,10 +85,8 @@ def show(
     Also shows the end of the latest log; with --log, the full log of every run.
     """
     from supervisor.cli import tables
-    from supervisor.ops.commands import why_waiting
-    from supervisor.ops.limits import limits_of
-    from supervisor.ops.status import everything
-    from supervisor.ops.timeline import trials
+    from supervisor.ops.job_details import everything, limits_of, trials
+    from supervisor.ops.serving import why_waiting
 
     with target.operations() as operations:
         job, attempts, runs, worker, doing, host = everything(operations, job_id)

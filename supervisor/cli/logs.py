@@ -80,7 +80,7 @@ def logs(
 
 def _follow(operations: Operations, reader: LogReader, printer: _Printer, job: Job | None) -> None:
     """Until the job has ended; without one, until the user or the reader of the output ends it."""
-    from supervisor.ops.commands import why_waiting
+    from supervisor.ops.serving import why_waiting
 
     known: set[str] = set()
     next_note = 0.0

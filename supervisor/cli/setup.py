@@ -36,8 +36,9 @@ def check(target: Target, as_json: AsJson = False) -> None:
     from supervisor.config.settings import untaken
     from supervisor.config.tasks import untaken_tasks
     from supervisor.domain.errors import ConfigError
-    from supervisor.ops.doctor.handlers import check_configuration
-    from supervisor.ops.doctor.place import pooler, refuse_outdated
+    from supervisor.ops.doctor.configuration import check_configuration
+    from supervisor.ops.doctor.database import refuse_outdated
+    from supervisor.ops.doctor.services import pooler
 
     path = target.config_path
     try:

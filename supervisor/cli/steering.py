@@ -52,7 +52,7 @@ def resume(target: Target, type: JobType, host: Host = "", as_json: AsJson = Fal
 def _set(target: Target, type_: str, *, paused: bool, force: bool = False, host: str, as_json: bool) -> None:
     from supervisor.domain.intake import checked_type
     from supervisor.ops import commands
-    from supervisor.ops.hosts import UnknownHost
+    from supervisor.ops.supervisors import UnknownHost
 
     checked_type(type_)  # before the database is opened
     settings = target.settings_if_any()
@@ -138,18 +138,19 @@ def drain(
 
     Default: this host. It stays drained, over restarts too, until `supervisor undrain`.
     """
-    from supervisor.ops import draining
-    from supervisor.ops.hosts import UnknownHost
+    from supervisor.ops.supervisors import UnknownHost, await_drained, claims_on, require_host
 
     host = host or _own_host(target)
     with target.operations() as operations:
         try:
-            changed = draining.drain(operations, host, operations.statistics.now(), force=force)
+            if not force:
+                require_host(operations, host)
         except UnknownHost as error:
             raise wrong_usage(error.problems[0], "--force drains it anyway") from None
+        changed = operations.controls.drain(host, operations.statistics.now())
         if wait:
-            draining.await_drained(operations, host)
-        running = draining.running_on(operations, host)
+            await_drained(operations, host)
+        running = claims_on(operations, host)
     text = f"{host} {'is drained' if changed else 'was already drained'}"
     text += f"; {counted(running, 'job')} still {'runs' if running == 1 else 'run'} there" if running else ""
     result({"host": host, "drained": True, "changed": changed, "running": running}, text, as_json=as_json)
@@ -161,11 +162,9 @@ def undrain(target: Target, host: OneHost = "", as_json: AsJson = False) -> None
 
     Default: this host.
     """
-    from supervisor.ops import draining
-
     host = host or _own_host(target)
     with target.operations() as operations:
-        changed = draining.undrain(operations, host)
+        changed = operations.controls.undrain(host)
     text = f"{host} {'may claim jobs again' if changed else 'was not drained'}"
     result({"host": host, "drained": False, "changed": changed}, text, as_json=as_json)
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from supervisor.cli import output
 from supervisor.cli.output import compact, heading, line, show, table
 from supervisor.domain.text import MAX_CELL, clean, counted, final_lines, human, human_size
-from supervisor.ops.limits import Limits, in_words
-from supervisor.ops.timeline import Trial, steps
+from supervisor.ops.job_details import Limits, Trial, in_words, steps, trials
 
 if TYPE_CHECKING:
     from supervisor.domain.job import Attempt, Job, Run
@@ -166,7 +165,7 @@ def attempts(found: Iterable[Attempt]) -> None:
             attempt.worker and f"in {attempt.worker}",
         ]
         said = ", ".join(clean(text, limit=MAX_CELL) for text in how if text)
-        show(heading(f"Attempt {attempt.attempt}, {when(Trial(None, attempt).began)}: {said}"))
+        show(heading(f"Attempt {attempt.attempt}, {when(trials((), [attempt])[0].began)}: {said}"))
         text = attempt.traceback or attempt.message
         output.lines(text.rstrip())  # never wrapped, so that paths and code can be copied
         if attempt.stderr:

@@ -30,7 +30,7 @@ from supervisor.domain.errors import StoreBusy
 from supervisor.domain.history import Hour
 from supervisor.domain.job import Attempt, Run
 from supervisor.engine import open_engine
-from supervisor.ops.timeline import trials
+from supervisor.ops.job_details import trials
 from supervisor.testing import run_due
 from tests.cli import test_top_screen as some
 from tests.fresh import make_tables

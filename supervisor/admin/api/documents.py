@@ -12,8 +12,7 @@ from supervisor.admin.api.models import JobSummary
 from supervisor.admin.api.models import Run as RunModel
 from supervisor.domain.job import Job
 from supervisor.domain.text import json_safe
-from supervisor.ops.status import Doing, Everything
-from supervisor.ops.timeline import steps, trials
+from supervisor.ops.job_details import Doing, Everything, steps, trials
 from supervisor.ops.views import finite
 
 _STORED = frozenset({"created_at", "updated_at"})  # columns of jobs that may hold a text as well

@@ -17,7 +17,7 @@ from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import new_job, payload_of
 from supervisor.domain.job import Status
 from supervisor.ops import commands
-from supervisor.ops.status import Doing, everything, running
+from supervisor.ops.job_details import Doing, everything, running
 from supervisor.store.base import Filter, Operations, Page
 
 router = APIRouter(prefix="/api/admin/jobs", tags=["jobs"])

@@ -13,7 +13,7 @@ from supervisor.admin.api.documents import answer
 from supervisor.admin.api.problems import changing, reading
 from supervisor.admin.state import TheState
 from supervisor.ops import commands
-from supervisor.ops.posted import types_taken
+from supervisor.ops.supervisors import types_taken
 from supervisor.ops.views import GoneView, PoolView, SupervisorView, TypeView
 from supervisor.store.base import Operations
 

@@ -1,20 +1,24 @@
-"""The tokens of the admin process, one file each: created if missing, refused if they are not secret."""
+"""The files of the admin process: its tokens, one file each, which are created if missing and refused if they are not
+secret, and the folder of uploaded files.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from supervisor.config import Settings
 from supervisor.config.problems import line_of, lines
-from supervisor.config.settings import AdminSettings
+from supervisor.config.settings import AdminSettings, Settings
 from supervisor.domain.errors import ConfigError
+from supervisor.engine import open_engine
+from supervisor.store.base import Engine
+from supervisor.system.spool import folder_problem
 from supervisor.telemetry import events
 
-DEFAULT_NAME = "admin-token"
+DEFAULT_TOKEN = "admin-token"  # noqa: S105 - a file's name
+DEFAULT_FOLDER = "spool"
 SHORTEST = 16  # characters
 _LONGEST = 4096  # bytes read from a file
-_RANDOM_BYTES = 32
 _OTHERS = 0o006  # mode bits of users who are neither the owner nor in the group
 
 
@@ -27,7 +31,7 @@ def granted(settings: Settings, folder: Path) -> Settings:
     if admin is None:
         return settings
     if admin.token_file is None and admin.unix_path is None:
-        admin = admin._replace(token_file=folder / DEFAULT_NAME)
+        admin = admin._replace(token_file=folder / DEFAULT_TOKEN)
     faults = []
     for key, path in _files(admin):
         problem = _problem(path, make=True)
@@ -38,7 +42,7 @@ def granted(settings: Settings, folder: Path) -> Settings:
     return settings._replace(admin=admin)
 
 
-def problems(settings: Settings) -> dict[str, str]:
+def token_problems(settings: Settings) -> dict[str, str]:
     """The problems of existing token files, by key of `[admin]`. Creates none."""
     named = () if settings.admin is None else _files(settings.admin)
     found = {key: _problem(path, make=False) for key, path in named}
@@ -73,7 +77,7 @@ def _line(path: Path, key: str) -> str:
 
 def token_in(path: Path) -> str:
     """The token in a file. Raises ValueError, with one sentence, if it is not secret or invalid; OSError as usual."""
-    if path.name == DEFAULT_NAME and path.is_symlink():
+    if path.name == DEFAULT_TOKEN and path.is_symlink():
         raise ValueError(f"{path} is a symbolic link that the supervisor did not create; remove it")
     with path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode
@@ -100,7 +104,7 @@ def _make(path: Path) -> None:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write(f"{secrets.token_urlsafe(_RANDOM_BYTES)}\n")
+            file.write(f"{secrets.token_urlsafe()}\n")
         try:
             path.hardlink_to(draft)
         except FileExistsError:
@@ -108,3 +112,20 @@ def _make(path: Path) -> None:
     finally:
         draft.unlink(missing_ok=True)
     events(process="supervisor").info("token_made", file=str(path))
+
+
+def upload_folder(settings: Settings, engine: Engine) -> Path | None:
+    """None if files are not taken: the hosts of a server have no folder in common, unless the configuration says so."""
+    if settings.spool.folder is not None:
+        return settings.spool.folder
+    return None if engine.database.file is None else engine.database.folder / DEFAULT_FOLDER
+
+
+def upload_problem(settings: Settings) -> str:
+    """Why the folder cannot be used, in one sentence; empty if it can, and without an admin process."""
+    if settings.admin is None or not settings.database:
+        return ""
+    folder = upload_folder(settings, open_engine(settings.database))
+    if folder is None or (settings.spool.folder is None and not folder.parent.exists()):  # `run` makes it
+        return ""
+    return folder_problem(folder)
