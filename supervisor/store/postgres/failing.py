@@ -14,7 +14,7 @@ from typing import Any, Self
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from supervisor.store.sql.failing import Passages, places, verify
+from supervisor.store.sql.failing import Passages
 from supervisor.system import failpoints
 
 # Statements that are not in queries.sql, by their text.
@@ -44,10 +44,9 @@ _names: dict[str, str] = {}  # by the statement's text
 
 
 def connection_type(statements: Mapping[str, str]) -> type[psycopg.Connection[Any]]:
-    """The class to connect with. Raises ConfigError if the environment names an unknown place."""
+    """The class to connect with."""
     named = {name: text for name, text in statements.items() if name != OPENING}
     OTHERS[statements[OPENING]] = "open"
-    verify(places(named, OTHERS.values()), KINDS)
     _names.update({text: name for name, text in named.items()})
     return FailingConnection
 

@@ -8,26 +8,9 @@ of the commit was lost. What has no name in queries.sql, such as `begin` and `co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-
-from supervisor.domain.errors import ConfigError
-from supervisor.system import failpoints
+from collections.abc import Callable, Mapping
 
 Reach = Callable[[str], None]  # called at a place; may raise what is to happen there
-
-
-def places(statements: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Every place that connections offer."""
-    named = [f"{name}{when}" for name in statements for when in (".before", "", ".committed")]
-    return named + [f"{name}{when}" for name in others for when in (".before", "")]
-
-
-def verify(every: Iterable[str], kinds: Iterable[str]) -> None:
-    """Raises ConfigError if the environment names an unknown place."""
-    try:
-        failpoints.verify(every, kinds)
-    except ValueError as error:
-        raise ConfigError([str(error)]) from None
 
 
 class Passages:
