@@ -38,8 +38,7 @@ _TERMINATE = "SELECT pg_terminate_backend(pg_backend_pid())"
 
 
 def connection_type(statements: Mapping[str, str]) -> type[psycopg.Connection[Any]]:
-    """The class to connect with. Raises ConfigError if the environment names an unknown place."""
-    kinds = (*STATES, *ENDS)
+    """The class to connect with."""
 
     class Asked(Exception):
         """A fail-point wants this kind of failure now."""
@@ -48,7 +47,7 @@ def connection_type(statements: Mapping[str, str]) -> type[psycopg.Connection[An
         pass
 
     class Connection(Failing, psycopg.Connection[Any]):
-        places = Places(statements, kinds)
+        places = Places(statements)
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)

@@ -9,10 +9,9 @@ of the commit was lost. What has no name in queries.sql, such as `begin` and `co
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from supervisor.domain.errors import ConfigError
 from supervisor.system import failpoints
 
 # Statements that are not in queries.sql, by their text.
@@ -25,7 +24,6 @@ OTHERS = {
     "PRAGMA wal_checkpoint(TRUNCATE)": "wal_truncate",
     "PRAGMA journal_mode": "open",
 }
-_STEPS = ("adopt",)  # statements that are made from an application's table
 _OPENING = "open_session"  # the first statement of a new connection to a server, whose place is `open`
 
 # SQLite's message and code.
@@ -40,17 +38,11 @@ CODES = {
 class Places:
     """What the connections of an engine pass. `names` are those of statements by their texts."""
 
-    def __init__(self, statements: Mapping[str, str], kinds: Iterable[str]) -> None:
+    def __init__(self, statements: Mapping[str, str]) -> None:
         self.others = dict(OTHERS)
         self.names = {text: name for name, text in statements.items() if name != _OPENING}
         if _OPENING in statements:
             self.others[statements[_OPENING]] = "open"
-        places = [f"{name}{when}" for name in self.names.values() for when in (".before", "", ".committed")]
-        places += [f"{name}{when}" for name in (*self.others.values(), *_STEPS) for when in (".before", "")]
-        try:
-            failpoints.verify(places, kinds)
-        except ValueError as error:
-            raise ConfigError([str(error)]) from None
 
 
 class Failing:
@@ -109,7 +101,7 @@ class FailingCursor:
 
 
 def sqlite_type(statements: Mapping[str, str]) -> type[sqlite3.Connection]:
-    """The class to connect with. Raises ConfigError if the environment names an unknown place."""
+    """The class to connect with."""
 
     class Cursor(FailingCursor, sqlite3.Cursor):
         pass
@@ -117,7 +109,7 @@ def sqlite_type(statements: Mapping[str, str]) -> type[sqlite3.Connection]:
     class Connection(Failing, sqlite3.Connection):
         """Not every version of the driver creates cursors by `cursor`, so everything that executes is overridden."""
 
-        places = Places(statements, CODES)
+        places = Places(statements)
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
