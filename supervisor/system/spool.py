@@ -11,7 +11,7 @@ what becomes of them, in the order in which it happens:
 3. Only then is the job inserted. A commit survives a power failure, and so must what its payload names: there is
    never a job with half a file. If the insert is refused, the file is removed.
 4. A process that is killed at any of these moments leaves a file without a job. Twice a minute, the admin process
-   compares the labels of the files with the jobs (`admin/spool_sweep.py`): a file without a job goes when nothing
+   compares the labels of the files with the jobs (`admin/uploads.py`): a file without a job goes when nothing
    of it has changed for ten minutes, by the clock that dates the files, so that no insert can still be on its way. So
    does the file of a job that was deleted, whoever has deleted it, and that of a job that succeeded some time ago. A
    job that failed, was cancelled or is quarantined keeps its file: it can be retried.

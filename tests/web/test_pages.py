@@ -17,7 +17,6 @@ import pytest
 
 from supervisor import Queue
 from supervisor.admin.access import AccessMiddleware
-from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import Keys
 from supervisor.admin.rendering import with_code
 from supervisor.admin.requests import Requests
@@ -25,6 +24,7 @@ from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
 from supervisor.client.asynchronous import AsyncQueue
+from supervisor.client.job_streams import JobStreams
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy
 from supervisor.domain.history import Hour
@@ -53,7 +53,7 @@ class Reader:
         streams = JobStreams(queue, self.desk)
         requests = Requests(queue, self.desk)
         watch = Watch(self.desk)
-        self.app = Application(AppState(settings, KEYS, self.desk, watch, ("tag",), requests=requests, streams=streams))
+        self.app = Application(AppState(settings, KEYS, self.desk, requests, streams, watch, ("tag",)))
         gate = AccessMiddleware(self.app, KEYS, settings)
         self._http = httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://localhost")
 

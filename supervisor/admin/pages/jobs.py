@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from starlette.responses import RedirectResponse, Response
 
-from supervisor.admin.pages import job_query, route
-from supervisor.admin.pages.copies import copies
+from supervisor.admin.pages import frame, job_query
 from supervisor.admin.state import TheState
-from supervisor.domain.job import Status
+from supervisor.domain.job import Job, Status
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
 from supervisor.ops.status import everything
 from supervisor.ops.timeline import names, steps, trials
@@ -28,10 +29,10 @@ ALLOWED = {"retry": RETRIABLE, "cancel": CANCELLABLE, "delete": DELETABLE}
 # For selected jobs; the page's script puts their ids in place of 0, which no job has.
 EACH = {name: {"status": [status.value for status in allowed], "id": [0]} for name, allowed in ALLOWED.items()}
 KEPT = ("payload", "result", "last_error")  # columns of jobs that may be long
-MOST_EDITABLE = 90_000  # characters of a payload in a form
+MOST_EDITABLE = 90_000  # characters of a payload in a form, and of one that can be copied
 MOST_ATTEMPTS = 50  # shown of one job; a job that keeps failing may have thousands
 
-router = route.router()
+router = frame.router()
 
 
 @router.get("/jobs")
@@ -46,12 +47,12 @@ async def jobs(request: Request, state: TheState) -> Response:
         if query.problems
         else await state.executor.ask(lambda operations: _page(operations, query, shown.time))
     )
-    return await route.page(
+    return await frame.page(
         request,
         "jobs.html",
         shown,
         asked=query,
-        page=Page([route.fitting(job, *KEPT) for job in found.jobs], found.next),
+        page=Page([frame.fitting(job, *KEPT) for job in found.jobs], found.next),
         wanted_id=wanted_id,
         bulk={} if query.problems else bulk(query, shown.time),
         each=EACH,
@@ -105,14 +106,14 @@ async def enqueue(request: Request, state: TheState) -> HTMLResponse:
     like = None
     if number:
         if not number.isdecimal() or len(number) > 18:
-            return route.not_found(request)
+            return frame.not_found(request)
         like = (await state.executor.ask(lambda operations: everything(operations, int(number)))).job
         if asked["retry"] and not (like.status in RERUNNABLE and state.settings.show_payloads):
-            return route.not_found(request, f"job {like.id} cannot be changed and retried now")
-    return await route.page(
+            return frame.not_found(request, f"job {like.id} cannot be changed and retried now")
+    return await frame.page(
         request,
         "enqueue.html",
-        like=None if like is None else route.fitting(like),
+        like=None if like is None else frame.fitting(like),
         payload=_editable(like.payload if like is not None and state.settings.show_payloads else {}),
         retried=bool(asked["retry"]),
         type=request.query_params.get("type", "") if like is None else like.type,
@@ -128,13 +129,13 @@ def _editable(payload: Any) -> str | None:
 @router.get("/jobs/{job_id}")
 async def job(request: Request, state: TheState, job_id: int) -> HTMLResponse:
     known = await state.executor.ask(lambda operations: everything(operations, job_id))
-    found = route.fitting(known.job, *KEPT)
-    errors = [route.fitting(error, "message", "traceback", "stderr") for error in known.errors]
-    runs = [route.fitting(run, "log") for run in known.runs]
+    found = frame.fitting(known.job, *KEPT)
+    errors = [frame.fitting(error, "message", "traceback", "stderr") for error in known.errors]
+    runs = [frame.fitting(run, "log") for run in known.runs]
     shown = await state.watch.overview()
     tried = trials(runs, errors)
     latest = tried[:MOST_ATTEMPTS]
-    return await route.page(
+    return await frame.page(
         request,
         "job.html",
         shown,
@@ -149,3 +150,40 @@ async def job(request: Request, state: TheState, job_id: int) -> HTMLResponse:
         rerunnable=found.status in RERUNNABLE,
         cancellable=found.status in CANCELLABLE and not found.cancel_requested_at,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """`payload` is JSON text; "" if it is hidden, or too long. The page's script appends its own origin and `path` to
+    the command for curl.
+    """
+
+    payload: str
+    command: str
+    curl: str
+    path: str
+
+
+def copies(job: Job, *, show: bool) -> Copies:
+    """With a payload that may be shown, the commands enqueue the same job again; otherwise they show this one."""
+    payload = json.dumps(job.payload, ensure_ascii=False) if show else ""
+    request = 'curl --header "Authorization: Bearer $TOKEN"'
+    if not payload or len(payload) > MOST_EDITABLE:
+        return Copies("", f"supervisor jobs show {job.id}", f"{request} ", f"/api/admin/jobs/{job.id}")
+    settings = {
+        "priority": job.priority or None,
+        "requires": job.requires or None,
+        "max_attempts": job.max_attempts,
+        "unique_key": job.unique_key,
+        "meta": job.meta,
+    }
+    given = {name: value for name, value in settings.items() if value is not None}
+    words = ["supervisor", "enqueue"]
+    for name, value in given.items():
+        text = json.dumps(value, ensure_ascii=False) if name == "meta" else str(value)
+        words.append(f"--{name.replace('_', '-')}={text}")
+    if job.type.startswith("-") or payload.startswith("-"):
+        words.append("--")
+    command = shlex.join([*words, job.type, payload])
+    body = json.dumps({"type": job.type, "payload": job.payload} | given, ensure_ascii=False)
+    return Copies(payload, command, f"{request} --json {shlex.quote(body)} ", "/api/admin/jobs")

@@ -1,4 +1,4 @@
-"""What every page shares: the overview in its frame, and error pages."""
+"""What every page shares: the overview in its frame, error pages, static files."""
 
 from __future__ import annotations
 
