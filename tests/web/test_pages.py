@@ -253,7 +253,7 @@ def test_a_list_is_sorted_by_its_columns(queue: Queue, read: Callable[..., Reade
     assert listed(by_type) == [3, 1, 2]
     assert 'aria-sort="ascending"' in reader.get(by_type).text
     assert listed(by_type.replace("type", "-type")) == [2, 1, 3]
-    assert "cannot be sorted" in reader.text("/jobs?sort=payload")
+    assert "is not a valid sort" in reader.text("/jobs?sort=payload")
 
 
 def test_a_failed_job_shows_what_happened_to_it(queue: Queue, read: Callable[..., Reader]) -> None:
@@ -331,7 +331,7 @@ def test_a_filter_with_a_mistake_in_it_means_no_job_at_all(queue: Queue, read: C
 
     page = read().get("/jobs?priority=high&type=tag").text
 
-    assert "“high” is not a number" in page
+    assert "“high” is not a valid priority" in page
     assert "job-1" not in page
     assert 'data-url="/api/admin/jobs/' not in page
 

@@ -80,21 +80,19 @@ def _page(operations: Operations, query: job_query.JobQueryForm, now: float) -> 
 
 def bulk(query: job_query.JobQueryForm, now: float) -> dict[str, dict[str, Any]]:
     """The actions possible for all matching jobs, each with its API filter, restricted to the states that allow it."""
-    chosen = {
-        name: [s for s in allowed if not query.statuses or s in query.statuses] for name, allowed in ALLOWED.items()
-    }
+    chosen = {name: [s for s in allowed if not query.status or s in query.status] for name, allowed in ALLOWED.items()}
     return {name: query.as_filter(now, statuses) for name, statuses in chosen.items() if statuses}
 
 
 def counts(query: job_query.JobQueryForm, shown: Overview) -> dict[str, int] | None:
     """The number of jobs of the selected types in each state. None with other filters, which need a full scan."""
-    if query.address(statuses=(), types=(), sort="") != "/jobs":
+    if query.address(status=(), types=(), sort="") != "/jobs":
         return None
-    if not query.types:
+    if not query.type:
         return shown.jobs
     found: Counter[str] = Counter()
     for view in shown.types:
-        found.update(view.jobs if view.type in query.types else {})
+        found.update(view.jobs if view.type in query.type else {})
     return {status.value: found[status.value] for status in Status}
 
 

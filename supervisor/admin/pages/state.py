@@ -156,7 +156,7 @@ async def failures(request: Request, state: TheState) -> HTMLResponse:
 
 
 def cause(group: ErrorGroup, now: float) -> Cause:
-    query = job_query.JobQueryForm(statuses=STANDING, types=(group.type,), error=formatting.fragment(group.message))
+    query = job_query.JobQueryForm(status=STANDING, type=(group.type,), error=formatting.fragment(group.message))
     return Cause(group, query.address(), query.as_filter(now, STANDING))
 
 
