@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
+from starlette.staticfiles import StaticFiles
 
 import supervisor
-from supervisor.admin import login, metrics, pages
-from supervisor.admin.api import answers, bulk, controls, jobs, overview, run, streams
+from supervisor.admin import login, metrics
+from supervisor.admin.api import bulk, controls, jobs, overview, run, streams
+from supervisor.admin.api.answers import ANSWERED
+from supervisor.admin.pages import jobs as job_pages
+from supervisor.admin.pages import state as state_pages
+from supervisor.admin.pages.frame import error_of, mistake_of
+from supervisor.admin.rendering import STATIC
 from supervisor.admin.state import AppState
 
 TITLE = "job-supervisor"
@@ -35,13 +41,16 @@ def make_app(state: AppState) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.state = state
-    answers.install(app)
+    for kind in ANSWERED:
+        app.add_exception_handler(kind, error_of)
+    app.add_exception_handler(Exception, mistake_of)
     app.include_router(login.router)
     app.include_router(overview.open_router)
     # `bulk` comes before `jobs`: /jobs/retry is not the address of a job.
     parts = (overview.router, bulk.router, jobs.router, run.router, controls.router, controls.schedules, streams.router)
     for router in parts:
         app.include_router(router, dependencies=[_TOKEN])
-    app.include_router(metrics.routes())
-    pages.install(app)
+    for router in (metrics.routes(), state_pages.router, job_pages.router):
+        app.include_router(router)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app

@@ -146,7 +146,7 @@ def test_an_unknown_address_has_a_page_for_people_and_a_sentence_for_programs(re
         page = reader.get(path)
         assert (page.status_code, "Page not found" in page.text) == (404, True), path
         assert "<img" not in page.text
-    assert "there is no job 99" in words(reader.get("/jobs/99").text)
+    assert "No job has the id 99" in words(reader.get("/jobs/99").text)
     assert reader.get("/nothing", accept="*/*").headers["content-type"] == "application/json"
 
 
@@ -174,7 +174,7 @@ def test_a_busy_database_and_a_mistake_of_ours_are_told_apart(
     async def fails(error: Exception) -> None:
         raise error
 
-    for error, status, said in [(StoreBusy("x"), 503, "is busy"), (KeyError("secret"), 500, "Internal error")]:
+    for error, status, said in [(StoreBusy("it is busy"), 503, "It is busy"), (KeyError("secret"), 500, "Internal error")]:
         reader.app.state.watch.overview = lambda error=error: fails(error)
         page = reader.get("/")
         assert (page.status_code, said in page.text) == (status, True)

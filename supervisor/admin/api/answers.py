@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
@@ -134,11 +134,6 @@ def problem(status: int, error: str, /, *, headers: Mapping[str, str] | None = N
     """The answer to a request that is refused."""
     content = {"error": error} | {name: value for name, value in more.items() if value is not None}
     return answer(content, status, headers)
-
-
-def install(app: FastAPI) -> None:
-    for kind in ANSWERED:
-        app.add_exception_handler(kind, answer_of)
 
 
 async def answer_of(request: Request, error: Exception) -> JSONResponse:

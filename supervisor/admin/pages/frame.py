@@ -1,56 +1,29 @@
-"""What every page shares: the overview in its frame, error pages, static files."""
+"""What every page shares: the overview in its frame, and errors as pages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import json
 from dataclasses import fields, replace
 from enum import Enum
+from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from fastapi import APIRouter, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse
-from fastapi.routing import APIRoute
-from starlette.responses import Response
+from fastapi import Request
+from starlette.responses import HTMLResponse, Response
 
+from supervisor.admin.access import internal_error, wants_page
+from supervisor.admin.api.answers import answer_of
+from supervisor.admin.formatting import sentence
 from supervisor.admin.rendering import render
 from supervisor.admin.state import may_change, state_of
-from supervisor.domain.errors import JobNotFound, StoreBusy, StoreError
 from supervisor.domain.text import MAX_NAME, text_of
 from supervisor.ops.views import Overview
 
 LONG = 60_000  # of a message, a traceback, a log
+_TITLES = {404: "Page not found", 503: "The database cannot be used", 500: "Internal error of the admin process"}
 
 Row = TypeVar("Row")
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-
-
-class PageRoute(APIRoute):
-    """A route whose errors are also pages."""
-
-    def get_route_handler(self) -> Handler:
-        make = super().get_route_handler()
-
-        async def handler(request: Request) -> Response:
-            try:
-                return await make(request)
-            except RequestValidationError:
-                return not_found(request)
-            except HTTPException as error:
-                return not_found(request, str(error.detail))
-            except JobNotFound as error:
-                return not_found(request, f"there is no job {error.job_id}; finished ones are deleted after a while")
-            except StoreBusy:
-                return problem(request, 503, "The database is busy", "Another program has held it for too long.")
-            except StoreError as error:
-                return problem(request, 503, "The database cannot be used", f"{error}.")
-
-        return handler
-
-
-def router() -> APIRouter:
-    return APIRouter(route_class=PageRoute, default_response_class=HTMLResponse)
 
 
 async def page(request: Request, template: str, overview: Overview | None = None, **values: Any) -> HTMLResponse:
@@ -77,16 +50,23 @@ def fitting(row: Row, *long: str) -> Row:
     return replace(row, **texts)  # type: ignore[type-var]  # the same
 
 
-def not_found(request: Request, why: str = "") -> HTMLResponse:
-    """The page for an unknown address."""
-    return problem(request, 404, "Page not found", f"{why}." if why else "No page has this address.")
+async def error_of(request: Request, error: Exception) -> Response:
+    """The answer to a request that has ended with one of the errors in `ANSWERED`: a page for who has asked for one."""
+    answer = await answer_of(request, error)
+    return _page_of(request, answer) if wants_page(request) else answer
 
 
-def problem(request: Request, status: int, title: str, text: str) -> HTMLResponse:
+async def mistake_of(request: Request, error: Exception) -> Response:
+    """For unexpected errors; the access middleware logs them. The framework's own answer would not pass through it."""
+    return _page_of(request, internal_error()) if wants_page(request) else internal_error()
+
+
+def _page_of(request: Request, answer: Response) -> HTMLResponse:
     """A page that needs no database."""
-    return render("problem.html", status=status, title=title, text=text, path=own_address(request.url.path))
-
-
-def own_address(path: str) -> str:
-    """A path as an address on this site: `//host` and `/\\host` would lead to another site."""
-    return "/" + quote(path.lstrip("/\\"), safe="/")
+    status = 404 if answer.status_code == 422 else answer.status_code
+    told = json.loads(bytes(answer.body))
+    text = " ".join(sentence(told[name]) for name in ("error", "hint") if name in told)
+    # `//host` and `/\\host` would lead to another site.
+    own = "/" + quote(request.url.path.lstrip("/\\"), safe="/")
+    title = _TITLES.get(status, HTTPStatus(status).phrase)
+    return render("problem.html", status=status, title=title, text=text, path=own)

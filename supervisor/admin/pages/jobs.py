@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request
-from fastapi.responses import HTMLResponse
-from starlette.responses import RedirectResponse, Response
+from fastapi import APIRouter, Query, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from supervisor.admin.api import models
 from supervisor.admin.pages import frame, job_query
 from supervisor.admin.state import TheState
+from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Job, Status
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
 from supervisor.ops.status import everything
@@ -32,7 +32,8 @@ KEPT = ("payload", "result", "last_error")  # columns of jobs that may be long
 MOST_EDITABLE = 90_000  # characters of a payload in a form, and of one that can be copied
 MOST_ATTEMPTS = 50  # shown of one job; a job that keeps failing may have thousands
 
-router = frame.router()
+router = APIRouter(include_in_schema=False)
+Number = Annotated[int | None, Query(ge=1, le=models.LARGEST_ID)]
 
 
 @router.get("/jobs")
@@ -86,7 +87,7 @@ def bulk(query: job_query.JobQueryForm, now: float) -> dict[str, dict[str, Any]]
 
 def counts(query: job_query.JobQueryForm, shown: Overview) -> dict[str, int] | None:
     """The number of jobs of the selected types in each state. None with other filters, which need a full scan."""
-    if query.address(status=(), types=(), sort="") != "/jobs":
+    if query.address(status=(), type=(), sort="") != "/jobs":
         return None
     if not query.type:
         return shown.jobs
@@ -97,24 +98,23 @@ def counts(query: job_query.JobQueryForm, shown: Overview) -> dict[str, int] | N
 
 
 @router.get("/enqueue")
-async def enqueue(request: Request, state: TheState) -> HTMLResponse:
+async def enqueue(
+    request: Request, state: TheState, like: Number = None, retry: Number = None, type: str = ""
+) -> HTMLResponse:
     """The form for a new job: empty, a copy of the job `like`, or the payload of `retry` to be changed."""
-    asked = {name: request.query_params.get(name, "") for name in ("like", "retry")}
-    number = asked["retry"] or asked["like"]
-    like = None
-    if number:
-        if not number.isdecimal() or len(number) > 18:
-            return frame.not_found(request)
-        like = (await state.executor.ask(lambda operations: everything(operations, int(number)))).job
-        if asked["retry"] and not (like.status in RERUNNABLE and state.settings.show_payloads):
-            return frame.not_found(request, f"job {like.id} cannot be changed and retried now")
+    number, show = retry or like, state.settings.show_payloads
+    old = None
+    if number is not None:
+        old = (await state.executor.ask(lambda operations: everything(operations, number))).job
+        if retry and not (old.status in RERUNNABLE and show):
+            raise Conflict(f"job {old.id} cannot be changed and retried now")
     return await frame.page(
         request,
         "enqueue.html",
-        like=None if like is None else frame.fitting(like),
-        payload=_editable(like.payload if like is not None and state.settings.show_payloads else {}),
-        retried=bool(asked["retry"]),
-        type=request.query_params.get("type", "") if like is None else like.type,
+        like=None if old is None else frame.fitting(old),
+        payload=_editable(old.payload if old is not None and show else {}),
+        retried=bool(retry),
+        type=type if old is None else old.type,
     )
 
 
@@ -125,7 +125,7 @@ def _editable(payload: Any) -> str | None:
 
 
 @router.get("/jobs/{job_id}")
-async def job(request: Request, state: TheState, job_id: int) -> HTMLResponse:
+async def job(request: Request, state: TheState, job_id: models.JobId) -> HTMLResponse:
     known = await state.executor.ask(lambda operations: everything(operations, job_id))
     found = frame.fitting(known.job, *KEPT)
     errors = [frame.fitting(error, "message", "traceback", "stderr") for error in known.errors]
@@ -143,45 +143,34 @@ async def job(request: Request, state: TheState, job_id: int) -> HTMLResponse:
         hidden=max(0, len(tried) - MOST_ATTEMPTS),
         steps=steps(found, latest),
         worker=next((worker for worker in shown.workers if worker.job == found.id), None),
-        copies=copies(known.job, show=state.settings.show_payloads),
+        copies=_copies(known.job, show=state.settings.show_payloads),
         retriable=found.status in RETRIABLE,
         rerunnable=found.status in RERUNNABLE,
         cancellable=found.status in CANCELLABLE and not found.cancel_requested_at,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """`payload` is JSON text; "" if it is hidden, or too long. The page's script appends its own origin and `path` to
-    the command for curl.
+def _copies(job: Job, *, show: bool) -> dict[str, str]:
+    """What can be copied: with a `payload` that may be shown, commands that enqueue the same job again; otherwise, and
+    with one that is too long, that show this one. The page's script appends its own origin and `path` to that of curl.
     """
-
-    payload: str
-    command: str
-    curl: str
-    path: str
-
-
-def copies(job: Job, *, show: bool) -> Copies:
-    """With a payload that may be shown, the commands enqueue the same job again; otherwise they show this one."""
     payload = json.dumps(job.payload, ensure_ascii=False) if show else ""
     request = 'curl --header "Authorization: Bearer $TOKEN"'
     if not payload or len(payload) > MOST_EDITABLE:
-        return Copies("", f"supervisor jobs show {job.id}", f"{request} ", f"/api/admin/jobs/{job.id}")
-    settings = {
-        "priority": job.priority or None,
-        "requires": job.requires or None,
-        "max_attempts": job.max_attempts,
-        "unique_key": job.unique_key,
-        "meta": job.meta,
-    }
-    given = {name: value for name, value in settings.items() if value is not None}
+        command = f"supervisor jobs show {job.id}"
+        return {"payload": "", "command": command, "curl": f"{request} ", "path": f"/api/admin/jobs/{job.id}"}
+    settings = {name: getattr(job, name) for name in ("priority", "requires", "max_attempts", "unique_key", "meta")}
+    given = {name: value for name, value in settings.items() if value not in (None, 0, "")}
     words = ["supervisor", "enqueue"]
     for name, value in given.items():
         text = json.dumps(value, ensure_ascii=False) if name == "meta" else str(value)
         words.append(f"--{name.replace('_', '-')}={text}")
     if job.type.startswith("-") or payload.startswith("-"):
         words.append("--")
-    command = shlex.join([*words, job.type, payload])
     body = json.dumps({"type": job.type, "payload": job.payload} | given, ensure_ascii=False)
-    return Copies(payload, command, f"{request} --json {shlex.quote(body)} ", "/api/admin/jobs")
+    return {
+        "payload": payload,
+        "command": shlex.join([*words, job.type, payload]),
+        "curl": f"{request} --json {shlex.quote(body)} ",
+        "path": "/api/admin/jobs",
+    }

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from fastapi import Request
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse
 
 from supervisor.admin import formatting
-from supervisor.admin.charts import PERIODS, ChartData, Series
+from supervisor.admin.charts import PERIODS, ChartData
 from supervisor.admin.pages import frame, job_query
 from supervisor.admin.state import TheState
 from supervisor.domain import history
@@ -26,24 +25,7 @@ MOST = 100  # groups of failures on a page
 STANDING = (Status.FAILED, Status.QUARANTINED)
 LATE_BEAT = 10.0  # seconds; workers send a heartbeat every second
 
-router = frame.router()
-
-
-@dataclass(frozen=True, slots=True)
-class PoolCard:
-    """One pool with data of its workers and types: `sums` and `failures` of the last hour, with the current minute;
-    `runs` as in the charts, without it. The history knows types, not pools.
-    """
-
-    view: PoolView
-    busy: int
-    due: int  # includes jobs of paused types, which the pool itself does not count
-    oldest: float | None
-    sums: history.Hour
-    runs: Series
-    total: int  # of these runs
-    failures: int
-    shared: bool  # `sums` and `failures` are empty, because other pools run jobs of its types too
+router = APIRouter(include_in_schema=False)
 
 
 @router.get("/")
@@ -60,38 +42,31 @@ async def overview(request: Request, state: TheState) -> HTMLResponse:
         periods=period_links("/", chosen),
         chosen=chosen,
         findings=diagnose(shown),
-        pools=[pool_card(pool, shown, data) for pool in shown.pools],
+        pools=[_pool_card(pool, shown, data) for pool in shown.pools],
         dense=len(shown.pools) >= DENSE,
         oldest=largest(view.oldest_age for view in shown.types),
     )
 
 
-def pool_card(pool: PoolView, shown: Overview, data: ChartData) -> PoolCard:
+def _pool_card(pool: PoolView, shown: Overview, data: ChartData) -> dict[str, Any]:
+    """One pool with data of its workers and types: `sums` and `failures` of the last hour, with the current minute;
+    `runs` as in the charts, without it. The history knows types, not pools.
+    """
     own = [worker for worker in shown.workers if (worker.pool, worker.home) == (pool.name, pool.home)]
     kept = [view for view in shown.types if view.type in pool.paused]
     others = {type_ for other in shown.pools if other.name != pool.name for type_ in other.types}
-    shared = not others.isdisjoint(pool.types)
+    shared = not others.isdisjoint(pool.types)  # `sums` and `failures` are not known then
     known = () if shared else pool.types
-    return PoolCard(
-        view=pool,
-        busy=sum(worker.state == "busy" for worker in own),
-        due=pool.due + sum(view.due for view in kept),
-        oldest=largest((pool.oldest_age, *(view.oldest_age for view in kept))),
-        sums=history.added_up(view.last_hour for view in shown.types if view.type in known),
-        runs=data.runs_of(pool.types),
-        total=int(data.runs_of(pool.types).total),
-        failures=sum(shown.failures_last_hour.get(type_, 0) for type_ in known),
-        shared=shared,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A period that can be chosen, with the address of the page that shows it."""
-
-    words: str
-    address: str
-    chosen: bool
+    return {
+        "view": pool,
+        "busy": sum(worker.state == "busy" for worker in own),
+        "due": pool.due + sum(view.due for view in kept),  # the pool itself does not count jobs of paused types
+        "oldest": largest((pool.oldest_age, *(view.oldest_age for view in kept))),
+        "sums": history.added_up(view.last_hour for view in shown.types if view.type in known),
+        "runs": data.runs_of(pool.types),
+        "failures": sum(shown.failures_last_hour.get(type_, 0) for type_ in known),
+        "shared": shared,
+    }
 
 
 @router.get("/history")
@@ -116,25 +91,17 @@ def chosen_period(request: Request) -> str:
     return name if name in PERIODS else next(iter(PERIODS))
 
 
-def period_links(path: str, name: str, types: tuple[str, ...] = ()) -> list[Choice]:
-    """Links to the same page for each period."""
+def period_links(path: str, name: str, types: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """The periods, with the address of the same page for each."""
+    of_types = [("type", type_) for type_ in types]
     return [
-        Choice(
-            period.words,
-            f"{path}?{urlencode([('since', key), *(('type', type_) for type_ in types)], errors='replace')}",
-            key == name,
-        )
+        {
+            "words": period.words,
+            "address": f"{path}?{urlencode([('since', key), *of_types], errors='replace')}",
+            "chosen": key == name,
+        }
         for key, period in PERIODS.items()
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """One group with the address of its jobs, and the API filter for them."""
-
-    group: ErrorGroup
-    address: str
-    which: dict[str, Any]
 
 
 @router.get("/failures")
@@ -148,16 +115,17 @@ async def failures(request: Request, state: TheState) -> HTMLResponse:
         request,
         "failures.html",
         shown,
-        causes=[cause(frame.fitting(group, "message"), shown.time) for group in groups],
+        causes=[_cause(frame.fitting(group, "message"), shown.time) for group in groups],
         chosen=chosen,
         spans=SPANS,
         full=len(groups) == MOST,
     )
 
 
-def cause(group: ErrorGroup, now: float) -> Cause:
+def _cause(group: ErrorGroup, now: float) -> dict[str, Any]:
+    """One group with the address of its jobs, and the API filter for them."""
     query = job_query.JobQueryForm(status=STANDING, type=(group.type,), error=formatting.fragment(group.message))
-    return Cause(group, query.address(), query.as_filter(now, STANDING))
+    return {"group": group, "address": query.address(), "which": query.as_filter(now, STANDING)}
 
 
 @router.get("/workers")
