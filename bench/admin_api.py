@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.admin.app import make_app
-from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import Keys
 from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
 from supervisor.client.asynchronous import AsyncQueue
+from supervisor.client.job_streams import JobStreams
 from supervisor.config.settings import AdminSettings
 from supervisor.engine import open_engine
 
@@ -149,7 +149,7 @@ async def measure(path: Path) -> None:
     executor, queue = StoreExecutor(open_engine(url)), AsyncQueue(url)
     requests, streams = Requests(queue, executor), JobStreams(queue, executor)
     keys = Keys(None, None, "session")
-    app = make_app(AppState(SETTINGS, keys, executor, Watch(executor), (), requests=requests, streams=streams))
+    app = make_app(AppState(SETTINGS, keys, executor, requests, streams, Watch(executor), ()))
     await milliseconds(app, "/healthz")  # the first request of all makes what every one needs
     for question in QUESTIONS:
         times = []

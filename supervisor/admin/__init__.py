@@ -2,15 +2,14 @@
 
     entry.py     the child process, from its fork to its end
     server.py    the HTTP server, controlled by the supervisor; connection.py limits times and connections
-    access.py    access control: hosts, tokens, origins, sizes; keys.py has the tokens and sessions
-    login.py     login and logout of browsers
-    app.py       the application
-    state.py     what every route may use
+    access.py    access control: hosts, tokens, origins, sizes; keys.py has the tokens and sessions, login.py the form
+    app.py       the application; state.py is what every route may use
     store_executor.py  database calls on separate threads
-    watch.py     the overview, read once for all who request it
+    watch.py     the overview, read once for all who request it or listen to it
+    requests.py  jobs that are enqueued and waited for; uploads.py: files as their payload
     api/         the JSON endpoints, one file per subject
     metrics.py   the metrics for a scraper
-    pages/       the dashboard, with rendering.py, templates/ and static/
+    pages/       the dashboard, with rendering.py, formatting.py, charts.py, templates/ and static/
 
 Nothing else imports this package, and it is imported only after the fork, so that no other process loads a web
 framework. It reads through the store's `Operations`, and makes changes with the same functions as the command line.

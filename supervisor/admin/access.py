@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
 from urllib.parse import quote
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import cookie_parser
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi import HTTPException
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supervisor.admin.keys import Keys
@@ -31,14 +30,7 @@ WRONG_TOKEN_PAUSE = 0.5  # seconds of delay after a wrong token
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 FORMS = frozenset({"/login", "/logout"})
-DATA = (
-    "/api/",
-    "/run/",
-    "/metrics",
-    "/openapi.json",
-    "/readyz",
-    "/healthz",
-)  # for programs: never answered with a page
+DATA = ("/api/", "/run/", "/metrics", "/openapi.json", "/readyz", "/healthz")  # never answered with a page
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+?)\.?(?::\d*)?")
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
@@ -55,66 +47,18 @@ HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a request is refused. `guessed`: it had a wrong token, so the answer is delayed."""
+class Refused(Exception):
+    """Why a request is not let in. `login` is where a browser is redirected instead."""
 
-    status: int
-    error: str
-    hint: str = ""
-    guessed: bool = False
-    login: str = ""  # where a browser is redirected instead
+    def __init__(self, status: int, error: str, hint: str = "", *, login: str = "") -> None:
+        self.status = status
+        self.content = {"error": error} | ({"hint": hint} if hint else {})
+        self.login = login
 
-
-class Visit:
-    """The parts of a request that the access middleware uses."""
-
-    def __init__(self, scope: Scope) -> None:
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.headers = Headers(scope=scope)
-        self.host = self.headers.get("host", "")
-        self.query: bytes = scope["query_string"]
-        self.local: str = (scope.get("server") or ("",))[0].removeprefix("::ffff:")
-        self.changes = self.method not in SAFE
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it needs no token: nothing there shows data of jobs."""
-        return self.path in ("/healthz", *FORMS) or self.path.startswith("/static/")
-
-    @property
-    def is_form(self) -> bool:
-        return self.path in FORMS
-
-    @property
-    def wants_page(self) -> bool:
-        """Whether a browser requests a page."""
-        html = "text/html" in self.headers.get("accept", "")
-        return html and not self.changes and not self.path.startswith(DATA)
-
-    @property
-    def bearer(self) -> str | None:
-        scheme, _, token = self.headers.get("authorization", "").partition(" ")
-        return token.strip() if scheme.lower() == "bearer" else None
-
-    @property
-    def is_file(self) -> bool:
-        """Whether its body is a file, which the route itself takes in and limits."""
-        return is_file(self.method, self.path, self.headers)
-
-    @property
-    def is_unrouted(self) -> bool:
-        """Whether no route takes this method: its body is of no interest."""
-        return self.changes and self.method != "POST" and self.path.startswith("/run/")
-
-    @property
-    def length(self) -> int | None:
-        """The length of the body in bytes as declared in the header; None if it is not declared."""
-        if "transfer-encoding" in self.headers:
-            return None
-        length = self.headers.get("content-length", "0")
-        return int(length[:20]) if length.isdecimal() else 0
+    def response(self) -> Response:
+        if self.login:
+            return RedirectResponse(self.login, 303)
+        return JSONResponse(self.content, self.status, {"www-authenticate": "Bearer"} if self.status == 401 else {})
 
 
 class AccessMiddleware:
@@ -123,111 +67,84 @@ class AccessMiddleware:
     def __init__(self, app: ASGIApp, keys: Keys, settings: AdminSettings) -> None:
         self._app = app
         self._keys = keys
-        self._hosts = frozenset({*LOOPBACK, *settings.hosts, *_own_name(settings)})
         self._named = frozenset(settings.hosts)
+        own = settings.address[0] if settings.address is not None else "localhost"  # as a browser writes it:
+        self._hosts = frozenset({*LOOPBACK, *settings.hosts, f"[{own}]" if ":" in own else own})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # nothing else is served
-        visit = Visit(scope)
-        out = Outlet(send, visit)
-        refusal = self._refusal(visit, scope)
-        if refusal is not None:
-            await self._refuse(refusal, visit, scope, receive, out)
-            return
-        if visit.is_file or visit.is_unrouted:
-            out.body = Incoming(receive)
-            await self._let_in(scope, out.body.receive, out)
-            return
-        body = await _body(visit, receive)
-        if isinstance(body, Refusal):
-            await self._refuse(body, visit, scope, receive, out)
-        elif body is not None:
-            await self._let_in(scope, _replay(body, receive), out)
-
-    async def _let_in(self, scope: Scope, receive: Receive, out: Outlet) -> None:
-        """Answer an unexpected error with one sentence; its traceback goes only to the log."""
+        request = Request(scope)
+        body = Body(receive, request)
+        out = Outlet(send, request, body)
         try:
-            await self._app(scope, receive, out.send)
-        except Exception as error:
+            await self._check(request)
+            body.check_length()
+            await self._app(scope, body.receive, out.send)
+        except Refused as refusal:
+            await refusal.response()(scope, receive, out.send)
+        except ClientDisconnect:
+            pass
+        except Exception as error:  # its traceback goes only to the log
             events(process="admin").error("request_failed", path=scope["path"] or None, exc_info=error)
             if not out.started:
                 await internal_error()(scope, receive, out.send)
 
-    async def _refuse(self, refusal: Refusal, visit: Visit, scope: Scope, receive: Receive, out: Outlet) -> None:
-        if refusal.guessed:
+    async def _check(self, request: Request) -> None:
+        """Raises Refused. Puts the role of the request into its scope, for the routes."""
+        path, headers = request.scope["path"], request.headers
+        host, changes, is_form = headers.get("host", ""), request.method not in SAFE, path in FORMS
+        bearer = _bearer(headers.get("authorization", ""))
+        # A foreign domain may point at this machine (DNS rebinding).
+        name, local = host_name(host), (request.scope.get("server") or ("",))[0].removeprefix("::ffff:")
+        if name not in self._hosts and not (name and name.strip("[]") == local):
+            hint = "if the name is correct, add it to hosts in [admin]"
+            raise Refused(421, "this server does not answer to that host name", hint)
+
+        role = self._role(request, bearer)
+        request.state.role = role or ""
+        if role is None and bearer is not None:
             await asyncio.sleep(WRONG_TOKEN_PAUSE)
-        await _as_response(refusal, visit)(scope, receive, out.send)
+            raise Refused(401, "the token is wrong", "the file named by token_file contains it")
+        if role is None and not (is_form or path == "/healthz" or path.startswith("/static/")):
+            query = request.scope["query_string"].decode("latin-1")
+            login = f"/login?next={quote(path + (f'?{query}' if query else ''), safe='/')}"
+            hint = "send Authorization: Bearer with the admin token"
+            raise Refused(401, "a token is required", hint, login=login if wants_page(request) else "")
 
-    def _refusal(self, visit: Visit, scope: Scope) -> Refusal | None:
-        return (
-            self._elsewhere(visit)
-            or self._unknown(visit, scope)
-            or self._cross_site(visit)
-            or self._forgeable(visit)
-            or _beyond_role(visit, scope)
-        )
+        if self._is_from_another_site(request, host):
+            raise Refused(403, "requests from other sites are refused")
+        if not changes or is_form:
+            return
+        # Something that another site's form cannot send, even if no other header identifies the origin.
+        if bearer is None and headers.get("x-requested-with") != "supervisor":
+            hint = "send X-Requested-With: supervisor"
+            raise Refused(403, "changes require the header X-Requested-With or Authorization", hint)
+        kind = media_type(headers)
+        empty = kind is None and not declared_length(request)
+        if not (kind == JSON or empty or is_file(request.method, path, headers)):
+            hint = "send Content-Type: application/json; for POST /run also that of a file, such as image/jpeg"
+            raise Refused(415, "the body must be JSON, or for POST /run a file", hint)
+        if role != "admin":
+            raise Refused(403, "this token allows reading only", "use the token of token_file")
 
-    def _elsewhere(self, visit: Visit) -> Refusal | None:
-        """Refuse unknown host names: a foreign domain may point at this machine (DNS rebinding)."""
-        name = host_name(visit.host)
-        if name in self._hosts or (name and name.strip("[]") == visit.local):
-            return None
-        hint = "if the name is correct, add it to hosts in [admin]"
-        return Refusal(421, "this server does not answer to that host name", hint)
-
-    def _unknown(self, visit: Visit, scope: Scope) -> Refusal | None:
-        """Find the role of the request, and put it into the scope for the routes."""
-        role = self._role(visit)
-        scope.setdefault("state", {})["role"] = role or ""
-        if role or (visit.is_open and visit.bearer is None):
-            return None
-        if visit.bearer is not None:
-            return Refusal(401, "the token is wrong", "the file named by token_file contains it", guessed=True)
-        target = visit.path + (f"?{visit.query.decode('latin-1')}" if visit.query else "")
-        login = f"/login?next={quote(target, safe='/')}" if visit.wants_page else ""
-        return Refusal(401, "a token is required", "send Authorization: Bearer with the admin token", login=login)
-
-    def _role(self, visit: Visit) -> str | None:
+    def _role(self, request: Request, bearer: str | None) -> str | None:
         if self._keys.open:
             return "admin"
-        if visit.bearer is not None:
-            return self._keys.role_of_token(visit.bearer)
-        session = cookie_parser(visit.headers.get("cookie", "")).get(self._keys.cookie, "")
-        return self._keys.role_of_session(session, time.time())
+        if bearer is not None:
+            return self._keys.role_of_token(bearer)
+        return self._keys.role_of_session(request.cookies.get(self._keys.cookie, ""), time.time())
 
-    def _cross_site(self, visit: Visit) -> Refusal | None:
-        """Another site's page may link to us, but nothing else."""
-        refusal = Refusal(403, "requests from other sites are refused")
-        site = visit.headers.get("sec-fetch-site", "")
-        if site:
-            follows_link = not visit.changes and visit.headers.get("sec-fetch-mode") == "navigate"
-            return None if site in ("same-origin", "none") or follows_link else refusal
-        origin = visit.headers.get("origin")
-        return None if origin is None or self._is_own(origin, visit) else refusal
-
-    def _is_own(self, origin: str, visit: Visit) -> bool:
-        """Whether a page of that origin is ours. A proxy in front of us may send another name in `host`."""
-        return origin.lower().partition("://")[2] in {visit.host.lower(), *self._named}
-
-    def _forgeable(self, visit: Visit) -> Refusal | None:
-        """Require something that another site's form cannot send, even if no other header identifies the origin."""
-        if not visit.changes or visit.is_form:
-            return None
-        if visit.bearer is None and visit.headers.get("x-requested-with") != "supervisor":
-            return Refusal(
-                403, "changes require the header X-Requested-With or Authorization", "send X-Requested-With: supervisor"
-            )
-        kind = media_type(visit.headers)
-        if kind == JSON or visit.is_file or visit.is_unrouted or (kind is None and visit.length == 0):
-            return None
-        if visit.path.startswith("/run/"):
-            if kind == "multipart/form-data":
-                hint = "send the file itself, as in curl --data-binary @FILE --header 'Content-Type: image/jpeg'"
-                return Refusal(415, "multipart forms are not accepted", hint)
-            hint = "send Content-Type: application/json, or the media type of a file, such as image/jpeg"
-            return Refusal(415, "the body must be JSON or a file", hint)
-        return Refusal(415, "the body must be JSON", "send Content-Type: application/json")
+    def _is_from_another_site(self, request: Request, host: str) -> bool:
+        """Another site's page may link to us, but nothing else. A proxy in front of us may send another name in
+        `host`.
+        """
+        headers = request.headers
+        if site := headers.get("sec-fetch-site", ""):
+            follows_link = request.method in SAFE and headers.get("sec-fetch-mode") == "navigate"
+            return site not in ("same-origin", "none") and not follows_link
+        origin = headers.get("origin")
+        return origin is not None and origin.lower().partition("://")[2] not in {host.lower(), *self._named}
 
 
 def internal_error() -> Response:
@@ -235,18 +152,10 @@ def internal_error() -> Response:
     return JSONResponse({"error": "internal error of the admin process", "hint": "see its log"}, 500)
 
 
-def _beyond_role(visit: Visit, scope: Scope) -> Refusal | None:
-    if not visit.changes or visit.is_form or scope["state"]["role"] == "admin":
-        return None
-    return Refusal(403, "this token allows reading only", "use the token of token_file")
-
-
-def _own_name(settings: AdminSettings) -> Iterable[str]:
-    """The address that we listen on, as a browser writes it."""
-    if settings.address is None:
-        return ()
-    host = settings.address[0]
-    return (f"[{host}]" if ":" in host else host,)
+def wants_page(request: Request) -> bool:
+    """Whether a browser requests a page."""
+    html = "text/html" in request.headers.get("accept", "")
+    return html and request.method in SAFE and not request.scope["path"].startswith(DATA)
 
 
 def host_name(host: str) -> str:
@@ -255,86 +164,59 @@ def host_name(host: str) -> str:
     return found[1] if found else ""
 
 
-async def _body(visit: Visit, receive: Receive) -> bytes | Refusal | None:
-    """The body of the request; None if the client is gone. A body that is too large is not read to its end."""
-    limit = LARGEST_FORM if visit.is_form else LARGEST_BODY
-    too_large = Refusal(413, f"the body is too large; the limit is {limit} bytes")
-    if visit.length == 0:
-        return b""
-    if visit.length is not None and visit.length > limit:
-        return too_large
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limit:
-            return too_large
-        if not message.get("more_body"):
-            return b"".join(parts)
+def declared_length(request: Request) -> int | None:
+    """The length of the body in bytes as declared in the header; None if it is not declared."""
+    length = request.headers.get("content-length", "0")
+    return None if "transfer-encoding" in request.headers or not length.isdecimal() else int(length[:20])
 
 
-class Incoming:
-    """The body of a request that is not read here, until it is whole."""
+def _bearer(authorization: str) -> str | None:
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
 
-    def __init__(self, receive: Receive) -> None:
+
+class Body:
+    """The body of a request as it arrives. One that is too large is not read to its end; the route itself limits a
+    file.
+    """
+
+    def __init__(self, receive: Receive, request: Request) -> None:
         self._receive = receive
-        self.is_whole = False
+        self._left = LARGEST_FORM if request.scope["path"] in FORMS else LARGEST_BODY
+        self._length = declared_length(request)
+        self._is_file = is_file(request.method, request.scope["path"], request.headers)
+        self.is_whole = self._length == 0
+
+    def check_length(self) -> None:
+        if not self._is_file and self._length is not None and self._length > self._left:
+            raise Refused(413, "the body is too large")
 
     async def receive(self) -> Message:
         message = await self._receive()
         self.is_whole = self.is_whole or not message.get("more_body", False)
+        self._left -= len(message.get("body", b""))
+        if self._left < 0 and not self._is_file:
+            raise HTTPException(413)  # answered by the application, which is reading
         return message
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Deliver the body once, then the later events of the connection."""
-    sent = False
-
-    async def replayed() -> Message:
-        nonlocal sent
-        if sent:
-            return await receive()
-        sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replayed
-
-
-def _as_response(refusal: Refusal, visit: Visit) -> Response:
-    if refusal.login:
-        return RedirectResponse(refusal.login, 303)
-    headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
-    if refusal.status == 413:
-        headers["connection"] = "close"  # the rest of the body is not read
-    if visit.wants_page:
-        return PlainTextResponse(f"{refusal.error}\n{refusal.hint}\n", refusal.status, headers)
-    content: dict[str, Any] = {"error": refusal.error}
-    if refusal.hint:
-        content["hint"] = refusal.hint
-    return JSONResponse(content, refusal.status, headers)
 
 
 class Outlet:
     """Adds the security headers to every answer."""
 
-    def __init__(self, send: Send, visit: Visit) -> None:
+    def __init__(self, send: Send, request: Request, body: Body) -> None:
         self._send = send
+        self._body = body
         # Static files must be revalidated, which costs only a 304, so that an upgrade shows immediately.
-        self._keep = "no-cache" if visit.path.startswith("/static/") else "no-store"
+        self._keep = "no-cache" if request.scope["path"].startswith("/static/") else "no-store"
         self.started = False
-        self.body: Incoming | None = None
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started = True
             headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
+            added: dict[str, Any] = {"cache-control": self._keep, "date": formatdate(usegmt=True)} | HEADERS
+            for name, value in added.items():
                 headers.setdefault(name, value)
-            headers.setdefault("cache-control", self._keep)
-            headers.setdefault("date", formatdate(usegmt=True))
-            if self.body is not None and not self.body.is_whole:
+            if not self._body.is_whole:
                 headers["connection"] = "close"  # the rest of it is not read
         await self._send(message)

@@ -1,106 +1,166 @@
-"""Charts as SVG. Shapes take their colours from CSS classes; there are no inline styles.
-
-The shapes stretch with the page, so they contain no text: the template adds scales and legends around them.
+"""What charts show: the history in steps of a minute, a quarter of an hour, or a quarter of a day. `charts.html` draws
+them. Pure.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
-from markupsafe import Markup
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from supervisor.admin import formatting
-from supervisor.admin.chart_data import Series
+from supervisor.domain import history
+from supervisor.domain.history import DAY, HOUR, MINUTE, OTHERS, Minute, minute_of
+from supervisor.domain.text import text_of
 
-WIDTH, HEIGHT = 600.0, 100.0
+MOST_TYPES = 5  # types with their own colour; the others share one more
+WIDTH, HEIGHT = 600.0, 100.0  # of a drawing, which is stretched with the page
 _GAP = 0.22  # fraction of a bar's width that is left empty
 _STEPS = (1, 1.2, 1.6, 2, 3, 4, 5, 6, 8, 10)
 
 
-def ceiling(value: float) -> float:
-    """The top of a scale: the next round number."""
+@dataclass(frozen=True, slots=True)
+class Period:
+    """How far back charts go, and in which steps, in seconds. Steps divide a day. `dated`: a time needs its date."""
+
+    words: str
+    each: str
+    seconds: float
+    step: float
+    dated: bool = False
+
+    def times(self, now: float) -> tuple[float, ...]:
+        """When the steps began, oldest first: the last one contains the last full minute."""
+        last = (minute_of(now) - MINUTE) // self.step * self.step
+        count = int(self.seconds / self.step)
+        return tuple(last - self.step * (count - 1 - index) for index in range(count))
+
+
+PERIODS = {
+    "1h": Period("last hour", "each minute", HOUR, MINUTE),
+    "1d": Period("last day", "in each quarter of an hour", DAY, 15 * MINUTE),
+    "30d": Period("last 30 days", "in each quarter of a day", 30 * DAY, 6 * HOUR, dated=True),
+}
+"""By their names in addresses. The first one is shown unless another is chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One value per step, oldest first. `key` names its colour."""
+
+    key: str
+    label: str
+    values: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        return sum(self.values)
+
+
+class ChartData:
+    """The full minutes of a period before the current one, added up in its steps."""
+
+    def __init__(self, rows: Iterable[Minute], period: Period, now: float) -> None:
+        self.period = period
+        self.times = period.times(now)
+        self.until = minute_of(now)
+        self._kept = [
+            row._replace(
+                type=text_of(row.type), run_seconds=_finite(row.run_seconds), wait_seconds=_finite(row.wait_seconds)
+            )
+            for row in rows
+            if self.times[0] <= row.at < self.until
+        ]
+
+    def of(self, types: Collection[str]) -> ChartData:
+        """The same of these types alone."""
+        return ChartData([row for row in self._kept if row.type in types], self.period, self.until)
+
+    def by_state(self) -> list[Series]:
+        """Runs that ended in each step, by outcome."""
+        return [Series(field, field, self._values(field)) for field in ("done", "failed")]
+
+    def waiting(self) -> Series:
+        """Jobs that were due: of each type the most in the step, added up."""
+        return Series("waiting", "waiting", self._values("waiting"))
+
+    def by_type(self) -> list[Series]:
+        """Runs that ended, by type: the busiest types, sorted by name, and the others together."""
+        runs: dict[str, int] = defaultdict(int)
+        for row in self._kept:
+            runs[row.type] += row.done + row.failed
+        named = sorted((type_ for type_ in runs if type_ and runs[type_]), key=lambda type_: (-runs[type_], type_))
+        series = [self.runs_of([type_], f"type-{index}") for index, type_ in enumerate(sorted(named[:MOST_TYPES]))]
+        others = [*named[MOST_TYPES:], *([OTHERS] if runs[OTHERS] else [])]
+        return [*series, self.runs_of(others, "type-others", "others")] if others else series
+
+    def runs_of(self, types: Sequence[str], key: str = "done", label: str = "") -> Series:
+        """Runs of some types per step, by default for a small chart."""
+        done, failed = (one.values for one in self.of(types).by_state())
+        return Series(key, label or types[0], tuple(a + b for a, b in zip(done, failed, strict=True)))
+
+    def total(self) -> history.Hour:
+        return history.combined(self._kept)
+
+    def _values(self, field: str) -> tuple[float, ...]:
+        values = [0.0] * len(self.times)
+        for row in self._kept:
+            values[int((row.at - self.times[0]) / self.period.step)] += getattr(row, field)
+        return tuple(values)
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
+
+
+def top(series: Sequence[Series]) -> float:
+    """The top of the scale for stacked bars: the next round number."""
+    value = max((sum(values) for values in zip(*(one.values for one in series), strict=True)), default=0.0)
     if value <= 4:
         return 4.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in _STEPS if step * power >= value * (1 - 1e-9))
 
 
-def top(series: Sequence[Series]) -> float:
-    """The top of the scale for stacked bars."""
-    return ceiling(max((sum(values) for values in zip(*(one.values for one in series), strict=True)), default=0.0))
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One stacked bar: the place that is pointed at, its numbers, and (colour, y, height) of each part."""
+
+    at: float
+    left: float
+    place: float
+    text: str
+    parts: list[tuple[str, float, float]]
+
+    @property
+    def x(self) -> float:
+        return self.left + self.place * _GAP / 2
+
+    @property
+    def width(self) -> float:
+        return self.place * (1 - _GAP)
 
 
-def bars(series: Sequence[Series], times: Sequence[float], description: str, *, dated: bool = False) -> Markup:
-    """Stacked bars of all series, one bar per time. A tooltip shows the numbers of each bar, with `dated` also its
-    date.
-    """
-    highest = top(series)
-    place = WIDTH / max(1, len(times))
-    drawn = []
+def bars(series: Sequence[Series], times: Sequence[float]) -> Iterator[Bar]:
+    """One bar per time that has a value."""
+    highest, place = top(series), WIDTH / max(1, len(times))
     for index, at in enumerate(times):
-        values = [(one, one.values[index]) for one in series]
-        if any(value for _, value in values):
-            drawn.append(_bar(values, index * place, place, highest, _told(at, dated)))
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
-    ).format(*(_short(WIDTH), _short(HEIGHT), description)) + Markup("{}{}</svg>").format(
-        _grid(), Markup("").join(drawn)
-    )
+        values = [(one, one.values[index]) for one in series if one.values[index]]
+        parts, y = [], HEIGHT
+        for one, value in values:
+            y -= value / highest * HEIGHT
+            parts.append((one.key, y, value / highest * HEIGHT))
+        if parts:
+            text = ", ".join(f"{formatting.number(value)} {one.label}" for one, value in values)
+            yield Bar(at, index * place, place, text, parts)
 
 
-def spark(series: Series, description: str) -> Markup:
-    """A small line chart with a filled area and its own scale."""
+def line(series: Series) -> str:
+    """The points of a small chart with its own scale."""
     highest = max(1.0, *series.values)
     step = WIDTH / max(1, len(series.values) - 1)
-    points = [
-        f"{_short(index * step)},{_short(HEIGHT - 2 - value / highest * (HEIGHT - 6))}"
+    return " ".join(
+        f"{index * step:.2f},{HEIGHT - 2 - value / highest * (HEIGHT - 6):.2f}"
         for index, value in enumerate(series.values)
-    ]
-    area = f"0,{_short(HEIGHT)} {' '.join(points)} {_short(WIDTH)},{_short(HEIGHT)}"
-    return Markup(
-        '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
-        '<polygon class="fill-{}" points="{}"/><polyline class="line-{}" points="{}"/></svg>'
-    ).format(_short(WIDTH), _short(HEIGHT), description, series.key, area, series.key, " ".join(points))
-
-
-def _bar(values: Sequence[tuple[Series, float]], left: float, place: float, highest: float, when: Markup) -> Markup:
-    told = ", ".join(f"{formatting.number(value)} {one.label}" for one, value in values if value)
-    shapes, y = [], HEIGHT
-    for one, value in values:
-        if value:
-            height = value / highest * HEIGHT
-            y -= height
-            shapes.append(
-                Markup('<rect class="fill-{}" x="{}" y="{}" width="{}" height="{}"/>').format(
-                    one.key, _short(left + place * _GAP / 2), _short(y), _short(place * (1 - _GAP)), _short(height)
-                )
-            )
-    return Markup(
-        '<g class="minute"><title {}: {}</title><rect class="place" x="{}" y="0" width="{}" height="{}"/>{}</g>'
-    ).format(
-        when,
-        told,
-        _short(left),
-        _short(place),
-        _short(HEIGHT),
-        Markup("").join(shapes),
     )
-
-
-def _told(at: float, dated: bool) -> Markup:
-    """When a bar begins, which live.js puts into the browser's time zone."""
-    return Markup('data-at="{}">{}').format(
-        formatting.iso(at), formatting.day_and_clock(at) if dated else formatting.clock(at)
-    )
-
-
-def _grid() -> Markup:
-    return Markup("").join(
-        Markup('<line class="grid" x1="0" x2="{}" y1="{}" y2="{}"/>').format(_short(WIDTH), y, y)
-        for y in ("0", _short(HEIGHT / 2), _short(HEIGHT))
-    )
-
-
-def _short(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -9,20 +9,14 @@ import socket
 import struct
 import sys
 import termios
-from collections import Counter
 from contextlib import suppress
 from typing import Any, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from supervisor.telemetry import events
-
 MOST = 600  # connections at once
-MOST_STRANGERS = 100  # connections per address, or per user at a Unix socket, that have not shown a token
-YOUNG = 2.0  # seconds in which a new one is not closed for that
 LAST = 0.1  # seconds for a first request, or one that has arrived, when the process is about to end
-_NOT_HTTP = b'{"error": "the request is not valid HTTP"}'
 LIMITS = {
     "head": 10.0,  # seconds until a request's header is complete
     "body": 30.0,  # its body; of a file, each of its pieces
@@ -43,32 +37,34 @@ class Connection(H11Protocol):
         super().__init__(*arguments, **options)
         self._stage: tuple[str, object] = ("head", None)
         self._since = self._made = self.loop.time()
-        self.whose: object = None
         self.lingering = False
         self._ending = False
         self._was_known = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        """If there are too many, the oldest gives way that has shown no token and has sent nothing that waits for us:
+        whoever opens many and says nothing keeps nobody out.
+        """
         super().connection_made(transport)
         self.transport = cast("asyncio.Transport", Parting(transport, self))
-        self.whose = _whose(transport)
-        if len(self.connections) > MOST_STRANGERS:
-            # A new connection usually sends its request at once: older ones that have not are closed to make room.
-            mine = [other for other in self._strangers() if other.whose == self.whose]
-            if len(mine) >= MOST_STRANGERS:
-                old = (other for other in mine if other._made < self._made - YOUNG and not other._has_sent_more())
-                if (oldest := next(old, None)) is not None:
-                    oldest.give_way()
-        if len(self.connections) > MOST and not self._made_room():
-            transport.write(FULL)
-            transport.close()
+        if len(self.connections) > MOST:
+            others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
+            idle = (one for one in sorted(others, key=lambda one: one._made) if not one.is_known())
+            if (oldest := next((one for one in idle if not one._has_sent_more()), None)) is not None:
+                oldest.give_way()
+            else:
+                transport.write(FULL)
+                transport.close()
 
-    @property
     def is_known(self) -> bool:
         """Whether a request on it was accepted: with a token, a session, or without either at a Unix socket."""
-        scope: Any = self.scope  # None before the first request, whatever its type says
-        self._was_known = self._was_known or (scope is not None and bool(scope.get("state", {}).get("role")))
+        self._was_known = self._was_known or bool(self._state().get("role"))
         return self._was_known
+
+    def _state(self) -> dict[str, Any]:
+        """What was noted about the latest request."""
+        scope: Any = self.scope  # None before the first request, whatever its type says
+        return {} if scope is None else cast("dict[str, Any]", scope.get("state", {}))
 
     def _has_sent_more(self) -> bool:
         """Whether it waits for us: something that it has sent was not read yet."""
@@ -83,34 +79,12 @@ class Connection(H11Protocol):
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         self.transport.abort()
 
-    def _strangers(self) -> list[Connection]:
-        """The other connections without an accepted request, oldest first."""
-        others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
-        return sorted((one for one in others if not one.is_known), key=lambda one: one._made)
-
-    def _made_room(self) -> bool:
-        """Close the oldest unknown connection of the address that has the most. Returns whether there was one."""
-        strangers = self._strangers()
-        if not strangers:
-            return False
-        greediest, _ = Counter(one.whose for one in strangers).most_common(1)[0]
-        next(one for one in strangers if one.whose == greediest).give_way()
-        return True
-
     def data_received(self, data: bytes) -> None:
-        _ = self.is_known  # remember it: the next request has a new scope
+        self.is_known()  # remember it: the next request has a new scope
         if not self.lingering:
             super().data_received(data)
             if self._ending and self.cycle is not None:
                 self.cycle.keep_alive = False
-
-    def send_400_response(self, msg: str) -> None:
-        """The request is not valid HTTP. Like every error, this is told as JSON."""
-        length = str(len(_NOT_HTTP))
-        headers = [("content-type", "application/json"), ("content-length", length), ("connection", "close")]
-        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=_NOT_HTTP), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event))
-        self.transport.close()
 
     def shutdown(self) -> None:
         """The process is about to end. A request that was sent before the client could know is still answered: if its
@@ -134,7 +108,6 @@ class Connection(H11Protocol):
         if stage != self._stage:
             self._stage, self._since = stage, now
         elif now - self._since > LIMITS.get(stage[0], math.inf):
-            events(process="admin").debug("connection_cut", stage=stage[0], client=self.client)
             self.give_way()
 
     def _present_stage(self) -> tuple[str, object]:
@@ -144,26 +117,11 @@ class Connection(H11Protocol):
         if self.transport.get_write_buffer_size():
             return "unread", None
         if self.conn.their_state is h11.SEND_BODY:
-            return "body", (self.cycle, self._pieces())
+            return "body", (self.cycle, self._state().get("pieces", 0))  # of a file that were stored: it advances
         if self.conn.their_state is h11.IDLE:
             # Between two requests uvicorn's own timer runs, until something comes.
             return "head" if self.timeout_keep_alive_task is None else "idle", self.cycle
         return "answer", self.cycle
-
-    def _pieces(self) -> int:
-        """How many pieces of a file have been stored: a large one takes its time, as long as it advances."""
-        scope: Any = self.scope
-        return int(scope.get("state", {}).get("pieces", 0)) if scope is not None else 0
-
-
-def _whose(transport: asyncio.Transport) -> object:
-    """The client of a connection as known to the kernel: its address, or the user at a Unix socket."""
-    raw = transport.get_extra_info("socket")
-    if raw.family == socket.AF_UNIX:
-        return struct.unpack("3i", raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[1]
-    address = (transport.get_extra_info("peername") or ("",))[0]
-    # The owner of an IPv6 address usually has a whole /64 network.
-    return str(address).removeprefix("::ffff:") if "." in address else ":".join(str(address).split(":")[:4])
 
 
 class Parting:

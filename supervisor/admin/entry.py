@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import resource
 import signal
@@ -11,19 +12,17 @@ import socket
 from collections.abc import Mapping
 
 from supervisor.admin.access import AccessMiddleware
-from supervisor.admin.api.plain_requests import PlainRequests
+from supervisor.admin.api.run import DirectRun
 from supervisor.admin.app import make_app
-from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import keys_of
-from supervisor.admin.requests import Requests
+from supervisor.admin.requests import Requests, wake_for
 from supervisor.admin.server import Server
-from supervisor.admin.spool_sweep import SpoolSweep
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.uploads import Uploads
-from supervisor.admin.waking import Waking
 from supervisor.admin.watch import Watch
 from supervisor.client.asynchronous import AsyncQueue
+from supervisor.client.job_streams import JobStreams
 from supervisor.config.settings import Settings
 from supervisor.domain.text import without_password
 from supervisor.ops.admin_files import upload_folder
@@ -62,35 +61,36 @@ def become(
     settled_notice.listen()
     executor = StoreExecutor(engine)
     queue = AsyncQueue(settings.database, create=False, listen_database=settings.listen_database)
-    takes = {name: JobSelector(pool.types, min_priority=pool.min_priority) for name, pool in settings.pools.items()}
-    waking = Waking(board, wakes, takes)
-    requests = Requests(queue, executor, settings.types, settings.max_waiting, waking.wake)
+    takes = {
+        name: JobSelector(pool.types, min_priority=pool.min_priority)
+        for name, pool in settings.pools.items()
+        if name in wakes
+    }
+    wake = functools.partial(wake_for, board=board, wakes=wakes, takes=takes)
+    requests = Requests(queue, executor, settings.types, settings.max_waiting, wake)
     streams = JobStreams(queue, executor)
-    uploads = _uploads(settings, engine)
+    folder, bounds = upload_folder(settings, engine), settings.spool
+    uploads = None
+    if folder is not None:
+        spool = Spool(folder, bounds.max_file, bounds.max_total)
+        uploads = Uploads(spool, without_password(engine.url), executor, bounds.done)
+    pools = tuple(settings.pools)
     state = AppState(
-        settings.admin,
-        keys,
-        executor,
-        Watch(executor),
-        tuple(settings.pools),
-        supervisor,
-        requests=requests,
-        streams=streams,
-        uploads=uploads,
+        settings.admin, keys, executor, requests, streams, Watch(executor), pools, supervisor, uploads=uploads
     )
 
     def leave(seconds: float) -> None:
         streams.end()
         loop.call_later(seconds, requests.leave)
 
-    app = AccessMiddleware(PlainRequests(make_app(state), state), keys, settings.admin)
+    app = AccessMiddleware(DirectRun(make_app(state), state), keys, settings.admin)
     server = Server(app, listening, channel, board.slot(ADMIN_SLOT), leave=leave)
     gc.collect()
     gc.freeze()  # the imported modules stay in memory
     # No asyncio runner: it would wait for threads that hang in a database call.
     loop = asyncio.new_event_loop()
     if uploads is not None:
-        sweeping = loop.create_task(SpoolSweep(uploads, executor, settings.spool.done).run())
+        sweeping = loop.create_task(uploads.keep_sweeping())
     loop.run_until_complete(server.serve(sockets=[listening]))
     if uploads is not None:
         sweeping.cancel()
@@ -108,10 +108,3 @@ def _allow_descriptors() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _uploads(settings: Settings, engine: Engine) -> Uploads | None:
-    folder, bounds = upload_folder(settings, engine), settings.spool
-    if folder is None:
-        return None
-    return Uploads(Spool(folder, bounds.max_file, bounds.max_total), without_password(engine.url))

@@ -11,6 +11,7 @@ from typing import Any
 from supervisor.domain.text import human_size, text_of
 
 NOTHING = "–"
+SHOWN = {"stamp": "%Y-%m-%d %H:%M:%S", "clock": "%H:%M", "day": "%m-%d", "day-clock": "%m-%d %H:%M"}
 _LONGEST = 60_000  # characters of one value, to keep pages readable
 _EXACT = "%Y-%m-%d %H:%M:%S %Z"
 _BRIEF = 200  # characters of a value in a table
@@ -68,26 +69,10 @@ def iso(at: object) -> str:
     return "" if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def clock(at: float) -> str:
+def local(at: float, shows: str) -> str:
+    """What a page shows of a time in this machine's time zone; see `SHOWN`."""
     moment = _moment(at)
-    return NOTHING if moment is None else moment.astimezone().strftime("%H:%M")
-
-
-def day(at: float) -> str:
-    """`11-23`, in this machine's time zone."""
-    moment = _moment(at)
-    return NOTHING if moment is None else moment.astimezone().strftime("%m-%d")
-
-
-def day_and_clock(at: float) -> str:
-    """`11-23 20:41`."""
-    return f"{day(at)} {clock(at)}"
-
-
-def date_and_time(at: float) -> str:
-    """`2026-11-23 20:41:33`, in this machine's time zone."""
-    moment = _moment(at)
-    return NOTHING if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return NOTHING if moment is None else moment.astimezone().strftime(SHOWN[shows])
 
 
 def number(value: float | None) -> str:

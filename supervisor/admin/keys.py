@@ -4,18 +4,71 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import secrets
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
-from supervisor.admin.left import SESSION_SECONDS, Left
 from supervisor.config.settings import AdminSettings
 from supervisor.ops.admin_files import token_in
+from supervisor.system.files import replace
+from supervisor.telemetry import events
 
 Role = Literal["admin", "reader"]
 
+SESSION_SECONDS = 12 * 3600
 _ID = 32  # characters of a session's id
+_SUFFIX = ".left"
+
+
+class LoggedOut:
+    """The ids of sessions that were logged out before their end. If there are too many, all existing sessions end.
+
+    They are stored beside a token's file, so that they stay invalid after a restart; `is_kept` says whether they can
+    be. An invalid file ends all existing sessions.
+    """
+
+    def __init__(self, token_file: Path | None = None, now: float = 0.0, most: int = 10_000) -> None:
+        self._file = None if token_file is None else token_file.with_name(token_file.name + _SUFFIX)
+        self._most = most
+        self._until: dict[str, int] = {}
+        self._floor = 0
+        if self._file is not None:
+            try:
+                stored = json.loads(self._file.read_bytes())
+                self._floor = int(stored["floor"])
+                self._until = {name: int(until) for name, until in stored["left"].items()}
+            except FileNotFoundError:
+                pass
+            except (OSError, ValueError, TypeError, LookupError, AttributeError):
+                self._floor = int(now) + SESSION_SECONDS
+            self._keep(now)
+
+    @property
+    def is_kept(self) -> bool:
+        return self._file is not None
+
+    def add(self, name: str, until: int, now: float) -> None:
+        self._until[name] = until
+        self._keep(now)
+
+    def has(self, name: str, until: int) -> bool:
+        return name in self._until or until <= self._floor
+
+    def _keep(self, now: float) -> None:
+        """Store the ids. If that fails, they are kept only in this process, and the log says so."""
+        self._until = {name: until for name, until in self._until.items() if until > now}
+        if len(self._until) > self._most:
+            self._floor = int(now) + SESSION_SECONDS
+            self._until.clear()
+        if self._file is not None:
+            try:
+                replace(self._file, json.dumps({"floor": self._floor, "left": self._until}))
+            except OSError as error:
+                events(process="admin").warning("sessions_not_kept", file=str(self._file), problem=error.strerror)
+                self._file = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +83,7 @@ class Keys:
     admin: str | None = field(repr=False)
     reader: str | None = field(repr=False)
     cookie: str
-    left: Left = field(default_factory=Left, repr=False, compare=False)
+    logged_out: LoggedOut = field(default_factory=LoggedOut, repr=False, compare=False)
     secret: bytes = field(default=b"", repr=False, compare=False)
 
     @property
@@ -62,13 +115,13 @@ class Keys:
             return None
         if not hmac.compare_digest(self._signature(role, claim + name).encode(), signature.encode("utf-8", "replace")):
             return None
-        return role if now < int(until) and not self.left.has(name, int(until)) else None
+        return role if now < int(until) and not self.logged_out.has(name, int(until)) else None
 
-    def leave(self, session: str, now: float) -> None:
+    def log_out(self, session: str, now: float) -> None:
         """End the session, also for copies of its cookie."""
         if self.role_of_session(session, now) is not None:
             claim, _, signed = session.rpartition(".")
-            self.left.add(signed[:_ID], int(claim.partition(".")[2]), now)
+            self.logged_out.add(signed[:_ID], int(claim.partition(".")[2]), now)
 
     def _token(self, role: Role) -> str | None:
         return self.admin if role == "admin" else self.reader
@@ -82,11 +135,11 @@ def keys_of(settings: AdminSettings) -> Keys:
     """Raises ValueError or OSError if a token cannot be read."""
     port = "unix" if settings.address is None else settings.address[1]  # all ports of a host share cookies
     admin = None if settings.token_file is None else token_in(settings.token_file)
-    left = Left() if settings.token_file is None else Left.in_file(settings.token_file, time.time())
+    logged_out = LoggedOut(settings.token_file, time.time())
     return Keys(
         admin=admin,
         reader=None if settings.read_token_file is None else token_in(settings.read_token_file),
         cookie=f"supervisor_{port}",
-        left=left,
-        secret=b"" if left.is_kept else secrets.token_bytes(32),
+        logged_out=logged_out,
+        secret=b"" if logged_out.is_kept else secrets.token_bytes(32),
     )

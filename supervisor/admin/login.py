@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from supervisor.admin.access import WRONG_TOKEN_PAUSE
-from supervisor.admin.left import SESSION_SECONDS
+from supervisor.admin.keys import SESSION_SECONDS
 from supervisor.admin.rendering import render
 from supervisor.admin.state import TheState
 
@@ -23,7 +23,7 @@ router = APIRouter(include_in_schema=False)
 async def ask(request: Request, state: TheState) -> Response:
     """The login form; a browser with a valid session is redirected."""
     target = own_path(request.query_params.get("next", ""))
-    if request.scope.get("state", {}).get("role"):
+    if getattr(request.state, "role", ""):
         return RedirectResponse(target, 303)
     return render("login.html", problem="", next=target)
 
@@ -55,7 +55,7 @@ async def log_in(request: Request, state: TheState) -> Response:
 @router.post("/logout")
 async def log_out(request: Request, state: TheState) -> Response:
     """End the session, here and in the browser."""
-    state.keys.leave(request.cookies.get(state.keys.cookie, ""), time.time())
+    state.keys.log_out(request.cookies.get(state.keys.cookie, ""), time.time())
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(state.keys.cookie, httponly=True, samesite="strict")
     return answer

@@ -29,30 +29,15 @@ def moment(at: object, now: float) -> Markup | str:
     """A <time> that shows the age, with the exact time as a tooltip."""
     if not formatting.iso(at) or not isinstance(at, (int, float)):
         return formatting.absolute(at)
-    return _time(at, formatting.age(at, now))
+    return _time(at, "age", formatting.age(at, now))
 
 
-def stamp(at: float) -> Markup:
-    """A <time> that shows date and time."""
-    return _time(at, formatting.date_and_time(at), "stamp")
+def shown(at: float, shows: str) -> Markup:
+    """A <time> that shows one of `formatting.SHOWN`."""
+    return _time(at, shows, formatting.local(at, shows))
 
 
-def hour(at: float) -> Markup:
-    """A <time> that shows hour and minute."""
-    return _time(at, formatting.clock(at), "clock")
-
-
-def day(at: float) -> Markup:
-    """A <time> that shows month and day."""
-    return _time(at, formatting.day(at), "day")
-
-
-def day_and_clock(at: float) -> Markup:
-    """A <time> that shows month, day, hour and minute."""
-    return _time(at, formatting.day_and_clock(at), "day-clock")
-
-
-def _time(at: float, text: str, shows: str = "age") -> Markup:
+def _time(at: float, shows: str, text: str) -> Markup:
     """What it shows, and its tooltip, are put into the browser's time zone by live.js."""
     return Markup('<time datetime="{}" title="{}" data-show="{}">{}</time>').format(
         formatting.iso(at), formatting.absolute(at), shows, text
@@ -116,13 +101,17 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    numbers = ("span", "age", "iso", "absolute", "clock", "number", "size", "percent")
-    texts = ("pretty", "brief", "cut", "timing", "sentence")
-    environment.filters |= {name: getattr(formatting, name) for name in (*numbers, *texts)}
-    environment.filters |= {
-        own.__name__: own
-        for own in (moment, stamp, hour, day, day_and_clock, with_code, encoded, query, nameable, segment, final_lines)
-    }
+    numbers = (
+        formatting.span,
+        formatting.iso,
+        formatting.local,
+        formatting.number,
+        formatting.size,
+        formatting.percent,
+    )
+    texts = (formatting.pretty, formatting.brief, formatting.cut, formatting.timing, formatting.sentence, final_lines)
+    own = (moment, shown, with_code, encoded, query, nameable, segment)
+    environment.filters |= {each.__name__: each for each in (*numbers, *texts, *own)}
     environment.globals |= {
         "counted": formatting.counted,
         "charts": charts,

@@ -1,36 +1,32 @@
-"""Requests that wait for the result of a job: what they have in common."""
+"""Requests that enqueue a job and wait for its result: whether it would be run, its insert, its end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Collection, Coroutine, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from supervisor.admin.availability import Availability
+from starlette.requests import ClientDisconnect, Request
+
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.admin.uploads import Received
 from supervisor.client.asynchronous import AsyncQueue
 from supervisor.client.awaited_requests import cancel_job, enqueue, make_durable, patiently, result_of_job
 from supervisor.client.lanes import Put
 from supervisor.client.requests import naming, result_of
-from supervisor.domain.errors import (
-    InvalidJob,
-    JobFailed,
-    JobNotFound,
-    QueueError,
-    QueueFull,
-    StoreBusy,
-    StoreError,
-    WaitTimeout,
-    WriteFailed,
-)
-from supervisor.domain.job import Job, NewJob, Status
-from supervisor.telemetry import events
+from supervisor.domain.errors import JobFailed, JobNotFound, QueueError, StoreError, WaitTimeout
+from supervisor.domain.job import Job, NewJob, Status, high_enough
+from supervisor.maintenance.waking import SlotReader, wake_workers
+from supervisor.ops.commands import UnknownType
+from supervisor.ops.serving import NotServed, Serving, serving, why_untaken
+from supervisor.store.base import Filter, JobSelector, Operations
+from supervisor.system.scoreboard import Scoreboard
 
-_NOT_INSERTED = (InvalidJob, QueueFull, StoreBusy, WriteFailed)
+FRESH = 1.0  # seconds for which a look at the pools is reused
+PATIENCE = 1.0  # seconds that a request waits for one
 _OURS = re.compile(r"^supervisor(\.\w+)+: ")
 _LAST_LOOK = 0.5  # seconds that it may take: a process that is about to end has one
 
@@ -38,8 +34,7 @@ _LAST_LOOK = 0.5  # seconds that it may take: a process that is about to end has
 class NoResult(QueueError):
     """The job has ended without a result. `kind` says why: that of its last row in job_errors, or else its state."""
 
-    def __init__(self, error: JobFailed, kind: str) -> None:
-        job = error.job
+    def __init__(self, job: Job, kind: str) -> None:
         super().__init__(str(JobFailed(replace(job, last_error=job.last_error and plain(job.last_error)))))
         self.job = job
         self.kind = kind
@@ -58,10 +53,6 @@ def plain(error: str) -> str:
     return _OURS.sub("", error, count=1)
 
 
-class ClientGone(Exception):
-    """Nobody is left to be answered."""
-
-
 class Requests:
     """Those of one admin process. Threads and connections are made for the first one.
 
@@ -77,83 +68,113 @@ class Requests:
         max_waiting: Mapping[str, int] | None = None,
         wake: Callable[[list[NewJob]], object] = lambda jobs: None,
     ) -> None:
-        self.availability = Availability(executor, types)
         self._queue = queue
         self._executor = executor
+        self._types = frozenset(types)
         self._max_waiting = max_waiting or {}
         self._wake = wake
-        self._wake_failed = False
+        self._guard = asyncio.Lock()
+        self._seen: Serving | None = None
+        self._seen_at = 0.0  # monotonic seconds
         self._results: set[asyncio.Task[Any]] = set()
         self._leaving = False
 
-    async def run(
-        self,
-        job: NewJob,
-        wait: float,
-        gone: Coroutine[Any, Any, object],
-        *,
-        cancel: bool,
-        file: Received | None = None,
-    ) -> tuple[int, Any]:
-        """The id of the job, and its result. `wait` is seconds, `gone` ends when the client goes away. The `file` that
-        its payload names is removed if no new job is inserted.
+    async def require(self, job: NewJob) -> None:
+        """Raises UnknownType if no pool takes the job's type; NotServed if one does and none can run its jobs.
 
-        Raises NoResult; NotFinished when the time is up or this process is about to end; QueueFull; InvalidJob for an
-        idempotency key of another request; ClientGone, and with `cancel` its job is cancelled: others must not know it.
-        Once the job is in the table, a database that cannot be used tells nothing about it, so it is waited for; if
-        the job cannot be made durable then, raises ResultUnknown.
+        Nobody is refused by a look at the pools that is older than the request, nor if a look fails or takes long, nor
+        with the unique key of an earlier request: the job of that one is the answer.
         """
-        deadline = asyncio.get_running_loop().time() + wait
-        left = asyncio.ensure_future(gone)
-        try:
-            job_id, new = await self._enqueue(job, file)
-            with naming(job_id):
-                try:
-                    return job_id, await self._result(job_id, deadline, wait, left, new=new)
-                except ClientGone:
-                    if cancel:
-                        await cancel_job(self._queue, job_id)
-                    raise
-                except Exception:
-                    await make_durable(self._queue)
-                    raise
-        finally:
-            left.cancel()
+        began = time.monotonic()
+        refusal: QueueError | None = None
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                seen = await self._look(began - FRESH)
+                if job.type in self._types or seen.takes(job.type):
+                    found = seen.obstacle(job.type) and (await self._look(began)).obstacle(job.type)
+                    refusal = NotServed(found) if found else None
+                else:
+                    why = await self._executor.ask(lambda operations: why_untaken(operations, job.type, self._types))
+                    refusal = UnknownType([why]) if why else None
+        if refusal is not None and not await self._is_there(job):
+            raise refusal
 
-    async def wait(self, type: str, job_id: int, wait: float, gone: Coroutine[Any, Any, object]) -> Any:
-        """The result of a job that is there. `wait` and `gone` as for `run`.
+    async def _look(self, since: float) -> Serving:
+        """At most as old as that."""
+        async with self._guard:
+            if self._seen is None or self._seen_at < since:
+                at = time.monotonic()
+                self._seen = await self._executor.ask(serving)
+                self._seen_at = at
+            return self._seen
 
-        Raises what `run` does; JobNotFound also for a job of another type; StoreError if the first look fails.
+    async def _is_there(self, job: NewJob) -> bool:
+        if job.unique_key is None:
+            return False
+        wanted = Filter(types=(job.type,), unique_key=job.unique_key)
+
+        def look(operations: Operations) -> bool:
+            return bool(operations.jobs.page(wanted, before=None, limit=1).jobs)
+
+        return await self._executor.ask(look)
+
+    async def enqueue(self, job: NewJob) -> Put:
+        """Its id, and whether it is new. Raises QueueFull; InvalidJob for an idempotency key of another request."""
+        wanted = job._replace(max_waiting=self._max_waiting.get(job.type))
+        return await enqueue(self._queue, lambda: wanted, inserted=self._inserted)
+
+    def _inserted(self, jobs: list[NewJob]) -> None:
+        """Wake workers. That is only for speed: its failure must not be that of requests whose jobs are there."""
+        with contextlib.suppress(Exception):
+            self._wake(jobs)
+
+    async def result_of_enqueued(self, job_id: int, new: bool, wait: float, request: Request, *, cancel: bool) -> Any:
+        """The result of a job of `enqueue`. `wait` is seconds.
+
+        Raises NoResult; NotFinished when the time is up or this process is about to end; ClientDisconnect, and with
+        `cancel` its job is cancelled: others must not know it. A database that cannot be used tells nothing about the
+        job, so it is waited for; if the job cannot be made durable then, raises ResultUnknown.
         """
-        deadline = asyncio.get_running_loop().time() + wait
-        left = asyncio.ensure_future(gone)
-        try:
-            if (await self._queue.job(job_id)).type != type:
-                raise JobNotFound(job_id)
-            return await self._result(job_id, deadline, wait, left)
-        finally:
-            left.cancel()
+        with naming(job_id):
+            try:
+                return await self._result(job_id, wait, request, new=new)
+            except ClientDisconnect:
+                if cancel:
+                    await cancel_job(self._queue, job_id)
+                raise
+            except Exception:
+                await make_durable(self._queue)
+                raise
 
-    async def _result(
-        self, job_id: int, deadline: float, wait: float, left: asyncio.Future[object], *, new: bool = False
-    ) -> Any:
+    async def result(self, type: str, job_id: int, wait: float, request: Request) -> Any:
+        """The result of an earlier job, with the same errors; JobNotFound also for a job of another type; StoreError if
+        the first look fails.
+        """
+        if (await self._queue.job(job_id)).type != type:
+            raise JobNotFound(job_id)
+        return await self._result(job_id, wait, request)
+
+    async def _result(self, job_id: int, wait: float, request: Request, *, new: bool = False) -> Any:
+        deadline = asyncio.get_running_loop().time() + wait
         result = asyncio.ensure_future(result_of_job(self._queue, job_id, deadline, new=new))
+        gone = asyncio.ensure_future(_disconnected(request))
         self._results.add(result)
         if self._leaving:
             result.cancel()
         try:
-            await asyncio.wait((result, left), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((result, gone), return_when=asyncio.FIRST_COMPLETED)
             if not result.done():
-                raise ClientGone
+                raise ClientDisconnect
         finally:
             self._results.discard(result)
             result.cancel()
+            gone.cancel()
         try:
             if result.cancelled() or isinstance(result.exception(), TimeoutError):
                 return await self._at_last(job_id, wait)
             return result.result()
         except JobFailed as error:
-            raise await self._without_result(error, deadline, wait) from None
+            raise await self._without_result(error.job, deadline, wait) from None
 
     async def _at_last(self, job_id: int, wait: float) -> Any:
         """The result if the job has just finished; raises JobFailed if it has none, and NotFinished."""
@@ -165,47 +186,42 @@ class Requests:
             raise NotFinished(job_id, wait, job)
         return result_of(job)
 
-    async def _without_result(self, error: JobFailed, deadline: float, wait: float) -> QueueError:
-        job = error.job
+    async def _without_result(self, job: Job, deadline: float, wait: float) -> QueueError:
         if job.status is Status.CANCELLED:
-            return NoResult(error, job.status)
+            return NoResult(job, job.status)
         try:
             attempts = await patiently(
                 lambda: self._executor.ask(lambda operations: operations.jobs.attempts(job.id)), deadline
             )
         except TimeoutError:
             return NotFinished(job.id, wait, job)
-        return NoResult(error, attempts[-1].kind if attempts else job.status)
-
-    async def _enqueue(self, job: NewJob, file: Received | None) -> Put:
-        wanted = job._replace(max_waiting=self._max_waiting.get(job.type))
-        if file is None:
-            return await enqueue(self._queue, lambda: wanted, inserted=self._inserted)
-        try:
-            job_id, new = await enqueue(self._queue, lambda: wanted, inserted=self._inserted)
-        except _NOT_INSERTED:
-            await file.discard()
-            raise
-        except BaseException:  # the job may be there
-            file.keep()
-            raise
-        if new:
-            file.keep()
-        else:
-            await file.discard()
-        return job_id, new
-
-    def _inserted(self, jobs: list[NewJob]) -> None:
-        """Wake workers. That is only for speed: its failure must not be that of requests whose jobs are there."""
-        try:
-            self._wake(jobs)
-        except Exception as error:
-            if not self._wake_failed:
-                events(process="admin").warning("wake_failed", error=repr(error), exc_info=True)
-            self._wake_failed = True
+        return NoResult(job, attempts[-1].kind if attempts else job.status)
 
     def leave(self) -> None:
         """The process is about to end: nobody waits any longer."""
         self._leaving = True
         for result in self._results:
             result.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def wake_for(
+    jobs: Iterable[NewJob], board: Scoreboard, wakes: Mapping[str, int], takes: Mapping[str, JobSelector]
+) -> None:
+    """Wake workers for jobs that were just committed, which need not wait until the maintainer notices that.
+
+    `wakes` maps a pool to the eventfd on which its idle workers sleep, `takes` to the jobs that it takes. Of several
+    pools that take a job, the first with an idle worker is woken. This is only for speed: a worker that is woken in
+    vain, because of its capabilities for example, finds no job and sleeps again.
+    """
+    idle = SlotReader(board).idle()
+    for job in jobs:
+        for pool, taken in takes.items():
+            if idle[pool] > 0 and job.type in taken.types and high_enough(job.priority, taken.min_priority):
+                idle[pool] -= 1
+                wake_workers(wakes[pool], 1)
+                break

@@ -1,19 +1,36 @@
-"""Requests whose body is a file: from the connection into the spool, without holding it in memory."""
+"""Requests whose body is a file: from the connection into the spool, and away when no job needs it.
+
+See `system/spool.py` for what lies there.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from fastapi import Request
 from starlette.datastructures import Headers
+from starlette.requests import Request
 
-from supervisor.domain.errors import QueueError, StoreUnavailable
-from supervisor.domain.spool import Label
+from supervisor.admin.store_executor import StoreExecutor
+from supervisor.client.lanes import Put
+from supervisor.domain.errors import (
+    InvalidJob,
+    QueueError,
+    QueueFull,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    WriteFailed,
+)
+from supervisor.domain.intake import once_key, payload_of
+from supervisor.domain.job import NewJob
+from supervisor.domain.spool import Label, Spooled, SpooledFile, grouped, may_go, payload_of_file
+from supervisor.store.base import Operations
 from supervisor.system.spool import Spool, Upload
+from supervisor.telemetry import events
 
 Answer = TypeVar("Answer")
 
@@ -22,6 +39,10 @@ _THREADS = 4
 JSON = "application/json"
 FORMS = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"})
 """What another site's form can send: never a file."""
+_NOT_INSERTED = (InvalidJob, QueueFull, StoreBusy, WriteFailed)
+EVERY = 30.0  # seconds between two looks at the folder
+_REST = 0.2  # while there is more to compare: others use the database, too
+_MOST = 500  # files that are compared at once
 
 
 class NoSpool(QueueError):
@@ -50,79 +71,122 @@ def is_file(method: str, path: str, headers: Headers) -> bool:
 
 
 class Uploads:
-    """Those of one admin process. Threads are made for the first one: a slow disk must not delay other requests.
+    """The files of one admin process. Threads are made for the first one: a slow disk must not delay other requests.
 
-    `database` is its URL without a password.
+    `database` is its URL without a password; `keep_done` is seconds after the success of a job until its file goes,
+    None: as long as the job.
     """
 
-    def __init__(self, spool: Spool, database: str) -> None:
+    def __init__(self, spool: Spool, database: str, executor: StoreExecutor, keep_done: float | None) -> None:
         self.spool = spool
-        self.database = database
-        self.active: set[str] = set()  # tokens of files whose job is not inserted yet
+        self._database = database
+        self._executor = executor
+        self._keep_done = keep_done
+        self._active: set[str] = set()  # tokens of files whose job is not inserted yet
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="spool")
 
-    async def receive(self, request: Request, type: str, key: Callable[[str], str]) -> Received:
-        """The body of a request, once it is whole and survives a power failure. `key` makes the job's unique key of
-        the file's token.
+    async def insert(
+        self, request: Request, job: NewJob, fields: str | None, insert: Callable[[NewJob], Awaitable[Put]]
+    ) -> Put:
+        """Store the body of a request, and once it is whole and survives a power failure, insert the job that names it.
+        Its id, and whether it is new.
 
-        Raises FileTooLarge, SpoolFull and SpoolUnusable; ClientDisconnect if the client goes away. Then nothing is
-        left of it.
+        Raises what `insert` does; InvalidJob, FileTooLarge, SpoolFull and SpoolUnusable; ClientDisconnect if the client
+        goes away. A file that no job names is removed; one that a job may name is judged by its label later.
         """
-        upload = await self.within(self.spool.begin, _declared(request))
-        self.active.add(upload.token)
+        kind = media_type(request.headers) or ""
+        payload_of(payload_of_file("", kind, fields))  # before a byte is read: a refused file is uploaded in vain
+        upload = await self._within(self.spool.begin, _declared(request))
+        self._active.add(upload.token)
+        named = False
         try:
-            piece = bytearray()
-            async for chunk in request.stream():
-                piece += chunk
-                if len(piece) >= PIECE:
-                    await self.within(upload.write, bytes(piece))
-                    piece.clear()
-                    _note_progress(request)
-            await self.within(upload.write, bytes(piece))
-            unique_key = key(upload.token)
-            path = await self.within(upload.finish, Label(self.database, type, unique_key).written())
-        except Exception:
-            await self.discard(upload)
-            raise
-        except BaseException:  # this process is about to end
-            self._threads.submit(upload.discard)
-            raise
-        return Received(self, upload, str(path), unique_key)
+            await self._write(request, upload)
+            # Without an idempotency key, a key of its own, with a space, as no header has it: the job is found by it.
+            key = job.unique_key or once_key(f" {upload.token}")
+            path = await self._within(upload.finish, Label(self._database, job.type, key).written())
+            try:
+                job_id, named = await insert(
+                    job._replace(payload=payload_of(payload_of_file(str(path), kind, fields)), unique_key=key)
+                )
+            except _NOT_INSERTED:
+                raise
+            except BaseException:
+                named = True
+                raise
+            return job_id, named
+        finally:
+            self._active.discard(upload.token)
+            if not named:
+                with contextlib.suppress(SpoolUnusable):  # it is left, and found later
+                    await self._within(upload.discard)
 
-    async def discard(self, upload: Upload) -> None:
-        """If the folder cannot be used, the file is left: it is found later."""
-        self.active.discard(upload.token)
-        with contextlib.suppress(SpoolUnusable):
-            await self.within(upload.discard)
+    async def _write(self, request: Request, upload: Upload) -> None:
+        piece = bytearray()
+        async for chunk in request.stream():
+            piece += chunk
+            if len(piece) >= PIECE:
+                await self._within(upload.write, bytes(piece))
+                piece.clear()
+                # A connection is cut off when its body does not advance: see `connection.py`.
+                request.state.pieces = getattr(request.state, "pieces", 0) + 1
+        await self._within(upload.write, bytes(piece))
 
-    async def within(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
+    async def _within(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
         """What a call of the spool returns. Raises SpoolUnusable for its OSError."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
         except OSError as error:
             raise SpoolUnusable(f"the spool cannot be used: {error.strerror or error}") from None
 
+    async def keep_sweeping(self) -> None:
+        """Remove what no job needs, without end. What fails is tried again, and logged once."""
+        told = ""
+        while True:
+            problem = ""
+            try:
+                await self.sweep()
+            except StoreError as error:
+                problem = str(error)
+                if problem != told:
+                    events(process="admin").warning("spool_not_swept", error=problem, next_try_seconds=EVERY)
+            told = problem
+            await asyncio.sleep(EVERY)
+
+    async def sweep(self) -> None:
+        """Compare the files with the jobs, some at a time. Without files nothing is queried. Raises StoreError."""
+        lying = grouped(await self._within(self.spool.found))
+        now = await self._within(self.spool.now) if lying else 0.0
+        old = [one for one in lying if not one.is_young(now) and one.token not in self._active]
+        for start in range(0, len(old), _MOST):
+            if start:
+                await asyncio.sleep(_REST)
+            await self._remove(old[start : start + _MOST])
+
+    async def _remove(self, some: Sequence[Spooled]) -> None:
+        going = [one for one in some if not one.body]
+        labels = await self._within(self._labels, [one for one in some if one.body])
+        files = {}
+        for one, label in labels.items():
+            if label is None:
+                going.append(one)
+            elif label.database == self._database:
+                files[one.body] = (one, SpooledFile(one.body, label.type, label.unique_key))
+        if files:
+            named, then = await self._executor.ask(lambda operations: _compared(operations, files))
+            going += [
+                one for body, (one, _) in files.items() if may_go(body in named, named.get(body), then, self._keep_done)
+            ]
+        for one in going:
+            await self._within(self.spool.remove, one.names)
+        if going:
+            events(process="admin").debug("spool_swept", files=len(going))
+
+    def _labels(self, some: Sequence[Spooled]) -> Mapping[Spooled, Label | None]:
+        return {one: Label.read(self.spool.label(one.token)) for one in some}
+
     def close(self) -> None:
         """A thread that hangs in a call is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-class Received:
-    """A whole file, for a job that is about to be inserted."""
-
-    def __init__(self, uploads: Uploads, upload: Upload, path: str, unique_key: str) -> None:
-        self._uploads = uploads
-        self._upload = upload
-        self.path = path
-        self.unique_key = unique_key
-
-    def keep(self) -> None:
-        """A job names it, or may do so: from now on it is judged by its label."""
-        self._uploads.active.discard(self._upload.token)
-
-    async def discard(self) -> None:
-        """No job names it."""
-        await self._uploads.discard(self._upload)
 
 
 def _declared(request: Request) -> int | None:
@@ -130,6 +194,8 @@ def _declared(request: Request) -> int | None:
     return int(length[:20]) if length.isdecimal() and "transfer-encoding" not in request.headers else None
 
 
-def _note_progress(request: Request) -> None:
-    """A connection is cut off when its body does not advance: see `connection.py`."""
-    request.state.pieces = getattr(request.state, "pieces", 0) + 1
+def _compared(
+    operations: Operations, files: Mapping[str, tuple[Spooled, SpooledFile]]
+) -> tuple[Mapping[str, float | None], float]:
+    """Which files jobs name, with the time of success, and the time by the clock of these."""
+    return operations.backlog.spooled(file for _, file in files.values()), operations.statistics.now()

@@ -1,16 +1,19 @@
-"""The overview, read once for all requests at about the same time, and sent to listeners."""
+"""The overview, read once for all requests at about the same time, and sent to those who listen to its changes."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from supervisor.admin.chart_data import PERIODS, ChartData, Period
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from supervisor.admin.charts import PERIODS, ChartData, Period
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.domain.errors import StoreError
+from supervisor.domain.errors import QueueError, StoreError
 from supervisor.domain.history import Minute, minute_of
 from supervisor.domain.text import json_safe
 from supervisor.ops.status import CostCache, Costs, gather
@@ -18,28 +21,47 @@ from supervisor.ops.views import Overview
 
 FRESH = 1.0  # seconds for which an overview is reused
 HEARTBEAT = 15.0  # seconds of silence after which a listener gets a comment
+COMMENT = b": still here\n\n"
 LISTENERS = 50  # at most
 
 # Values that change only because time passes; a client can update them itself.
 _OF_TIME = {"time", "running_for", "beat_age", "oldest_age", "next_due_in", "next_in"}
 
 
-class TooManyListeners(Exception):
+class TooManyListeners(QueueError):
     """The maximum number of listeners is reached."""
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events, until they end or the client disconnects. Then `leave` is called."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], leave: Callable[[], object]) -> None:
+        super().__init__(events, headers={"X-Accel-Buffering": "no"})
+        self._leave = leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
 
 
 class Watch:
     """Reads the overview on request. Without requests and listeners, nothing is read and no timer runs."""
 
     def __init__(self, executor: StoreExecutor) -> None:
+        self.listeners = 0
         self._executor = executor
         self._guard = asyncio.Lock()
         self._costs = Costs()
         self._charted: dict[Period, CostCache[list[Minute]]] = {period: CostCache(40) for period in PERIODS.values()}
         self._seen: Overview | None = None
         self._at = 0.0
-        self._listeners: set[Listener] = set()
-        self._telling: asyncio.Task[None] | None = None
+        self._news_guard = asyncio.Lock()
+        self._news: tuple[Any, bytes] = (None, b"")
+        self._news_at = 0.0
 
     async def overview(self) -> Overview:
         """The state, at most FRESH seconds old. Raises StoreError if the database cannot be used."""
@@ -65,64 +87,39 @@ class Watch:
         )
         return ChartData(rows, period, now)
 
-    @property
-    def listeners(self) -> int:
-        return len(self._listeners)
-
-    def join(self) -> Listener:
-        """Add a listener, until it calls `leave`. Raises TooManyListeners."""
-        if len(self._listeners) >= LISTENERS:
+    def listen(self) -> EventStream:
+        """The overview as events: at once, and when more than the time has changed. Raises TooManyListeners."""
+        if self.listeners >= LISTENERS:
             raise TooManyListeners(f"there are already {LISTENERS} listeners, which is the maximum")
-        listener = Listener()
-        self._listeners.add(listener)
-        if self._telling is not None:
-            self._telling.cancel()  # restart, so that the new listener gets the state immediately
-        self._telling = asyncio.get_running_loop().create_task(self._tell())
-        return listener
+        self.listeners += 1
+        return EventStream(self._events(), self._leave)
 
-    def leave(self, listener: Listener) -> None:
-        self._listeners.discard(listener)
-        if not self._listeners and self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+    def _leave(self) -> None:
+        self.listeners -= 1
 
-    async def _tell(self) -> None:
-        """Read the overview while there are listeners, and notify them when more than the time has changed."""
+    async def _events(self) -> AsyncIterator[bytes]:
+        """A slow client misses intermediate states, never the latest one."""
+        told, told_at = None, 0.0
         while True:
-            try:
-                event, state = "overview", json_safe((await self.overview()).as_json())
-            except StoreError as error:
-                event, state = "trouble", {"error": json_safe(str(error))}
-            essence = event, _timeless(state)
-            news = _message(event, state)
-            for listener in self._listeners:
-                listener.tell(essence, news)
+            essence, message = await self._latest()
+            quiet = time.monotonic() - told_at >= HEARTBEAT
+            if essence != told or quiet:
+                yield message if essence != told else COMMENT
+                told, told_at = essence, time.monotonic()
             await asyncio.sleep(FRESH)
 
-
-class Listener:
-    """A client of the event stream. A slow client misses intermediate states, never the latest one."""
-
-    def __init__(self) -> None:
-        self._called = asyncio.Event()
-        self._essence: Any = None
-        self._news = b""
-
-    def tell(self, essence: Any, news: bytes) -> None:
-        if essence != self._essence:
-            self._essence, self._news = essence, news
-            self._called.set()
-
-    async def events(self) -> AsyncIterator[bytes]:
-        """Server-sent events, without end."""
-        while True:
-            try:
-                await asyncio.wait_for(self._called.wait(), HEARTBEAT)
-            except TimeoutError:
-                yield b": still here\n\n"
-            else:
-                self._called.clear()
-                yield self._news
+    async def _latest(self) -> tuple[Any, bytes]:
+        """The state without what changes with the time alone, and its message; found once for all listeners."""
+        async with self._news_guard:
+            if time.monotonic() - self._news_at >= FRESH:
+                try:
+                    event, state = "overview", json_safe((await self.overview()).as_json())
+                except StoreError as error:
+                    event, state = "trouble", {"error": json_safe(str(error))}
+                data = json.dumps(state, ensure_ascii=False, allow_nan=False)
+                self._news = (event, _timeless(state)), f"event: {event}\ndata: {data}\n\n".encode()
+                self._news_at = time.monotonic()
+            return self._news
 
 
 def _timeless(value: Any) -> Any:
@@ -130,7 +127,3 @@ def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _timeless(item) for key, item in value.items() if key not in _OF_TIME}
     return [_timeless(item) for item in value] if isinstance(value, list) else value
-
-
-def _message(event: str, data: Any) -> bytes:
-    return f"event: {event}\ndata: {json.dumps(data, ensure_ascii=False, allow_nan=False)}\n\n".encode()

@@ -9,7 +9,7 @@ A request whose body is a picture or a recording becomes a job with the path of 
    and the folder are synchronized with the disk.
 3. Only then is the job inserted. A commit survives a power failure, and so must what its payload names: there is
    never a job with half a file. If the insert is refused, the file is removed.
-4. A process that is killed at any of these moments leaves a file without a job: `admin/spool_sweep.py` compares labels
+4. A process that is killed at any of these moments leaves a file without a job: `admin/uploads.py` compares labels
    with jobs and removes what no job needs.
 
 The label holds the type and the unique key of the job, and not its id, which is not known before the insert: with the

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from supervisor import Status
-from supervisor.admin.api.problems import RETRY_AFTER
+from supervisor.admin.api.answers import RETRY_AFTER
 from tests.postgres_server import Server
 from tests.samples import sampled
 from tests.site_under_test import Site, kill, wait_for

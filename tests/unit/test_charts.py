@@ -5,16 +5,21 @@ from __future__ import annotations
 import itertools
 import re
 import xml.etree.ElementTree as ElementTree
+from typing import Any
 
 import pytest
 
 from supervisor.admin import charts
-from supervisor.admin.chart_data import PERIODS, ChartData, Series
+from supervisor.admin.charts import PERIODS, ChartData, Series
+from supervisor.admin.rendering import ENVIRONMENT
 from supervisor.domain import history
 from supervisor.domain.history import OTHERS, Minute
 
 NOW = 1_700_000_010.0
 MINUTE = NOW - NOW % 60 - 60  # the last one that is over
+
+
+drawn: Any = ENVIRONMENT.get_template("charts.html").module
 
 
 def minute(ago: int, type_: str = "tag", **fields: float) -> Minute:
@@ -26,7 +31,7 @@ def last_hour(rows: list[Minute]) -> ChartData:
 
 
 def bars(series: list[Series]) -> list[dict[str, str]]:
-    picture = ElementTree.fromstring(charts.bars(series, [60.0 * n for n in range(len(series[0].values))], "text"))
+    picture = ElementTree.fromstring(drawn.bars(series, [60.0 * n for n in range(len(series[0].values))], "text"))
     return [shape.attrib for shape in picture.iter("rect") if shape.attrib["class"] != "place"]
 
 
@@ -79,12 +84,12 @@ def test_means_are_over_all_runs_and_unknown_without_any() -> None:
         ]
     )
 
-    assert hour.sums(["tag"]) == history.Hour(done=3, failed=1, mean_wait=0.5, mean_run=2.0)
-    assert hour.sums(["tag"]).failing == 0.25
+    assert hour.of(["tag"]).total() == history.Hour(done=3, failed=1, mean_wait=0.5, mean_run=2.0)
+    assert hour.of(["tag"]).total().failing == 0.25
     assert hour.total().runs == 5
-    assert history.added_up([hour.sums(["tag"]), history.QUIET]) == hour.sums(["tag"])
-    assert history.added_up(hour.sums([type_]) for type_ in ("tag", "mail")) == hour.sums(["tag", "mail"])
-    assert (hour.sums(["idle"]), hour.sums([]).failing) == (history.QUIET, None)
+    assert history.added_up([hour.of(["tag"]).total(), history.QUIET]) == hour.of(["tag"]).total()
+    assert history.added_up(hour.of([type_]).total() for type_ in ("tag", "mail")) == hour.of(["tag", "mail"]).total()
+    assert (hour.of(["idle"]).total(), hour.of([]).total().failing) == (history.QUIET, None)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +97,7 @@ def test_means_are_over_all_runs_and_unknown_without_any() -> None:
     [(0, 4), (1, 4), (4, 4), (4.5, 5), (7, 8), (10, 10), (10.5, 12), (61, 80), (99, 100), (104, 120), (4e6, 4e6)],
 )
 def test_a_scale_ends_at_a_round_number(value: float, top: float) -> None:
-    assert charts.ceiling(value) == top
+    assert charts.top([Series("done", "done", (value,))]) == top
 
 
 def test_bars_stand_on_each_other_and_fill_the_scale() -> None:
@@ -109,20 +114,20 @@ def test_bars_stand_on_each_other_and_fill_the_scale() -> None:
 
 
 def test_pointing_at_a_bar_tells_its_numbers() -> None:
-    told = charts.bars([Series("done", "done", (1200.0,)), Series("failed", "failed", (0.0,))], [0.0], "text")
+    told = drawn.bars([Series("done", "done", (1200.0,)), Series("failed", "failed", (0.0,))], [0.0], "text")
 
     assert re.search(r'<title data-at="[^"]+">\d\d:\d\d: 1,200 done</title>', told)
 
 
 def test_a_bar_of_another_day_tells_its_date() -> None:
-    told = charts.bars([Series("done", "done", (3.0,))], [NOW], "text", dated=True)
+    told = drawn.bars([Series("done", "done", (3.0,))], [NOW], "text", dated=True)
 
     assert re.search(r'<title data-at="2023-11-14T[^"]+">11-1\d \d\d:\d\d: 3 done</title>', told)
 
 
 def test_names_in_a_chart_stay_text() -> None:
     hostile = '"><img src=x onerror=alert(1)>'
-    told = charts.bars([Series("type-0", hostile, (1.0,))], [0.0], hostile) + charts.spark(
+    told = drawn.bars([Series("type-0", hostile, (1.0,))], [0.0], hostile) + drawn.spark(
         Series("done", "x", (1.0, 2.0)), hostile
     )
 
@@ -132,13 +137,13 @@ def test_names_in_a_chart_stay_text() -> None:
 def test_nothing_has_a_style_of_its_own() -> None:
     series = [Series("done", "done", (1.0, 0.0, 3.0))]
 
-    for picture in (charts.bars(series, [0.0, 60.0, 120.0], "text"), charts.spark(series[0], "text")):
+    for picture in (drawn.bars(series, [0.0, 60.0, 120.0], "text"), drawn.spark(series[0], "text")):
         for element in ElementTree.fromstring(picture).iter():
             assert not {"style", "fill", "stroke", "onclick"} & set(element.attrib)
 
 
 def test_a_small_chart_without_anything_is_a_flat_line() -> None:
-    picture = ElementTree.fromstring(charts.spark(Series("done", "done", (0.0,) * 60), "text"))
+    picture = ElementTree.fromstring(drawn.spark(Series("done", "done", (0.0,) * 60), "text"))
 
     [line] = picture.iter("polyline")
-    assert {point.split(",")[1] for point in line.attrib["points"].split()} == {"98"}
+    assert {point.split(",")[1] for point in line.attrib["points"].split()} == {"98.00"}

@@ -44,7 +44,7 @@ def test_an_address_means_the_same_when_it_is_read_again() -> None:
 
     assert asked(urlsplit(query.address(before=9)).query) == query
     assert asked("").address() == "/jobs"
-    assert "before" not in query.address(statuses=())
+    assert "before" not in query.address(status=())
 
 
 def test_the_filter_of_a_bulk_action_means_the_same_jobs_in_fewer_states() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from supervisor.admin.api.plain_requests import PlainRequests
+from supervisor.admin.api.run import DirectRun
 from supervisor.admin.app import make_app
 from supervisor.admin.state import AppState
 
@@ -37,4 +37,4 @@ class Application:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         app = self.shared()
         app.state.state = self.state
-        await PlainRequests(app, self.state)(scope, receive, send)
+        await DirectRun(app, self.state)(scope, receive, send)

@@ -14,14 +14,14 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from supervisor.admin.app import make_app
-from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import keys_of
-from supervisor.admin.metric_families import OTHERS
+from supervisor.admin.metrics import OTHERS
 from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
 from supervisor.client.asynchronous import AsyncQueue
+from supervisor.client.job_streams import JobStreams
 from supervisor.engine import open_engine
 from supervisor.ops.views import MOST_TYPES
 from supervisor.system.counters import BOUNDS, shared
@@ -57,7 +57,7 @@ class Scraper:
         queue, watch = AsyncQueue(url), Watch(self._desk)
         streams = JobStreams(queue, self._desk)
         requests = Requests(queue, self._desk)
-        state = AppState(SETTINGS, keys_of(SETTINGS), self._desk, watch, (), requests=requests, streams=streams)
+        state = AppState(SETTINGS, keys_of(SETTINGS), self._desk, requests, streams, watch)
         self._app = make_app(state)
         self.made.append(self)
 

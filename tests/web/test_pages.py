@@ -17,7 +17,6 @@ import pytest
 
 from supervisor import Queue
 from supervisor.admin.access import AccessMiddleware
-from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import Keys
 from supervisor.admin.rendering import with_code
 from supervisor.admin.requests import Requests
@@ -25,6 +24,7 @@ from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import Watch
 from supervisor.client.asynchronous import AsyncQueue
+from supervisor.client.job_streams import JobStreams
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy
 from supervisor.domain.history import Hour
@@ -53,7 +53,7 @@ class Reader:
         streams = JobStreams(queue, self.desk)
         requests = Requests(queue, self.desk)
         watch = Watch(self.desk)
-        self.app = Application(AppState(settings, KEYS, self.desk, watch, ("tag",), requests=requests, streams=streams))
+        self.app = Application(AppState(settings, KEYS, self.desk, requests, streams, watch, ("tag",)))
         gate = AccessMiddleware(self.app, KEYS, settings)
         self._http = httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://localhost")
 
@@ -146,7 +146,7 @@ def test_an_unknown_address_has_a_page_for_people_and_a_sentence_for_programs(re
         page = reader.get(path)
         assert (page.status_code, "Page not found" in page.text) == (404, True), path
         assert "<img" not in page.text
-    assert "there is no job 99" in words(reader.get("/jobs/99").text)
+    assert "No job has the id 99" in words(reader.get("/jobs/99").text)
     assert reader.get("/nothing", accept="*/*").headers["content-type"] == "application/json"
 
 
@@ -174,7 +174,8 @@ def test_a_busy_database_and_a_mistake_of_ours_are_told_apart(
     async def fails(error: Exception) -> None:
         raise error
 
-    for error, status, said in [(StoreBusy("x"), 503, "is busy"), (KeyError("secret"), 500, "Internal error")]:
+    cases = [(StoreBusy("it is busy"), 503, "It is busy"), (KeyError("secret"), 500, "Internal error")]
+    for error, status, said in cases:
         reader.app.state.watch.overview = lambda error=error: fails(error)
         page = reader.get("/")
         assert (page.status_code, said in page.text) == (status, True)
@@ -253,7 +254,7 @@ def test_a_list_is_sorted_by_its_columns(queue: Queue, read: Callable[..., Reade
     assert listed(by_type) == [3, 1, 2]
     assert 'aria-sort="ascending"' in reader.get(by_type).text
     assert listed(by_type.replace("type", "-type")) == [2, 1, 3]
-    assert "cannot be sorted" in reader.text("/jobs?sort=payload")
+    assert "is not a valid sort" in reader.text("/jobs?sort=payload")
 
 
 def test_a_failed_job_shows_what_happened_to_it(queue: Queue, read: Callable[..., Reader]) -> None:
@@ -331,7 +332,7 @@ def test_a_filter_with_a_mistake_in_it_means_no_job_at_all(queue: Queue, read: C
 
     page = read().get("/jobs?priority=high&type=tag").text
 
-    assert "“high” is not a number" in page
+    assert "“high” is not a valid priority" in page
     assert "job-1" not in page
     assert 'data-url="/api/admin/jobs/' not in page
 

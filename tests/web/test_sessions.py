@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.admin.keys import Keys, keys_of
-from supervisor.admin.left import SESSION_SECONDS, Left
+from supervisor.admin.keys import SESSION_SECONDS, Keys, LoggedOut, keys_of
 from supervisor.config.settings import AdminSettings
 
 from .test_access import SETTINGS, TOKEN, Door, log_in
@@ -41,7 +40,7 @@ def test_after_a_restart_a_session_counts_and_one_that_was_left_does_not(tmp_pat
     settings = settings_in(tmp_path)
     before = keys_of(settings)
     kept, left = before.session("admin", now), before.session("admin", now)
-    before.leave(left, now)
+    before.log_out(left, now)
 
     after = keys_of(settings)
 
@@ -74,16 +73,16 @@ def test_where_nothing_can_be_kept_sessions_end_with_the_process(tmp_path: Path)
 def test_a_session_is_over_for_as_long_as_its_cookie_would_count() -> None:
     keys = Keys(TOKEN, None, "c")
     session = keys.session("admin", NOW)
-    keys.leave(session, NOW)
+    keys.log_out(session, NOW)
     for later in (0, 1, SESSION_SECONDS - 1, SESSION_SECONDS + 1):
         assert keys.role_of_session(session, NOW + later) is None
-    keys.leave("nonsense", NOW)
-    keys.leave("admin.x.y", NOW)
+    keys.log_out("nonsense", NOW)
+    keys.log_out("admin.x.y", NOW)
 
 
 @pytest.mark.fault(76)
 def test_too_many_that_were_left_end_all_that_have_begun_and_none_counts_again() -> None:
-    left = Left(most=3)
+    left = LoggedOut(most=3)
     ends = {f"s{number}": int(NOW) + SESSION_SECONDS + number for number in range(5)}
     for number, (name, until) in enumerate(ends.items()):
         left.add(name, until, NOW + number)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.admin.waking import Waking
+from supervisor.admin.requests import wake_for
 from supervisor.domain.intake import new_request
+from supervisor.domain.job import NewJob
 from supervisor.store.base import JobSelector
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
@@ -17,7 +18,6 @@ from supervisor.system.slot import State
 TAKES = {
     "first": JobSelector(("tag", "both")),
     "second": JobSelector(("both",)),
-    "gone": JobSelector(("lost",)),
 }
 
 
@@ -53,21 +53,23 @@ def woken(wakes: dict[str, int]) -> dict[str, int]:
 
 
 def test_as_many_workers_are_woken_as_are_idle_and_have_a_job(board: Scoreboard, wakes: dict[str, int]) -> None:
-    waking = Waking(board, wakes, TAKES)
-    waking.wake([new_request("tag")])
+    def wake(jobs: list[NewJob]) -> None:
+        wake_for(jobs, board, wakes, TAKES)
+
+    wake([new_request("tag")])
     assert woken(wakes) == {"first": 0, "second": 0}  # nobody is there
 
     worker(board, 1, "first-1", State.IDLE)
     worker(board, 2, "first-2", State.BUSY)
     worker(board, 3, "second-1", State.IDLE)
     worker(board, 4, "second-2", State.IDLE)
-    waking.wake([])
+    wake([])
     assert woken(wakes) == {"first": 0, "second": 0}
-    waking.wake([new_request("tag") for _ in range(3)])
+    wake([new_request("tag") for _ in range(3)])
     assert woken(wakes) == {"first": 1, "second": 0}
-    waking.wake([new_request("both") for _ in range(9)])
+    wake([new_request("both") for _ in range(9)])
     assert woken(wakes) == {"first": 1, "second": 2}
-    waking.wake([new_request("lost"), new_request("unknown")])
+    wake([new_request("lost"), new_request("unknown")])
     assert woken(wakes) == {"first": 0, "second": 0}
 
 
@@ -77,15 +79,15 @@ def test_of_pools_that_take_a_job_the_first_of_the_configuration_is_woken(
 ) -> None:
     worker(board, 1, "first-1", State.IDLE)
     worker(board, 2, "second-1", State.IDLE)
-    Waking(board, wakes, {name: JobSelector(("tag",)) for name in order}).wake([new_request("tag")])
+    wake_for([new_request("tag")], board, wakes, {name: JobSelector(("tag",)) for name in order})
     assert woken(wakes) == {order[0]: 1, order[1]: 0}
 
 
 def test_a_pool_for_urgent_jobs_is_woken_for_these_alone(board: Scoreboard, wakes: dict[str, int]) -> None:
     worker(board, 1, "first-1", State.IDLE)
     worker(board, 2, "second-1", State.IDLE)
-    waking = Waking(board, wakes, {"first": JobSelector(("tag",), min_priority=10), "second": JobSelector(("tag",))})
-    waking.wake([new_request("tag", priority=9)])
+    takes = {"first": JobSelector(("tag",), min_priority=10), "second": JobSelector(("tag",))}
+    wake_for([new_request("tag", priority=9)], board, wakes, takes)
     assert woken(wakes) == {"first": 0, "second": 1}
-    waking.wake([new_request("tag", priority=10)])
+    wake_for([new_request("tag", priority=10)], board, wakes, takes)
     assert woken(wakes) == {"first": 1, "second": 0}

@@ -9,11 +9,9 @@ from fastapi import APIRouter, HTTPException
 from starlette.responses import JSONResponse
 
 from supervisor.admin.api import models
-from supervisor.admin.api.documents import answer
+from supervisor.admin.api.answers import answer, changing, problem
 from supervisor.admin.api.jobs import filter_of
-from supervisor.admin.api.problems import changing, problem
-from supervisor.admin.snapshots import MOST_IDS
-from supervisor.admin.state import AppState, TheState
+from supervisor.admin.state import MOST_IDS, AppState, TheState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.domain.errors import ConfigError
 from supervisor.ops import commands
@@ -48,7 +46,7 @@ async def delete(state: TheState, request: models.BulkRequest) -> JSONResponse:
 @router.api_route("/delete", methods=["GET", "DELETE"], include_in_schema=False)
 async def no_job() -> None:
     """These words are not ids of jobs."""
-    raise HTTPException(405)
+    raise HTTPException(405, headers={"Allow": "POST"})
 
 
 async def _change(what: commands.Change, state: AppState, request: models.BulkRequest) -> JSONResponse:

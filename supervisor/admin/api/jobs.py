@@ -1,29 +1,34 @@
-"""Jobs: list, enqueue, show, retry, cancel and delete."""
+"""Jobs: list, enqueue, show, retry, cancel and delete.
+
+Any program may have written their rows, so only the table's constraints are assumed.
+"""
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Path, Query
+from fastapi import APIRouter, Body, Query
 from starlette.responses import JSONResponse
 
 from supervisor.admin.api import models
-from supervisor.admin.api.documents import answer, document, summary
-from supervisor.admin.api.problems import Hidden, changing, each_once, reading
+from supervisor.admin.api.answers import Hidden, answer, changing, reading
 from supervisor.admin.state import TheState
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import new_job, payload_of
-from supervisor.domain.job import Status
+from supervisor.domain.job import Job, Status
 from supervisor.ops import commands
-from supervisor.ops.job_details import Doing, everything, running
+from supervisor.ops.job_details import Doing, Everything, everything, running, steps, trials
+from supervisor.ops.views import finite
 from supervisor.store.base import Filter, Operations, Page
 
 router = APIRouter(prefix="/api/admin/jobs", tags=["jobs"])
 
-JobId = Annotated[int, Path(ge=1, le=models.LARGEST_ID, description="The job's id.")]
+_STORED = frozenset({"created_at", "updated_at"})  # columns of jobs that may hold a text as well
 NoBody = Annotated[models.Empty | None, Body()]
+RetryBody = Annotated[models.Retry | None, Body()]
 
 
 def filter_of(which: models.JobFilter, settings: AdminSettings) -> Filter:
@@ -51,12 +56,7 @@ def filter_of(which: models.JobFilter, settings: AdminSettings) -> Filter:
     )
 
 
-@router.get(
-    "",
-    response_model=models.JobPage,
-    responses=reading(403, 422),
-    dependencies=[each_once("status", "type", "tag", "id")],
-)
+@router.get("", response_model=models.JobPage, responses=reading(403, 422))
 async def list_jobs(state: TheState, query: Annotated[models.JobQuery, Query()]) -> JSONResponse:
     """List jobs, newest first, one page at a time, or the first ones of another order. All filters may be combined.
 
@@ -75,7 +75,7 @@ async def list_jobs(state: TheState, query: Annotated[models.JobQuery, Query()])
         return page, running(operations) if any(job.status is Status.RUNNING for job in page.jobs) else {}
 
     page, doing = await state.executor.ask(look)
-    jobs = [summary(job, doing.get(job.id) if job.status is Status.RUNNING else None) for job in page.jobs]
+    jobs = [_summary(job, doing.get(job.id) if job.status is Status.RUNNING else None) for job in page.jobs]
     return answer({"jobs": jobs, "next": page.next})
 
 
@@ -113,14 +113,14 @@ def _moment(at: float | str | None) -> float | datetime.datetime | None:
 
 
 @router.get("/{job_id}", response_model=models.JobDocument, responses=reading(404, 422))
-async def show(state: TheState, job_id: JobId) -> JSONResponse:
+async def show(state: TheState, job_id: models.JobId) -> JSONResponse:
     """One job with its errors, runs and timeline."""
     found = await state.executor.ask(lambda operations: everything(operations, job_id))
-    return answer(document(found, show=state.settings.show_payloads))
+    return answer(_document(found, show=state.settings.show_payloads))
 
 
 @router.delete("/{job_id}", response_model=models.Changed, responses=changing(404, 409))
-async def delete(state: TheState, job_id: JobId) -> JSONResponse:
+async def delete(state: TheState, job_id: models.JobId) -> JSONResponse:
     """Delete a finished job with its errors and runs."""
 
     def act(operations: Operations) -> None:
@@ -132,7 +132,7 @@ async def delete(state: TheState, job_id: JobId) -> JSONResponse:
 
 
 @router.post("/{job_id}/retry", response_model=models.Changed, responses=changing(404, 409))
-async def retry(state: TheState, job_id: JobId, body: Annotated[models.Retry | None, Body()] = None) -> JSONResponse:
+async def retry(state: TheState, job_id: models.JobId, body: RetryBody = None) -> JSONResponse:
     """Return a failed, quarantined or cancelled job to pending, due now, with its counters reset.
 
     With `payload`, it runs with that; with `done`, a job that has succeeded runs again.
@@ -148,7 +148,7 @@ async def retry(state: TheState, job_id: JobId, body: Annotated[models.Retry | N
 
 
 @router.post("/{job_id}/cancel", response_model=models.Changed, responses=changing(404, 409))
-async def cancel(state: TheState, job_id: JobId, body: NoBody = None) -> JSONResponse:
+async def cancel(state: TheState, job_id: models.JobId, body: NoBody = None) -> JSONResponse:
     """Cancel a pending job, or ask a running one to stop: it stays `running` until it has stopped."""
 
     def act(operations: Operations) -> Any:
@@ -156,3 +156,32 @@ async def cancel(state: TheState, job_id: JobId, body: NoBody = None) -> JSONRes
         return operations.actions.cancel(job_id, operations.statistics.now())
 
     return answer({"id": job_id, "status": await state.executor.ask(act)})
+
+
+def _summary(job: Job, doing: Doing | None) -> dict[str, Any]:
+    """The row of a job; the progress of a running job comes from its worker."""
+    known = {}
+    if doing is not None and doing.progress is not None:
+        known = {"progress": doing.progress, "progress_text": doing.text or None}
+    return _row(job, models.JobSummary.model_fields, _STORED) | known
+
+
+def _document(found: Everything, *, show: bool) -> dict[str, Any]:
+    """One job with everything; `show` says whether payload and result may be seen."""
+    job, errors, runs = found.job, found.errors, found.runs
+    return _summary(job, found.doing) | {
+        "worker": found.worker,
+        "host": found.host,
+        "payload": job.payload if show else None,
+        "result": job.result if show else None,
+        "redacted": not show,
+        "meta": job.meta,
+        "errors": [_row(error, models.Attempt.model_fields) for error in errors],
+        "runs": [_row(run, models.Run.model_fields) for run in runs],
+        "timeline": [{"at": step.at, "event": step.what} for step in steps(job, trials(runs, errors))],
+    }
+
+
+def _row(row: Any, names: Iterable[str], stored: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """These fields of a row. Infinite numbers become None, except in columns that may hold text."""
+    return {name: getattr(row, name) if name in stored else finite(getattr(row, name)) for name in names}

@@ -10,6 +10,7 @@ import math
 import re
 from typing import Annotated, Any, Literal
 
+from fastapi import Path
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.config import JsonDict
 
@@ -96,6 +97,7 @@ Host = Annotated[
         description="The name of a host, or a pattern such as gpu-*; empty: everywhere.",
     ),
 ]
+JobId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="The job's id.")]
 JobNumber = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=0, le=10**12), BeforeValidator(_whole)]
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
-from fastapi import APIRouter, Header, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Header, HTTPException, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from supervisor.admin.api import bodies, models
-from supervisor.admin.api.documents import answer
-from supervisor.admin.api.problems import Hidden, changing, each_once, problem, reading
-from supervisor.admin.requests import ClientGone, NotFinished, plain
-from supervisor.admin.state import TheState, may_change
+from supervisor.admin.api import answers, models
+from supervisor.admin.api.answers import Hidden, answer, changing, problem, reading
+from supervisor.admin.requests import NotFinished, plain
+from supervisor.admin.state import AppState, TheState, may_change
+from supervisor.admin.uploads import NoSpool, is_file
 from supervisor.client.requests import ResultUnknown
-from supervisor.domain.intake import new_request
+from supervisor.domain.errors import InvalidJob
+from supervisor.domain.intake import new_request, payload_of
 from supervisor.domain.job import Status
 
 router = APIRouter(tags=["jobs"])
 
 LONGEST_WAIT = 300.0  # seconds
+_KEY = re.compile(models.IDEMPOTENCY_KEY)
+_type = TypeAdapter(models.JobType)
 
 
 class WaitQuery(models.Request):
@@ -81,6 +87,29 @@ class RunLater(BaseModel):
     last_error: str | None = Field(default=None, description="The error of the last attempt that has failed, if any.")
 
 
+_BODY: dict[str, Any] = {  # FastAPI would read a body that it knows of into memory
+    "requestBody": {
+        "content": {
+            "application/json": {
+                "schema": {
+                    "title": "Payload",
+                    "description": "The payload: any JSON of at most 1 MiB and 64 levels; default `{}`.",
+                }
+            },
+            "application/octet-stream": {
+                "schema": {
+                    "type": "string",
+                    "format": "binary",
+                    "title": "File",
+                    "description": "A file, with its own media type, such as `image/jpeg`; not those that forms have. "
+                    'The payload is `{"path": …, "media_type": …}`, and what `fields` adds.',
+                }
+            },
+        }
+    }
+}
+
+
 @router.post(
     "/run/{type:path}",
     response_model=RunAnswer,
@@ -88,8 +117,7 @@ class RunLater(BaseModel):
         202: {"model": RunLater, "description": "The time is up; the job continues."},
         **changing(404, 409, 429, 500, 507),
     },
-    dependencies=[each_once("requires")],
-    openapi_extra=bodies.DOCUMENT,
+    openapi_extra=_BODY,
 )
 async def run(
     state: TheState,
@@ -99,19 +127,26 @@ async def run(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Enqueue a job and answer with its result. The body is the payload, or a file, which the payload names."""
+    job = new_request(
+        type,
+        idempotency_key=idempotency_key,
+        cancel=query.cancel,
+        priority=query.priority,
+        requires=query.requires,
+        max_attempts=query.max_attempts,
+    )
+    requests = state.requests
+    await requests.require(job)  # before the body is read: a file would be uploaded in vain
     try:
-        job = new_request(
-            type,
-            idempotency_key=idempotency_key,
-            cancel=query.cancel,
-            priority=query.priority,
-            requires=query.requires,
-            max_attempts=query.max_attempts,
-        )
-        # Before the body is read: a file would be uploaded in vain.
-        await state.requests.availability.require(type, job.unique_key)
-        job, file = await bodies.requested(request, state.uploads, job, query.fields)
-        job_id, result = await state.requests.run(job, query.wait, _gone(request), cancel=query.cancel, file=file)
+        if not is_file(request.method, request.url.path, request.headers):
+            if query.fields is not None:
+                raise InvalidJob("fields", "it is for a body that is a file; put them into the payload")
+            job_id, new = await requests.enqueue(job._replace(payload=payload_of(await _json(request))))
+        elif state.uploads is None:
+            raise NoSpool
+        else:
+            job_id, new = await state.uploads.insert(request, job, query.fields, requests.enqueue)
+        result = await requests.result_of_enqueued(job_id, new, query.wait, request, cancel=query.cancel)
     except NotFinished as error:
         return _later(type, error)
     except ResultUnknown as error:
@@ -119,9 +154,18 @@ async def run(
             "the job is in the table: the same request again would make another one, unless it has an Idempotency-Key"
         )
         return problem(503, str(error), headers=_location(type, error.job_id), hint=hint, job=error.job_id)
-    except (ClientGone, ClientDisconnect):
+    except ClientDisconnect:
         return Response()  # nobody reads it
     return answer({"id": job_id, "result": result}, headers=_location(type, job_id))
+
+
+async def _json(request: Request) -> Any:
+    """The value of the body; None without one."""
+    body = await request.body()
+    try:
+        return json.loads(body) if body else None
+    except (ValueError, RecursionError):
+        raise HTTPException(400) from None
 
 
 @router.get(
@@ -131,41 +175,70 @@ async def run(
         202: {"model": RunLater, "description": "The time is up; the job continues."},
         **reading(403, 404, 409, 422, 500),
     },
-    dependencies=[each_once()],
 )
 async def result(
     state: TheState,
     request: Request,
     type: Annotated[models.JobType, Path()],
-    job_id: Annotated[int, Path(ge=1, le=models.LARGEST_ID, description="The job's id.")],
+    job_id: models.JobId,
     query: Annotated[WaitQuery, Query()],
 ) -> Response:
     """The result of a job of that type, as `POST /run` answers with it. It needs the full token."""
     if not may_change(request):
         raise Hidden("this token does not show results: the full token is needed, as for the request itself")
     try:
-        found = await state.requests.wait(type, job_id, query.wait, _gone(request))
+        found = await state.requests.result(type, job_id, query.wait, request)
     except NotFinished as error:
         return _later(type, error)
-    except ClientGone:
+    except ClientDisconnect:
         return Response()  # nobody reads it
     return answer({"id": job_id, "result": found})
 
 
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def _later(type: str, error: NotFinished) -> Response:
-    told: dict[str, Any] = {"id": error.job_id}
+    content: dict[str, Any] = {"id": error.job_id}
     if (job := error.job) is not None:
-        told["status"] = job.status
-        told |= {"attempts": job.attempts} if job.attempts else {}
-        told |= {"last_error": plain(job.last_error)} if job.last_error else {}
-    return answer(told, 202, _location(type, error.job_id))
+        content["status"] = job.status
+        content |= {"attempts": job.attempts} if job.attempts else {}
+        content |= {"last_error": plain(job.last_error)} if job.last_error else {}
+    return answer(content, 202, _location(type, error.job_id))
 
 
 def _location(type: str, job_id: int) -> dict[str, str]:
     """Where the same client gets the result."""
     return {"Location": f"/run/{quote(type, safe='')}/{job_id}"}
+
+
+class DirectRun:
+    """ASGI middleware: `POST /run` past the framework's routing, which takes longer than everything else that this
+    process does for it. Requests with invalid parameters take the usual way, which says what is wrong with them.
+    """
+
+    def __init__(self, app: ASGIApp, state: AppState) -> None:
+        self._app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request, type_ = Request(scope, receive, send), scope["path"].removeprefix("/run/")
+        valid = scope["method"] == "POST" and type_ != scope["path"] and _valid(request, type_)
+        if not valid:
+            await self._app(scope, receive, send)
+            return
+        try:
+            response = await run(self._state, request, type_, *valid)
+        except answers.ANSWERED as error:
+            response = await answers.answer_of(request, error)
+        await response(scope, receive, send)
+
+
+def _valid(request: Request, type_: str) -> tuple[RunQuery, str | None] | None:
+    """The parameters of the request, and its idempotency key; None if they are not simply valid."""
+    pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    given, keys = dict(pairs), request.headers.getlist("idempotency-key")
+    if len(given) < len(pairs) or "requires" in given or len(keys) > 1 or not all(map(_KEY.fullmatch, keys)):
+        return None
+    try:
+        _type.validate_python(type_)
+        return RunQuery.model_validate(given), keys[0] if keys else None
+    except ValidationError:
+        return None

@@ -1,13 +1,13 @@
-"""Parses the filters in a page's address, and writes them as an address again."""
+"""The filters in a page's address: parsed, written as an address again, and as filters of the store and the API."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import QueryParams
 
 from supervisor.domain.job import Status
@@ -27,32 +27,41 @@ FINISHED = {
 
 _OLDER = "older-"
 _MOST = 2**62  # larger ids and priorities are invalid, and SQLite could not store them
+_Number = Annotated[int, Field(gt=-_MOST, lt=_MOST)]
 
 
-@dataclass(frozen=True, slots=True)
-class JobQueryForm:
-    """The requested filters. `problems` lists what could not be parsed; then no job is selected."""
+def _duration(text: str) -> str:
+    seconds(text.removeprefix(_OLDER))
+    return text
 
-    statuses: tuple[Status, ...] = ()
-    types: tuple[str, ...] = ()
+
+class JobQueryForm(BaseModel):
+    """The requested filters, by their names in the address. `problems` lists what could not be parsed; then no job is
+    selected.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    status: tuple[Status, ...] = ()
+    type: tuple[str, ...] = ()
+    text: str = ""
     error: str = ""
     key: str = ""
     requires: str = ""
-    priority: int | None = None
-    finished: str = ""
-    before: int | None = None
-    text: str = ""
-    sort: str = ""
+    finished: Annotated[str, AfterValidator(_duration)] = ""
+    priority: _Number | None = None
+    sort: Annotated[str, Field(pattern=f"^-?({'|'.join(Sort)})$")] = ""  # descending with a minus sign
+    before: _Number | None = None
     problems: tuple[str, ...] = ()
 
     @property
     def is_narrow(self) -> bool:
         """Whether it filters by anything other than the state."""
-        return replace(self, statuses=(), before=None, sort="") != JobQueryForm()
+        return self.model_copy(update={"status": (), "before": None, "sort": ""}) != JobQueryForm()
 
     @property
     def by(self) -> Sort | None:
-        """What the list is sorted by; None: the latest jobs first. `sort` with a minus sign is descending."""
+        """What the list is sorted by; None: the latest jobs first."""
         return Sort(self.sort.removeprefix("-")) if self.sort else None
 
     @property
@@ -61,106 +70,50 @@ class JobQueryForm:
 
     def sorted_by(self, name: str) -> str:
         """The address of the list sorted by a column; the other way round if it is sorted by that already."""
-        first = name if name in (Sort.TYPE, Sort.STATUS) else f"-{name}"
-        return self.address(sort=first if self.sort != first else name if first != name else f"-{name}")
+        ways = (name, f"-{name}") if name in (Sort.TYPE, Sort.STATUS) else (f"-{name}", name)
+        return self.address(sort=ways[self.sort == ways[0]])
 
     def which(self, now: float) -> Filter:
-        return Filter(statuses=self.statuses, types=self.types, unique_key=self.key or None, **self._common(now))
+        return Filter(statuses=self.status, types=self.type, unique_key=self.key or None, **self._common(now))
 
     def as_filter(self, now: float, statuses: Sequence[Status]) -> dict[str, Any]:
         """The same as an API filter, restricted to some states."""
-        named = {"status": [status.value for status in statuses], "type": list(self.types), "key": self.key or None}
+        named = {"status": [status.value for status in statuses], "type": list(self.type), "key": self.key or None}
         return named | self._common(now)
 
     def _common(self, now: float) -> dict[str, Any]:
         """What has the same name in both."""
-        after, before = self._times(now)
+        at = now - seconds(self.finished.removeprefix(_OLDER)) if self.finished else None
+        older = self.finished.startswith(_OLDER)
         return {
             "error": self.error,
             "text": self.text,
             "requires": self.requires or None,
             "priority": self.priority,
-            "finished_after": after,
-            "finished_before": before,
+            "finished_after": None if older else at,
+            "finished_before": at if older else None,
         }
 
     def address(self, **changes: Any) -> str:
         """The address of this list with some fields changed; the page is the first unless `before` is given."""
-        new = replace(self, **({"before": None} | changes))
-        names = ("text", "error", "key", "requires", "finished", "priority", "sort", "before")
-        single = ((name, getattr(new, name)) for name in names)
-        query = [
-            *(("status", status.value) for status in new.statuses),
-            *(("type", type_) for type_ in new.types),
-            *((name, value) for name, value in single if value not in ("", None)),
-        ]
-        return "/jobs" + (f"?{urlencode(query)}" if query else "")
-
-    def _times(self, now: float) -> tuple[float | None, float | None]:
-        if not self.finished:
-            return None, None
-        if self.finished.startswith(_OLDER):
-            return None, now - seconds(self.finished.removeprefix(_OLDER))
-        return now - seconds(self.finished), None
+        new = self.model_copy(update={"before": None} | changes)
+        query = urlencode(new.model_dump(mode="json", exclude={"problems"}, exclude_defaults=True), doseq=True)
+        return "/jobs" + (f"?{query}" if query else "")
 
 
 def read(query: QueryParams, *, show_payloads: bool) -> JobQueryForm:
-    """Parse the query of an address. Unknown fields are ignored."""
-    problems: list[str] = []
-    return JobQueryForm(
-        statuses=_statuses(query.getlist("status"), problems),
-        types=tuple(
-            dict.fromkeys(type_ for text in query.getlist("type") for type_ in re.split(r"[,\s]+", text) if type_)
-        ),
-        error=query.get("error", "").strip(),
-        key=query.get("key", ""),
-        requires=query.get("requires", "").strip(),
-        priority=_number(query, "priority", problems),
-        finished=_finished(query.get("finished", ""), problems),
-        before=_number(query, "before", problems),
-        text=_text(query.get("text", "").strip(), problems, show_payloads=show_payloads),
-        sort=_sort(query.get("sort", ""), problems),
-        problems=tuple(problems),
-    )
-
-
-def _statuses(written: Sequence[str], problems: list[str]) -> tuple[Status, ...]:
-    found = []
-    for text in filter(None, written):
-        try:
-            found.append(Status(text))
-        except ValueError:
-            problems.append(f"“{text}” is not a state; there are {', '.join(Status)}.")
-    return tuple(dict.fromkeys(found))
-
-
-def _number(query: Mapping[str, str], name: str, problems: list[str]) -> int | None:
-    text = query.get(name, "").strip()
-    if re.fullmatch(r"-?[0-9]{1,19}", text) and abs(int(text)) < _MOST:
-        return int(text)
-    if text:
-        problems.append(f"“{text}” is not a number, so it cannot be a {name}.")
-    return None
-
-
-def _text(text: str, problems: list[str], *, show_payloads: bool) -> str:
-    if text and not show_payloads:
+    """Parse the query of an address. Unknown and empty fields are ignored."""
+    fields = JobQueryForm.model_fields.keys() - {"problems"}
+    given: dict[str, Any] = {name: text for name in fields if (text := query.get(name, "").strip())}
+    given["status"] = tuple(dict.fromkeys(filter(None, query.getlist("status"))))
+    given["type"] = tuple(dict.fromkeys(filter(None, re.split(r"[,\s]+", " ".join(query.getlist("type"))))))
+    problems = []
+    if "text" in given and not show_payloads:
         problems.append("Payloads and results are hidden, so they cannot be searched.")
-    return text
-
-
-def _sort(text: str, problems: list[str]) -> str:
-    if text and text.removeprefix("-") not in set(Sort):
-        problems.append(f"Jobs cannot be sorted by “{text}”; there are {', '.join(Sort)}.")
-        return ""
-    return text
-
-
-def _finished(text: str, problems: list[str]) -> str:
     try:
-        if text:
-            seconds(text.removeprefix(_OLDER))
-    except ValueError:
-        problems.append(f"“{text}” is not a duration; write it like 15m, 2h or {_OLDER}7d.")
-        return ""
-    return text
+        JobQueryForm.model_validate(given)
+    except ValidationError as error:
+        for one in error.errors():
+            problems.append(f"“{one['input']}” is not a valid {one['loc'][0]}.")
+            given.pop(str(one["loc"][0]), None)
+    return JobQueryForm(**given, problems=tuple(problems))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request
-from fastapi.responses import HTMLResponse
-from starlette.responses import RedirectResponse, Response
+from fastapi import APIRouter, Query, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from supervisor.admin.pages import job_query, route
-from supervisor.admin.pages.copies import copies
+from supervisor.admin.api import models
+from supervisor.admin.pages import frame, job_query
 from supervisor.admin.state import TheState
-from supervisor.domain.job import Status
+from supervisor.domain.errors import Conflict
+from supervisor.domain.job import Job, Status
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
 from supervisor.ops.job_details import everything, names, steps, trials
 from supervisor.ops.views import Overview
@@ -27,10 +28,11 @@ ALLOWED = {"retry": RETRIABLE, "cancel": CANCELLABLE, "delete": DELETABLE}
 # For selected jobs; the page's script puts their ids in place of 0, which no job has.
 EACH = {name: {"status": [status.value for status in allowed], "id": [0]} for name, allowed in ALLOWED.items()}
 KEPT = ("payload", "result", "last_error")  # columns of jobs that may be long
-MOST_EDITABLE = 90_000  # characters of a payload in a form
+MOST_EDITABLE = 90_000  # characters of a payload in a form, and of one that can be copied
 MOST_ATTEMPTS = 50  # shown of one job; a job that keeps failing may have thousands
 
-router = route.router()
+router = APIRouter(include_in_schema=False)
+Number = Annotated[int | None, Query(ge=1, le=models.LARGEST_ID)]
 
 
 @router.get("/jobs")
@@ -45,12 +47,12 @@ async def jobs(request: Request, state: TheState) -> Response:
         if query.problems
         else await state.executor.ask(lambda operations: _page(operations, query, shown.time))
     )
-    return await route.page(
+    return await frame.page(
         request,
         "jobs.html",
         shown,
         asked=query,
-        page=Page([route.fitting(job, *KEPT) for job in found.jobs], found.next),
+        page=Page([frame.fitting(job, *KEPT) for job in found.jobs], found.next),
         wanted_id=wanted_id,
         bulk={} if query.problems else bulk(query, shown.time),
         each=EACH,
@@ -78,43 +80,40 @@ def _page(operations: Operations, query: job_query.JobQueryForm, now: float) -> 
 
 def bulk(query: job_query.JobQueryForm, now: float) -> dict[str, dict[str, Any]]:
     """The actions possible for all matching jobs, each with its API filter, restricted to the states that allow it."""
-    chosen = {
-        name: [s for s in allowed if not query.statuses or s in query.statuses] for name, allowed in ALLOWED.items()
-    }
+    chosen = {name: [s for s in allowed if not query.status or s in query.status] for name, allowed in ALLOWED.items()}
     return {name: query.as_filter(now, statuses) for name, statuses in chosen.items() if statuses}
 
 
 def counts(query: job_query.JobQueryForm, shown: Overview) -> dict[str, int] | None:
     """The number of jobs of the selected types in each state. None with other filters, which need a full scan."""
-    if query.address(statuses=(), types=(), sort="") != "/jobs":
+    if query.address(status=(), type=(), sort="") != "/jobs":
         return None
-    if not query.types:
+    if not query.type:
         return shown.jobs
     found: Counter[str] = Counter()
     for view in shown.types:
-        found.update(view.jobs if view.type in query.types else {})
+        found.update(view.jobs if view.type in query.type else {})
     return {status.value: found[status.value] for status in Status}
 
 
 @router.get("/enqueue")
-async def enqueue(request: Request, state: TheState) -> HTMLResponse:
+async def enqueue(
+    request: Request, state: TheState, like: Number = None, retry: Number = None, type: str = ""
+) -> HTMLResponse:
     """The form for a new job: empty, a copy of the job `like`, or the payload of `retry` to be changed."""
-    asked = {name: request.query_params.get(name, "") for name in ("like", "retry")}
-    number = asked["retry"] or asked["like"]
-    like = None
-    if number:
-        if not number.isdecimal() or len(number) > 18:
-            return route.not_found(request)
-        like = (await state.executor.ask(lambda operations: everything(operations, int(number)))).job
-        if asked["retry"] and not (like.status in RERUNNABLE and state.settings.show_payloads):
-            return route.not_found(request, f"job {like.id} cannot be changed and retried now")
-    return await route.page(
+    number, show = retry or like, state.settings.show_payloads
+    old = None
+    if number is not None:
+        old = (await state.executor.ask(lambda operations: everything(operations, number))).job
+        if retry and not (old.status in RERUNNABLE and show):
+            raise Conflict(f"job {old.id} cannot be changed and retried now")
+    return await frame.page(
         request,
         "enqueue.html",
-        like=None if like is None else route.fitting(like),
-        payload=_editable(like.payload if like is not None and state.settings.show_payloads else {}),
-        retried=bool(asked["retry"]),
-        type=request.query_params.get("type", "") if like is None else like.type,
+        like=None if old is None else frame.fitting(old),
+        payload=_editable(old.payload if old is not None and show else {}),
+        retried=bool(retry),
+        type=type if old is None else old.type,
     )
 
 
@@ -125,15 +124,15 @@ def _editable(payload: Any) -> str | None:
 
 
 @router.get("/jobs/{job_id}")
-async def job(request: Request, state: TheState, job_id: int) -> HTMLResponse:
+async def job(request: Request, state: TheState, job_id: models.JobId) -> HTMLResponse:
     known = await state.executor.ask(lambda operations: everything(operations, job_id))
-    found = route.fitting(known.job, *KEPT)
-    errors = [route.fitting(error, "message", "traceback", "stderr") for error in known.errors]
-    runs = [route.fitting(run, "log") for run in known.runs]
+    found = frame.fitting(known.job, *KEPT)
+    errors = [frame.fitting(error, "message", "traceback", "stderr") for error in known.errors]
+    runs = [frame.fitting(run, "log") for run in known.runs]
     shown = await state.watch.overview()
     tried = trials(runs, errors)
     latest = tried[:MOST_ATTEMPTS]
-    return await route.page(
+    return await frame.page(
         request,
         "job.html",
         shown,
@@ -143,8 +142,34 @@ async def job(request: Request, state: TheState, job_id: int) -> HTMLResponse:
         hidden=max(0, len(tried) - MOST_ATTEMPTS),
         steps=steps(found, latest),
         worker=next((worker for worker in shown.workers if worker.job == found.id), None),
-        copies=copies(known.job, show=state.settings.show_payloads),
+        copies=_copies(known.job, show=state.settings.show_payloads),
         retriable=found.status in RETRIABLE,
         rerunnable=found.status in RERUNNABLE,
         cancellable=found.status in CANCELLABLE and not found.cancel_requested_at,
     )
+
+
+def _copies(job: Job, *, show: bool) -> dict[str, str]:
+    """What can be copied: with a `payload` that may be shown, commands that enqueue the same job again; otherwise, and
+    with one that is too long, that show this one. The page's script appends its own origin and `path` to that of curl.
+    """
+    payload = json.dumps(job.payload, ensure_ascii=False) if show else ""
+    request = 'curl --header "Authorization: Bearer $TOKEN"'
+    if not payload or len(payload) > MOST_EDITABLE:
+        command = f"supervisor jobs show {job.id}"
+        return {"payload": "", "command": command, "curl": f"{request} ", "path": f"/api/admin/jobs/{job.id}"}
+    settings = {name: getattr(job, name) for name in ("priority", "requires", "max_attempts", "unique_key", "meta")}
+    given = {name: value for name, value in settings.items() if value not in (None, 0, "")}
+    words = ["supervisor", "enqueue"]
+    for name, value in given.items():
+        text = json.dumps(value, ensure_ascii=False) if name == "meta" else str(value)
+        words.append(f"--{name.replace('_', '-')}={text}")
+    if job.type.startswith("-") or payload.startswith("-"):
+        words.append("--")
+    body = json.dumps({"type": job.type, "payload": job.payload} | given, ensure_ascii=False)
+    return {
+        "payload": payload,
+        "command": shlex.join([*words, job.type, payload]),
+        "curl": f"{request} --json {shlex.quote(body)} ",
+        "path": "/api/admin/jobs",
+    }

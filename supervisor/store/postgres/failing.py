@@ -59,7 +59,7 @@ def connection_type(statements: Mapping[str, str]) -> type[psycopg.Connection[An
 
         def reach(self, place: str) -> None:
             committed = place.endswith(".committed") or not (place.endswith(".before") or self.is_in_transaction())
-            possible = ENDS if committed else kinds  # no other error follows a commit
+            possible = ENDS if committed else (*STATES, *ENDS)  # no other error follows a commit
             try:
                 failpoints.reach(place, lambda kind: Asked(kind) if kind in possible else None)
             except Asked as asked:

@@ -16,7 +16,6 @@ import pytest
 from starlette.types import ASGIApp
 
 from supervisor import Queue
-from supervisor.admin.job_streams import JobStreams
 from supervisor.admin.keys import keys_of
 from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
@@ -24,6 +23,7 @@ from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.uploads import Uploads
 from supervisor.admin.watch import Watch
 from supervisor.client.asynchronous import AsyncQueue
+from supervisor.client.job_streams import JobStreams
 from supervisor.domain.job import NewJob
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
@@ -56,6 +56,7 @@ POOL: dict[str, Any] = {
 TYPES = ("tag", "caption", "mail", "few", "other", "nsfw", "App/Jobs:Send")  # of the configuration
 LIMITS = {"few": 2}  # max_waiting, by type
 LARGEST_FILE, LARGEST_SPOOL = 3 << 20, 4 << 20
+KEEP_DONE = 60.0
 BULLETIN: dict[str, Any] = {
     "pid": 1,
     "maintainer": 2,
@@ -173,17 +174,18 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
             queue = Queue(engine.url)
             stack.callback(queue.close)
             requests = Requests(AsyncQueue.of(queue), asking, TYPES, LIMITS, wake)
-            uploads = Uploads(Spool(tmp_path / "spool", LARGEST_FILE, LARGEST_SPOOL), engine.url)
+            spool = Spool(tmp_path / "spool", LARGEST_FILE, LARGEST_SPOOL)
+            uploads = Uploads(spool, engine.url, asking, KEEP_DONE)
             stack.callback(uploads.close)
             state = AppState(
                 chosen,
                 keys_of(chosen),
                 asking,
+                requests,
+                JobStreams(AsyncQueue.of(queue), asking),
                 Watch(asking),
                 ("tag", "mail"),
                 own,
-                requests=requests,
-                streams=JobStreams(AsyncQueue.of(queue), asking),
                 uploads=uploads,
             )
             client = Client(Application(state))

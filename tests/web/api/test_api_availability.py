@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from supervisor.admin import availability
+from supervisor.admin import requests
 from supervisor.domain.errors import StoreUnavailable
 from supervisor.ops import serving
 from supervisor.system.slot import State
@@ -24,7 +24,7 @@ FIX = "fix it, then run `supervisor reload`; it is also tried again automaticall
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is."""
-    monkeypatch.setattr(availability, "PATIENCE", 60.0)
+    monkeypatch.setattr(requests, "PATIENCE", 60.0)
 
 
 def asked(site: Site, type_: str = "tag", key: str = "", **more: Any) -> httpx.Response:
@@ -84,7 +84,7 @@ class TestATypeThatNoPoolTakes:
         board = supervise(site.engine, site.desk, site.path.parent, status(resize=POOL | {"types": ["resize"]}))
         assert asked(site, "resize", key="k").status_code == 202
         board.post(status())
-        site.state.requests.availability._at = 0.0  # as if a second had passed
+        site.state.requests._seen_at = 0.0  # as if a second had passed
         assert checked(asked(site, "resize", key="k"), 202) == {"id": 1, "status": "pending"}
         checked(asked(site, "resize", key="other"), 404)
 
@@ -121,7 +121,7 @@ class TestAPoolThatCannotStartItsWorkers:
         slot.assign("incarnation", "tag-1")
         unavailable(asked(site))
         slot.state(State.IDLE)
-        site.state.requests.availability._at = 0.0
+        site.state.requests._seen_at = 0.0
         assert asked(site).status_code == 202
 
 
@@ -129,7 +129,7 @@ class TestAPausedType:
     def test_takes_no_requests_until_it_is_resumed(self, site: Site) -> None:
         assert asked(site).status_code == 202
         site.put("/api/admin/types/tag", {"paused": True})
-        site.state.requests.availability._at = 0.0  # as if a second had passed
+        site.state.requests._seen_at = 0.0  # as if a second had passed
         assert unavailable(asked(site)) == ("the type tag is paused", "`supervisor resume tag` resumes it")
         assert asked(site, "caption").status_code == 202
         site.put("/api/admin/types/tag", {"paused": False})
@@ -138,7 +138,7 @@ class TestAPausedType:
     def test_answers_an_earlier_request_with_the_key(self, site: Site) -> None:
         assert asked(site, key="k").status_code == 202
         site.put("/api/admin/types/tag", {"paused": True})
-        site.state.requests.availability._at = 0.0
+        site.state.requests._seen_at = 0.0
         assert checked(asked(site, key="k"), 202) == {"id": 1, "status": "pending"}
         unavailable(asked(site, key="other"))
 
@@ -174,7 +174,7 @@ class TestSeveralHosts:
 
 def drain(site: Site, host: str) -> None:
     site.rows("INSERT INTO job_meta (key, value) VALUES (?, '1')", f"drained:{host}")
-    site.state.requests.availability._at = 0.0  # as if a second had passed
+    site.state.requests._seen_at = 0.0  # as if a second had passed
 
 
 class TestALook:
@@ -186,15 +186,15 @@ class TestALook:
             made.append(operations)
             return serving.serving(operations)
 
-        monkeypatch.setattr(availability, "serving", look)
+        monkeypatch.setattr(requests, "serving", look)
         return made
 
     def test_serves_all_requests_of_a_second(self, site: Site, looks: list[object]) -> None:
         for _ in range(20):
             assert asked(site).status_code == 202
-            site.state.requests.availability._at = time.monotonic() + 60  # however long that took
+            site.state.requests._seen_at = time.monotonic() + 60  # however long that took
         assert len(looks) == 1
-        site.state.requests.availability._at = 0.0
+        site.state.requests._seen_at = 0.0
         assert asked(site).status_code == 202
         assert len(looks) == 2
 
@@ -202,8 +202,8 @@ class TestALook:
         def fail(operations: Any) -> Any:
             raise StoreUnavailable("no")
 
-        monkeypatch.setattr(availability, "serving", fail)
+        monkeypatch.setattr(requests, "serving", fail)
         assert asked(site).status_code == 202
-        monkeypatch.setattr(availability, "PATIENCE", 0.01)
-        monkeypatch.setattr(availability, "serving", lambda operations: time.sleep(0.5))
+        monkeypatch.setattr(requests, "PATIENCE", 0.01)
+        monkeypatch.setattr(requests, "serving", lambda operations: time.sleep(0.5))
         assert asked(site).status_code == 202

@@ -88,7 +88,7 @@ def tell(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]
 
     async def told(story: Story) -> None:
         await story(site, site.client.app)
-        assert (site.state.watch.listeners, site.state.watch._telling) == (0, None)
+        assert site.state.watch.listeners == 0
         deadline = asyncio.get_running_loop().time() + PATIENCE
         while len(asyncio.all_tasks()) > 1:
             assert asyncio.get_running_loop().time() < deadline, asyncio.all_tasks()
@@ -165,7 +165,6 @@ def test_whoever_comes_later_is_told_at_once_too(tell: Callable[[Story], None]) 
         for visitor in visitors:
             await visitor.pending(1)
         for visitor in visitors:
-            assert site.state.watch._telling is not None
             await visitor.leave()
 
     tell(story)
@@ -210,20 +209,20 @@ def test_trouble_with_the_database_is_told_and_its_end_too(tell: Callable[[Story
 
 def test_more_than_fifty_are_refused_until_one_goes(tell: Callable[[Story], None]) -> None:
     async def story(site: Site, app: Any) -> None:
-        listeners = [site.state.watch.join() for _ in range(LISTENERS)]
+        listeners = [site.state.watch.listen() for _ in range(LISTENERS)]
         with pytest.raises(TooManyListeners):
-            site.state.watch.join()
+            site.state.watch.listen()
         refused = Visitor(app)
         start = await refused.start()
         assert start["status"] == 503
         assert b"retry-after" in dict(start["headers"])
         assert b'"error"' in await refused.part()
-        site.state.watch.leave(listeners.pop())
+        listeners.pop()._leave()
         visitor = Visitor(app)
         assert (await visitor.start())["status"] == 200
         await visitor.leave()
         for listener in listeners:
-            site.state.watch.leave(listener)
+            listener._leave()
 
     tell(story)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from supervisor.admin import job_streams
+from supervisor.admin.api import streams
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.job_stream import encoded_chunk
 from supervisor.domain.settlement import Failure, RetryPolicy, done, failed
@@ -84,7 +84,7 @@ def tell(make_site: Callable[..., Site]) -> Callable[[Story], None]:
             assert asyncio.get_running_loop().time() < deadline, asyncio.all_tasks()
             await asyncio.sleep(0.01)
         assert site.state.streams.listeners == 0
-        assert site.state.streams._streams._feeds == {}
+        assert site.state.streams._feeds == {}
 
     return lambda story: site.client.run(told(story))
 
@@ -241,7 +241,7 @@ def test_100_listeners_of_10_jobs_cost_one_look(tell: Callable[[Story], None], m
 
 def test_no_more_than_the_limit_may_listen(tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(site: Site, app: Any) -> None:
-        monkeypatch.setattr(job_streams, "LISTENERS", 1)
+        monkeypatch.setattr(streams, "FOLLOWERS", 1)
         job = site.desk.put()
         follower = Follower(app, job)
         await follower.start()
@@ -259,7 +259,7 @@ def test_heartbeats_come_while_nothing_happens_and_a_deleted_job_ends_the_stream
     tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(site: Site, app: Any) -> None:
-        monkeypatch.setattr(job_streams, "HEARTBEAT", 0.02)
+        monkeypatch.setattr(streams, "HEARTBEAT", 0.02)
         job = site.desk.put()
         follower = Follower(app, job)
         await follower.start()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.admin.api.plain_requests import PlainRequests
+from supervisor.admin.api.run import DirectRun
 from tests.web.api.conftest import Client, Site
 
 PLAIN = [
@@ -61,7 +61,7 @@ def answers(site: Site, request: dict[str, Any]) -> tuple[list[Any], int]:
     framework = site.client.app.shared()
     behind = Noted(framework)
     found = []
-    for app in (framework, PlainRequests(behind, site.state)):
+    for app in (framework, DirectRun(behind, site.state)):
         site.rows("DELETE FROM jobs")
         framework.state.state = site.state
         client = Client(app)
@@ -96,23 +96,12 @@ def test_any_other_is_left_to_the_framework(site: Site, request_: dict[str, Any]
     assert asked == 1
 
 
-def test_a_file_is_left_to_the_framework(site: Site) -> None:
-    (theirs, ours), asked = answers(site, {"headers": {"content-type": "image/png"}, "content": b"png"})
-    assert (ours[0], theirs[0], asked) == (202, 202, 1)
-
-
 def test_an_error_that_has_no_answer_is_raised(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The access middleware logs it, and answers."""
 
-    async def fail(job: Any, wait: float, gone: Any, **_: Any) -> None:
-        gone.close()
+    async def fail(job: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(site.state.requests, "run", fail)
+    monkeypatch.setattr(site.state.requests, "enqueue", fail)
     with pytest.raises(ZeroDivisionError):
         site.client.ask("POST", "/run/tag", params={"wait": 0})
-
-
-def test_of_two_idempotency_keys_it_is_unclear_which_one_counts(site: Site) -> None:
-    (theirs, _), _ = answers(site, {"headers": [("idempotency-key", "a"), ("idempotency-key", "b")]})
-    assert theirs == [422, {"error": "idempotency-key: it is given 2 times", "field": "idempotency-key"}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.admin import snapshots
+from supervisor.admin import state
 
 from .conftest import Site
 from .test_api_bulk import failed
@@ -57,7 +57,7 @@ def test_a_snapshot_counts_once_and_for_its_change_alone(site: Site) -> None:
 def test_an_old_snapshot_is_told_to_look_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     failed(site, 1)
     asked = site.post(f"{JOBS}/retry", FAILED)
-    monkeypatch.setattr(snapshots, "KEPT", -1.0)
+    monkeypatch.setattr(state, "KEPT", -1.0)
 
     assert site.post(f"{JOBS}/retry", FAILED | {"snapshot": asked["snapshot"]}, 409)["matching"] == 1
     assert set(states(site).values()) == {"failed"}

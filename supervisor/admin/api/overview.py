@@ -1,4 +1,4 @@
-"""Statistics: counts, ages and run times, failures by cause, the history by minute and by hour."""
+"""The state in numbers: health, the overview, workers, counts, failures by cause, the history by minute and by hour."""
 
 from __future__ import annotations
 
@@ -9,18 +9,70 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
-from supervisor.admin.api.documents import answer
-from supervisor.admin.api.models import Moment
-from supervisor.admin.api.problems import each_once, reading
+import supervisor
+from supervisor.admin.api.answers import RETRY_AFTER, answer, reading
+from supervisor.admin.api.models import Health, Moment, NotReady, Ready
 from supervisor.admin.state import AppState, TheState
-from supervisor.domain.history import HOUR, Minute, hour_of
-from supervisor.ops.views import TypeView, largest
+from supervisor.domain.errors import StoreError
+from supervisor.domain.history import DAY, HOUR, Minute, hour_of
+from supervisor.ops.diagnosis import diagnose
+from supervisor.ops.views import Overview, TypeView, WorkerView, largest
 from supervisor.store.base import ErrorGroup
 
-DAY = 86400.0
 MOST_ROWS = 10_000  # of the history in one answer
 
-router = APIRouter(prefix="/api/admin", tags=["numbers"])
+open_router = APIRouter(tags=["health"])  # without a token
+router = APIRouter()
+
+
+@open_router.get("/healthz", response_model=Health)
+async def healthz() -> JSONResponse:
+    """This process answers. It checks nothing else, so it says nothing about the database or the workers."""
+    return answer({"status": "alive", "version": supervisor.__version__})
+
+
+@router.get(
+    "/readyz",
+    tags=["health"],
+    response_model=Ready,
+    responses={**reading(), 503: {"model": NotReady, "description": "Not ready; `reasons` say why."}},
+)
+async def readyz(state: TheState) -> JSONResponse:
+    """Jobs can be stored and are run: the database can be read and written, a supervisor is running and has
+    recovered the jobs of earlier ones, and no pool is broken. The supervisor of this process has its lease, and its
+    host is not drained.
+    """
+    try:
+        seen = await state.watch.overview()
+        await state.executor.ask(lambda operations: operations.check(writable=True))
+    except StoreError as error:
+        return _not_ready([str(error)])
+    findings = [finding for finding in diagnose(seen) if finding.blocks]
+    if state.supervisor:  # other hosts have admin processes of their own
+        findings = [finding for finding in findings if finding.supervisor in ("", state.supervisor)]
+    reasons = [finding.fact for finding in findings]
+    return _not_ready(reasons) if reasons else answer({"ready": True})
+
+
+def _not_ready(reasons: list[str]) -> JSONResponse:
+    error = f"not ready: {reasons[0]}"
+    return answer({"error": error, "reasons": reasons}, 503, {"Retry-After": str(RETRY_AFTER)})
+
+
+class Workers(BaseModel):
+    workers: list[WorkerView]
+
+
+@router.get("/api/admin/overview", tags=["state"], response_model=Overview, responses=reading())
+async def overview(state: TheState) -> JSONResponse:
+    """The complete state, at most a second old; the same as `supervisor status --json`."""
+    return answer((await state.watch.overview()).as_json())
+
+
+@router.get("/api/admin/workers", tags=["state"], response_model=Workers, responses=reading())
+async def list_workers(state: TheState) -> JSONResponse:
+    """List workers: process, state, job, memory and age of the last heartbeat."""
+    return answer({"workers": (await state.watch.overview()).workers})
 
 
 class Stats(BaseModel):
@@ -54,8 +106,10 @@ class Failures(BaseModel):
 class HistoryQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    since: Moment | None = Field(default=None, description="Minutes since this time; default: the last hour.")
-    until: Moment | None = Field(default=None, description="Minutes that began before this time; default: all.")
+    since: Moment | None = Field(
+        default=None, description="From this time on; default: the last hour by minutes, the last day by hours."
+    )
+    until: Moment | None = Field(default=None, description="What began before this time; default: all.")
 
 
 class History(BaseModel):
@@ -68,13 +122,6 @@ class History(BaseModel):
     next: float | None = Field(description="With it as `since`, the rows after these; null: there are no more.")
 
 
-class HoursQuery(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    since: Moment | None = Field(default=None, description="Hours since this time; default: the last day.")
-    until: Moment | None = Field(default=None, description="Hours that began before this time; default: all.")
-
-
 class HistoryHours(BaseModel):
     """The same by the hour, for the last 30 days: sums, and the largest numbers of waiting and running jobs."""
 
@@ -83,7 +130,7 @@ class HistoryHours(BaseModel):
     next: float | None = Field(description="With it as `since`, the rows after these; null: there are no more.")
 
 
-@router.get("/stats", response_model=Stats, responses=reading())
+@router.get("/api/admin/stats", tags=["numbers"], response_model=Stats, responses=reading())
 async def stats(state: TheState) -> JSONResponse:
     """Jobs by state, waiting jobs and their ages, failures, and the run times of each type."""
     seen = await state.watch.overview()
@@ -100,7 +147,7 @@ async def stats(state: TheState) -> JSONResponse:
     )
 
 
-@router.get("/failures", response_model=Failures, responses=reading(422), dependencies=[each_once()])
+@router.get("/api/admin/failures", tags=["numbers"], response_model=Failures, responses=reading(422))
 async def failures(state: TheState, query: Annotated[FailuresQuery, Query()]) -> JSONResponse:
     """Failures and their frequency: messages that differ only in numbers and names are one group."""
     since = float(query.since) if query.since is not None else await _now(state) - DAY
@@ -108,7 +155,7 @@ async def failures(state: TheState, query: Annotated[FailuresQuery, Query()]) ->
     return answer({"since": since, "groups": groups})
 
 
-@router.get("/history", response_model=History, responses=reading(422), dependencies=[each_once()])
+@router.get("/api/admin/history", tags=["numbers"], response_model=History, responses=reading(422))
 async def history(state: TheState, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
     """Done, failed, waiting and running jobs of each type, by minute."""
     since = float(query.since) if query.since is not None else await _now(state) - HOUR
@@ -118,8 +165,8 @@ async def history(state: TheState, query: Annotated[HistoryQuery, Query()]) -> J
     return answer({"since": since, "minutes": minutes, "next": following})
 
 
-@router.get("/history/hours", response_model=HistoryHours, responses=reading(422), dependencies=[each_once()])
-async def hours(state: TheState, query: Annotated[HoursQuery, Query()]) -> JSONResponse:
+@router.get("/api/admin/history/hours", tags=["numbers"], response_model=HistoryHours, responses=reading(422))
+async def hours(state: TheState, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
     """The same by the hour; the current hour is included as far as it has come."""
     since = hour_of(float(query.since) if query.since is not None else await _now(state) - DAY)
     until = inf if query.until is None else HOUR * ceil(float(query.until) / HOUR)

@@ -1,0 +1,185 @@
+"""Answers: values as JSON; errors, always in the same shape, with one sentence that the user can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from supervisor.admin.requests import NoResult
+from supervisor.admin.uploads import NoSpool
+from supervisor.admin.watch import TooManyListeners
+from supervisor.domain.errors import (
+    ConfigError,
+    Conflict,
+    EnqueueUncertain,
+    InvalidJob,
+    JobNotFound,
+    QueueError,
+    QueueFull,
+    StoreError,
+    StoreGone,
+    StoreUnavailable,
+)
+from supervisor.domain.job import Status
+from supervisor.domain.text import json_safe
+from supervisor.ops.commands import UnknownPool, UnknownSchedule, UnknownType
+from supervisor.ops.serving import NotServed
+from supervisor.ops.supervisors import UnknownHost
+from supervisor.system.spool import FileTooLarge, SpoolFull
+
+RETRY_AFTER = 2  # seconds after which a retry may succeed
+
+
+class Hidden(QueueError):
+    """The request asks about payloads or results, which are not shown to it."""
+
+
+# The nearest class of an error counts.
+_CODES: dict[type, int] = {
+    QueueError: 409,
+    Conflict: 409,
+    Hidden: 403,
+    FileTooLarge: 413,
+    SpoolFull: 507,
+    NoSpool: 415,
+    InvalidJob: 422,
+    ConfigError: 422,
+    UnknownPool: 404,
+    UnknownType: 404,
+    UnknownSchedule: 404,
+    UnknownHost: 404,
+    JobNotFound: 404,
+    QueueFull: 429,
+    NotServed: 503,
+    StoreError: 503,
+    TooManyListeners: 503,
+}
+ANSWERED = (RequestValidationError, HTTPException, QueueError, FileTooLarge, SpoolFull)
+_REFUSED = ("permanent", "payload")  # kinds of errors with which a handler says that the request cannot succeed
+_PASSING = (StoreUnavailable, TooManyListeners, QueueFull, NotServed)  # another try may succeed
+_NOT_AGAIN = (EnqueueUncertain, StoreGone)  # it could store a job twice; only a restart helps
+
+
+class Problem(BaseModel):
+    """Why a request was refused. Nothing was changed unless the error says so."""
+
+    error: str = Field(description="One sentence for people.")
+    hint: str | None = Field(default=None, description="What to do about it.")
+    field: str | None = Field(default=None, description="The invalid field of the request.")
+    job: int | None = Field(
+        default=None, description="The id of the job that has ended without a result, or whose result is not known."
+    )
+    status: str | None = Field(default=None, description="The state in which that job has ended.")
+    kind: str | None = Field(
+        default=None,
+        description="Why: the kind of its last error, such as `permanent`, `timeout` or `crash`; or `cancelled`.",
+    )
+    duplicate_of: int | None = Field(
+        default=None, description="For a retry: the unfinished job that has the same unique key."
+    )
+    matching: int | None = Field(default=None, description="For a change of many jobs: how many match now.")
+    snapshot: str | None = Field(
+        default=None, description="For a change of many jobs: the snapshot of those that match now."
+    )
+
+
+_MEANINGS = {
+    400: "The body is not valid JSON.",
+    401: "No token, or a wrong one.",
+    403: "The token is read-only, `X-Requested-With: supervisor` is missing, another site sent the request, or it "
+    "asks for payloads or results, which are hidden from it.",
+    404: "Not found.",
+    409: "The current state does not allow it; for `/run`, the job was cancelled.",
+    413: "The body is too large.",
+    415: "The body must be `application/json`, or for `POST /run` a file.",
+    421: "The server does not answer to this host name; see `hosts` of `[admin]`.",
+    422: "The request is invalid; for `/run`, or its handler has refused the payload for good.",
+    429: "`max_waiting` jobs of the type with at least this priority are waiting already.",
+    500: "The job has ended without a result: it has failed, or is quarantined.",
+    503: "The database cannot be used at the moment, or there are too many requests; for `POST /run`, no pool can run "
+    "jobs of the type.",
+    507: "The spool has no room for the file.",
+}
+_OF_READING = (401, 421, 503)
+_OF_CHANGING = (400, 401, 403, 413, 415, 421, 422, 503)
+
+
+def reading(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """For OpenAPI: the problems of a route that only reads, and these."""
+    return _documents(*_OF_READING, *codes)
+
+
+def changing(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """The same for a route that changes something."""
+    return _documents(*_OF_CHANGING, *codes)
+
+
+def _documents(*codes: int) -> dict[int | str, dict[str, Any]]:
+    return {code: {"model": Problem, "description": _MEANINGS[code]} for code in sorted(set(codes))}
+
+
+def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """A value as JSON that every parser accepts."""
+    return JSONResponse(json_safe(value), status, headers)
+
+
+def problem(status: int, error: str, /, *, headers: Mapping[str, str] | None = None, **more: Any) -> JSONResponse:
+    """The answer to a request that is refused."""
+    content = {"error": error} | {name: value for name, value in more.items() if value is not None}
+    return answer(content, status, headers)
+
+
+async def answer_of(request: Request, error: Exception) -> JSONResponse:
+    """The answer to a request that has ended with one of the errors in `ANSWERED`."""
+    if isinstance(error, RequestValidationError):
+        return _of_request(error)
+    if isinstance(error, HTTPException):
+        return _of_http(request, error)
+    if isinstance(error, NoResult):
+        job = error.job
+        return problem(_code_of_end(job.status, error.kind), str(error), job=job.id, status=job.status, kind=error.kind)
+    code = next(_CODES[kind] for kind in type(error).__mro__ if kind in _CODES)
+    passing = isinstance(error, _PASSING) and not isinstance(error, _NOT_AGAIN)
+    headers = {"Retry-After": str(RETRY_AFTER)} if passing else {}
+    sentence = error.problems[0] if isinstance(error, ConfigError) else str(error)
+    more = {name: getattr(error, name, None) for name in ("field", "hint", "duplicate_of")}
+    return problem(code, sentence, headers=headers, **more)
+
+
+def _code_of_end(status: Status, kind: str) -> int:
+    """Of a job without a result: whether the client, somebody else, or the service is the cause."""
+    if status is Status.CANCELLED:
+        return 409
+    return 422 if status is Status.FAILED and kind in _REFUSED else 500
+
+
+def _of_http(request: Request, error: HTTPException) -> JSONResponse:
+    """Requests refused by the framework: unknown addresses and methods, bodies that are not JSON."""
+    sentences = {
+        400: "the body is not valid JSON",
+        404: f"there is nothing at {request.url.path}",
+        405: f"{request.method} is not allowed for {request.url.path}",
+        413: "the body is too large",
+    }
+    sentence = sentences.get(error.status_code, HTTPStatus(error.status_code).phrase)
+    return problem(error.status_code, sentence, headers=error.headers)
+
+
+def _of_request(error: RequestValidationError) -> JSONResponse:
+    """In the words of pydantic."""
+    first, *others = error.errors()
+    if first["type"] == "json_invalid":
+        return problem(400, "the body is not valid JSON")
+    name = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
+    message = str(first["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
+    if first["type"] == "extra_forbidden":
+        message = "unknown field"
+    more = f" (and {len(others)} more)" if others else ""
+    return problem(422, f"{name}: {message[:1].lower()}{message[1:]}{more}", field=name)
