@@ -18,11 +18,11 @@ import sys
 def main() -> int:
     from supervisor.domain.middleware import MiddlewareError
     from supervisor.domain.middleware import load as load_middleware
-    from supervisor.system import standard
+    from supervisor.system import standard_streams
     from supervisor.worker.handler import HandlerError
     from supervisor.worker.loader import load, search_first
 
-    standard.make_safe()
+    standard_streams.make_safe()
     answer, handler, batches = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "batch"
     middleware = sys.argv[4:]
     path, folder, table = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by our parent

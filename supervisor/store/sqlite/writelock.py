@@ -26,7 +26,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.store.ownership import DatabaseHolder, Holder
 from supervisor.store.sqlite.locks import database_holder
 from supervisor.store.sqlite.place import Place
-from supervisor.system import released
+from supervisor.system import descriptors
 
 PATIENCE = 1.0  # seconds before a writer continues without it: the holder is stopped, or not one of ours
 SHARE = 0.1  # of the time, always free: all attempts of a 5 s busy timeout fail once in 300 times
@@ -156,7 +156,7 @@ class WriteLock:
             old[1].close()
             os.close(old[2])
 
-        released.note(close)
+        descriptors.disown_closed(close)
 
 
 class WriterWatch:
