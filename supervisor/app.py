@@ -24,7 +24,7 @@ from supervisor.store.base import Engine, SupervisorRecord
 from supervisor.supervision.burst import Burst, Observer
 from supervisor.supervision.reloading import SourceWatch
 from supervisor.supervision.supervisor import Supervisor
-from supervisor.system import failpoints, standard
+from supervisor.system import failpoints, standard_streams
 from supervisor.system.channel import Channel
 from supervisor.system.files import folder_problem, owner_of
 from supervisor.system.scoreboard import Scoreboard
@@ -68,7 +68,7 @@ def run(
         os.chdir(start)
         return found
 
-    standard.make_safe()
+    standard_streams.make_safe()
     whole = read()
     start = whole.path.parent if whole.folder.samefile(".") else here()
     config, database = whole.path, database and whole.database  # absolute: the current folder may be deleted

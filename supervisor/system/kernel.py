@@ -76,19 +76,6 @@ def unread(pipe: int) -> int:
     return int(count)
 
 
-def file_ids() -> tuple[int, int]:
-    """The user and group ids of this process for file access; setting them to -1 changes nothing and returns them."""
-    return _libc.setfsuid(-1), _libc.setfsgid(-1)
-
-
-def set_file_ids(user: int, group: int) -> None:
-    """Raises OSError if that is not permitted: the calls themselves do not report it."""
-    _libc.setfsuid(user)
-    _libc.setfsgid(group)
-    if file_ids() != (user, group):
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-
 def file_of(descriptor: int) -> tuple[int, int] | None:
     """Device and inode of the file that a descriptor refers to; None if it is closed."""
     try:

@@ -171,11 +171,11 @@ def _answer() -> None:
     """The child. The answer goes to a separate descriptor, because the handler's module may print anything."""
     from supervisor.domain.middleware import MiddlewareError
     from supervisor.domain.middleware import load as load_middleware
-    from supervisor.system import standard
+    from supervisor.system import standard_streams
     from supervisor.worker.handler import HandlerError
     from supervisor.worker.loader import load, search_first
 
-    standard.make_safe()
+    standard_streams.make_safe()
     path, folder, options, handler, key, batches, middleware = pickle.load(sys.stdin.buffer)  # noqa: S301 - our parent's
     search_first(path, folder)
     faults: Faults = []

@@ -26,7 +26,7 @@ from pathlib import Path
 from supervisor.domain.errors import StoreError
 from supervisor.store.ownership import DatabaseHolder, Holder
 from supervisor.store.sqlite.place import Place
-from supervisor.system import kernel, released
+from supervisor.system import descriptors, kernel
 from supervisor.system.files import any_holder_of, holder_of
 
 PATIENCE = 1.0  # seconds before a writer continues without it: the holder is stopped, or not one of ours
@@ -162,7 +162,7 @@ class WriteLock:
             old[1].close()
             os.close(old[2])
 
-        released.note(close)
+        descriptors.disown_closed(close)
 
 
 class WriterWatch:
