@@ -791,9 +791,6 @@ SELECT name, sql FROM sqlite_schema WHERE type IN ('index', 'view', 'trigger') A
 -- name: has_column
 SELECT 1 FROM pragma_table_xinfo(:table) WHERE lower(name) = :column;
 
--- name: definition
-SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = :table;
-
 -- name: count_jobs
 SELECT count(*) FROM jobs;
 
