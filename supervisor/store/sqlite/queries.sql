@@ -751,9 +751,6 @@ SELECT name FROM sqlite_schema WHERE type IN ('index', 'view', 'trigger');
 -- name: has_column
 SELECT 1 FROM pragma_table_xinfo(:table) WHERE lower(name) = :column;
 
--- name: definition
-SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = :table;
-
 -- name: count_jobs
 SELECT count(*) FROM jobs;
 

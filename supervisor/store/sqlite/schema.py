@@ -17,7 +17,6 @@ from pathlib import Path
 from supervisor.domain.errors import InvalidJob, StoreError
 from supervisor.store.migrate import Known, Migration, flags_of, known, shipped, statements
 from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.definition import column_added
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, is_general, result_code, translated
 from supervisor.store.sqlite.place import Place
 from supervisor.store.values import AdoptOptions, AdoptReport, RestoreReport
@@ -25,6 +24,7 @@ from supervisor.store.values import AdoptOptions, AdoptReport, RestoreReport
 MINIMUM_SQLITE = (3, 37, 0)  # STRICT tables
 
 _PACKAGE = "supervisor.store.sqlite"
+_ADDED = re.compile(r"TABLE jobs ADD COLUMN (\w+)")
 _PART = re.compile(r"^(CREATE|DROP) (?:UNIQUE )?(?:INDEX|VIEW|TRIGGER) (\w+)", re.M)
 
 Raw = sqlite3.Connection | sqlite3.Cursor
@@ -75,8 +75,8 @@ def bring_up_to_date(raw: Raw, place: Place, plan: Sequence[Migration] | None = 
 
 def apply(raw: Raw, statement: str) -> None:
     """Run one statement of a migration; a column of `jobs` that exists already, an application's, is not added."""
-    column = column_added(statement, "jobs")
-    if column is None or not raw.execute(QUERIES.has_column, {"table": "jobs", "column": column}).fetchone():
+    added = _ADDED.search(statement)
+    if added is None or not raw.execute(QUERIES.has_column, {"table": "jobs", "column": added[1]}).fetchone():
         raw.execute(statement)
 
 
