@@ -1,4 +1,4 @@
-"""What a program prints: passed on to the worker's own stderr within limits; the end is kept."""
+"""What a program prints: passed on to the worker's own stderr, which the supervisor limits; the end is kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from supervisor.system import signals
 from supervisor.system.kernel import unread
 
 TAIL_BYTES = 8192  # kept for job_errors, as for a worker
-PASSED_ON = 1 << 20  # bytes passed on for one job
 _STDERR = 2
 _SETTLING = 0.1  # seconds to wait for output that has already been printed
 
@@ -37,8 +36,6 @@ class Output(threading.Thread):
         self._read_so_far = 0
         self._begins_at = 0  # the byte at which the job's own output starts
         self._of_job = False
-        self._passed = 0
-        self._left_out = 0
 
     def begin(self) -> None:
         """A job starts: what is printed from now on belongs to it."""
@@ -46,9 +43,6 @@ class Output(threading.Thread):
             self._tail = b""
             self._begins_at = self._printed()
             self._of_job = True
-            self._passed, left_out, self._left_out = 0, self._left_out, 0
-        if left_out:
-            _pass_on(f"[{left_out} more bytes of the program's output were left out]\n".encode())
 
     def tail(self) -> str | None:
         """The end of what the job has printed so far; None if it has printed nothing."""
@@ -86,20 +80,13 @@ class Output(threading.Thread):
     def _read(self) -> bool:
         """False at the end of the pipe."""
         with self._lock:
-            data = os.read(self._pipe, 65536)
+            data = passed_on = os.read(self._pipe, 65536)
             own = data[max(0, self._begins_at - self._read_so_far) :]
             self._tail = (self._tail + own)[-TAIL_BYTES:]
             if self._of_job:
                 self._keep(own)
             self._read_so_far += len(data)
-            allowed = data[: max(0, PASSED_ON - self._passed)]
-            self._passed += len(allowed)
-            self._left_out += len(data) - len(allowed)
-        _pass_on(allowed)
+        with contextlib.suppress(OSError):  # nobody reads our stderr any more
+            while passed_on:
+                passed_on = passed_on[os.write(_STDERR, passed_on) :]
         return bool(data)
-
-
-def _pass_on(data: bytes) -> None:
-    with contextlib.suppress(OSError):  # nobody reads our stderr any more
-        while data:
-            data = data[os.write(_STDERR, data) :]
