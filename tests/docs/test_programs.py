@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.config.settings import VISIBLE_DEVICES
 from supervisor.worker.environment import INHERITED, REPLIES, REPLY_FD, SINGLE_THREADED, of_program
-from supervisor.worker.output import TAIL_BYTES
+from supervisor.worker.program import TAIL_BYTES
 from supervisor.worker.protocol import CHILD, KINDS, LEVELS, MAX_LINE, VERSION, Conversation, ProgramJob, Violation
 from supervisor.worker.subprocess_handler import LET_GO, TERM_GRACE
 from tests.docs.markdown import ROOT, named, spans, table
