@@ -14,7 +14,6 @@ from supervisor.store.base import Claims, Engine, JobSelector, WorkerRecord
 from supervisor.store.base import Exchange as Answer
 from supervisor.system import settled_notice
 from supervisor.system.claim_gate import ClaimGate
-from supervisor.system.mappings import fork_mark
 from supervisor.system.slot import Slot
 from supervisor.telemetry.job_events import JobEvents
 from supervisor.worker import forked
@@ -73,7 +72,6 @@ class Exchange:
         self._wakeups = wakeups
         self._log = log
         self._events = JobEvents(log)
-        self._mark = fork_mark()
         self._keep_done = keep_done
         self._lock = threading.Lock()
         self.held = Held(in_order=not side_by_side)
@@ -95,8 +93,7 @@ class Exchange:
         job. Raises Ruined if this process keeps itself waiting, and no job runs that could end that, or if it must not
         write any more.
         """
-        if not self._mark[0]:
-            forked.end()
+        forked.leave()
         if self.closed():  # otherwise SQLite might write to what a handler has opened in place of its files
             raise Ruined("a handler has closed all descriptors, the worker's own with them")
         with self._lock:

@@ -29,8 +29,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.system.slot import RecycleReason, State
 from supervisor.worker.exchange import Run
-from supervisor.worker.fitness import Ruined
-from supervisor.worker.memory_watch import MemoryWatch
+from supervisor.worker.fitness import MemoryWatch, Ruined
 from supervisor.worker.parts import Parts
 
 SAFETY_NET = 5.0  # seconds after which a worker that has room checks for jobs without a wake-up

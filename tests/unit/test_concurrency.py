@@ -21,7 +21,7 @@ from supervisor.supervision.time_limits import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.event_loop import CURRENT
-from supervisor.worker.runners.concurrent import threads
+from supervisor.worker.runners.concurrent.calls import JobThreads, interrupt, seal
 from supervisor.worker.runners.concurrent.run import ConcurrentRun, RunLogs
 
 KILLED = int(signal.SIGKILL)
@@ -153,22 +153,22 @@ def test_a_thread_is_interrupted_in_its_own_run_only(swallow: bool) -> None:
         except JobInterrupted:
             if not swallow:
                 ends.append("interrupted")
-        threads.seal(run)
+        seal(run)
 
     def second() -> None:
         next_run.thread = threading.get_ident()
         for _ in range(50):
             time.sleep(0.001)
-        threads.seal(next_run)
+        seal(next_run)
         ends.append("whole")
         done.set()
 
     started: list[bool] = []
-    pool = threads.JobThreads(lambda: started.append(True))
+    pool = JobThreads(lambda: started.append(True))
     pool.run(first)
     assert began.wait(5)
-    threads.interrupt(run)
-    threads.interrupt(run)
+    interrupt(run)
+    interrupt(run)
     pool.run(second)
     assert done.wait(5)
     assert ends == [*([] if swallow else ["interrupted"]), "whole"]
@@ -179,15 +179,15 @@ def test_a_run_that_has_ended_is_not_interrupted() -> None:
 
     def call() -> None:
         run.thread = threading.get_ident()
-        threads.seal(run)
+        seal(run)
         ended.set()
         for _ in range(50):
             time.sleep(0.001)
         done.set()
 
-    threads.JobThreads(lambda: None).run(call)
+    JobThreads(lambda: None).run(call)
     assert ended.wait(5)
-    threads.interrupt(run)
+    interrupt(run)
     assert done.wait(5)
 
 

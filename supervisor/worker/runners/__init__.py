@@ -43,7 +43,7 @@ def runner_of(pool: PoolSettings, *, cautious: bool = False) -> Callable[[Parts]
         from supervisor.worker.runners.batch import Batches
 
         return Batches
-    from supervisor.worker.runners.one import OneAtATime
+    from supervisor.worker.runners.current import OneAtATime
 
     return OneAtATime
 

@@ -35,7 +35,7 @@ class Batches(Sequential):
 
     def __init__(self, parts: Parts) -> None:
         executor = parts.executor
-        self._plan = plan_of(parts.pool, executor.handler, executor.log, executor.mark, cautious=parts.cautious)
+        self._plan = plan_of(parts.pool, executor.handler, executor.log, cautious=parts.cautious)
         self._limits: dict[int, int] = {}
         self._begin_at: float | None = None  # when a batch begins that has jobs, but is not full
         super().__init__(parts, BatchExecutor(executor, too_large=self._plan.too_large))
@@ -140,11 +140,9 @@ class BatchExecutor:
         executor.recorder.run_log.run = claims[0]
         try:
             values = self._handle(payloads, batch)
-            if not executor.mark[0]:
-                forked.end()
+            forked.leave()
         except BaseException as error:
-            if not executor.mark[0]:
-                forked.end(error)
+            forked.leave(error)
             return self.failed(claims, error, started_at)
         finally:
             batch.end()

@@ -10,6 +10,7 @@ from math import inf
 from time import monotonic
 from typing import Protocol
 
+from supervisor.domain.batching import Prefetch
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.system.kernel import unread
@@ -17,10 +18,11 @@ from supervisor.system.slot import Cancel, Phase, RecycleReason, State
 from supervisor.worker import forked
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.exchange import Run
+from supervisor.worker.executor import Executor
 from supervisor.worker.handler import Handler
 from supervisor.worker.heartbeat import Beside
 from supervisor.worker.parts import Parts
-from supervisor.worker.slot_board import SlotBoard
+from supervisor.worker.recorder import SlotBoard
 
 _STDERR = 2
 _SHORTEST = 0.001  # seconds of a time limit
@@ -179,16 +181,14 @@ class CurrentRun:
         try:
             quiet = isinstance(handler, Handler) and handler.after_interrupt(ctx)  # no program
         except BaseException as error:
-            if not executor.mark[0]:
-                forked.end(error)
+            forked.leave(error)
             quiet = False
             executor.log.warning("after_interrupt_failed", error=repr(error), exc_info=True)
         finally:
             faulthandler.cancel_dump_traceback_later()
             slot.enter(Phase.SET_UP)
             ctx.close()
-        if not executor.mark[0]:
-            forked.end()
+        forked.leave()
         return quiet and not self._parts.fitness.leftovers.goes_on()
 
 
@@ -233,3 +233,39 @@ class Sequential:
 
     def detach(self) -> None:
         """The fork ends where its handler ends; it runs no other job."""
+
+
+class _Calls:
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def run(self, claims: Sequence[Claim]) -> list[Settlement]:
+        return [self._executor.run(claims[0])]
+
+    def failed(self, claims: Sequence[Claim], error: BaseException, started_at: float) -> list[Settlement]:
+        return [self._executor.failed(claims[0], error, started_at)]
+
+
+class OneAtATime(Sequential):
+    """Implements `Runner`. It claims several quick jobs together, and runs one after the other."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts, _Calls(parts.executor))
+        self._pace = Prefetch(parts.pool.prefetch)
+
+    def room(self) -> int:
+        """The first job after a rest begins sooner if it is claimed alone."""
+        return 1 if self._rested or self._parts.cautious else self._pace.want
+
+    def take(self, claims: Sequence[Claim]) -> bool:
+        held, current, requests = self._parts.exchange.held, self._current, self._parts.slot.requests
+        if not held.waiting:
+            return False
+        before, rested, self._rested = current.done, self._rested, False
+        began = current.begin_round(rested=rested)
+        while (claim := held.next()) is not None:
+            current.run([claim])
+            if requests.drain_requested:
+                held.release()
+        self._pace.observe(current.done - before, current.end_round() - began)
+        return True

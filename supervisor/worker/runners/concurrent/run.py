@@ -12,9 +12,10 @@ from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.system.run_log import RunLog
 from supervisor.system.slot import Cancel, Work
+from supervisor.worker import forked
 from supervisor.worker.context import Context
 from supervisor.worker.event_loop import CURRENT
-from supervisor.worker.slot_board import SlotBoard
+from supervisor.worker.recorder import SlotBoard
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -91,15 +92,14 @@ class RunBoard(SlotBoard):
         self.run = run
         self._changed = changed
         self._told = told
-        self._mark = common._mark
         self._chunks = common._chunks
 
     def keep(self, line: str) -> None:
-        if self._mark[0]:
+        if forked.mark[0]:
             kept(self.run).line(line)
 
     def progress(self, fraction: float, text: str) -> None:
-        if self._mark[0]:
+        if forked.mark[0]:
             run = self.run
             run.progress, run.news = (fraction, text), True
             self._told(run)
