@@ -80,6 +80,7 @@ class StateReport:
 
 
 _REST = 0.2  # seconds between two checks while the database is changing
+_COST, _LONGEST_REST = 20, 10.0  # the rest is at least so many times what a check took, up to so many seconds
 _RARELY = 60.0  # seconds between two when nothing changes
 _MOST_CANCELS = 5000  # running jobs being cancelled at the same time; more of them have to wait for these
 _CANCELS = 500  # in one message
@@ -89,17 +90,19 @@ class Poller(Duty):
     """Asks for what operators or programs have set, and sends it to the supervisor when it has changed."""
 
     every = _RARELY
-    rest = _REST
     quiet = True
 
     def __init__(self, name: str, ask: Callable[[], list[Message]], send: Send) -> None:
         self.name = name
+        self.rest = _REST  # longer after a slow check
         self._ask = ask
         self._send = send
         self._sent: list[Message] = []
 
     def run(self, now: float) -> Result:
+        began = time.monotonic()
         found = self._ask()
+        self.rest = max(_REST, min(_COST * (time.monotonic() - began), _LONGEST_REST))
         if found != self._sent:
             for message in found:
                 self._send(message)

@@ -20,7 +20,14 @@ from psycopg.types.string import StrDumperUnknown
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.store.postgres.address import Address
-from supervisor.store.postgres.driver_errors import is_lost, is_read_only, may_be_a_rows_fault, translated
+from supervisor.store.postgres.driver_errors import (
+    PATIENCE,
+    explained,
+    is_lost,
+    is_read_only,
+    may_be_a_rows_fault,
+    translated,
+)
 from supervisor.store.postgres.inserting import Inserted, insert_new, resolve_doubt
 from supervisor.store.postgres.statements import QUERIES, named, register_arrays
 from supervisor.store.sql.connection import Row, RowRefused
@@ -228,18 +235,14 @@ class Connection:
         """Run one statement outside a transaction of ours and fetch all of it; once more on a fresh connection if the
         one that there was has been lost meanwhile. So it must be one that may be run twice.
         """
-        fresh = self._session.raw is None
-        try:
-            return self._fetched(sql, parameters)
-        except psycopg.Error as error:
-            self.drop_if_lost(error)
-            if fresh or not is_lost(error):
-                raise translated(error, self.address.shown) from None
-        try:
-            return self._fetched(sql, parameters)
-        except psycopg.Error as error:
-            self.drop_if_lost(error)
-            raise translated(error, self.address.shown) from None
+        while True:
+            fresh = self._session.raw is None
+            try:
+                return self._fetched(sql, parameters)
+            except psycopg.Error as error:
+                self.drop_if_lost(error)
+                if fresh or not is_lost(error):
+                    raise translated(error, self.address.shown) from None
 
     def _fetched(self, sql: str, parameters: Any) -> list[Row]:
         raw = self.raw
@@ -284,8 +287,6 @@ class Connection:
         found = translated(error, self.address.shown)
         if not isinstance(error, psycopg.errors.LockNotAvailable):
             return found
-        from supervisor.store.postgres.blockers import PATIENCE, explained  # rarely needed
-
         another = Connection(self.address, durable=False, patience=PATIENCE)
         return explained(found, self, another, own_sessions(), sql, parameters)
 
@@ -337,10 +338,6 @@ class Transaction:
         cursor = self._raw.cursor()
         cursor.executemany(sql, list(parameters))
         return cursor
-
-    def copy(self, sql: str, lines: str) -> None:
-        with self._raw.cursor().copy(sql) as copying:
-            copying.write(lines)
 
     def copy_rows(self, sql: str, rows: Iterable[Row]) -> None:
         """`COPY … FROM STDIN`."""

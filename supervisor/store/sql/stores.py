@@ -28,13 +28,12 @@ class EventLog(Protocol):
 class MaintenanceStore:
     """What the maintainer works with."""
 
-    def __init__(
-        self, connection: Connection, registry: Registry, locks: ClaimLocks, backlog: Backlog, controls: Controls
-    ) -> None:
+    def __init__(self, connection: Connection, registry: Registry, locks: ClaimLocks, backlog: Backlog) -> None:
+        self._connection = connection
         self.registry = registry
         self.locks = locks
         self.backlog = backlog
-        self.controls = controls
+        self.controls = Controls(connection)
         self.history = History(connection)
         self.finished = FinishedJobs(connection)
         self.schedules = Schedules(lambda: connection)

@@ -9,7 +9,6 @@ from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.store.ownership import Ownership
 from supervisor.store.sql.backlog import Backlog
 from supervisor.store.sql.claims import ClaimLocks
-from supervisor.store.sql.controls import Controls
 from supervisor.store.sql.registry import Registry
 from supervisor.store.sql.schedules import Schedules
 from supervisor.store.sql.statistics import Statistics
@@ -41,10 +40,11 @@ def operations(connection: Connection) -> Operations:
 
 
 class SqliteMaintenance(MaintenanceStore):
+    _connection: Connection
+
     def __init__(self, place: Place) -> None:
-        self._connection = connection = Connection(place, synchronous="NORMAL")
-        locks, backlog, controls = ClaimLocks(connection), Backlog(connection), Controls(connection)
-        super().__init__(connection, registry(connection), locks, backlog, controls)
+        connection = Connection(place, synchronous="NORMAL")
+        super().__init__(connection, registry(connection), ClaimLocks(connection), Backlog(connection))
         self.schedules = Schedules(lambda: Connection(place, synchronous="FULL"))
 
     def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:
