@@ -12,20 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supervisor.cli.errors import FAILED, Stop, wrong_usage
-from supervisor.cli.options import (
-    AsJson,
-    JobType,
-    Patience,
-    Target,
-    on_target,
-    patience_of,
-    warn_if_nobody_runs,
-    warn_of_type,
-)
+from supervisor.cli.options import AsJson, JobType, Patience, Target, on_target, option, patience_of
 from supervisor.cli.output import compact, document, line, note
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import MAX_DEPTH, MAX_PAYLOAD_BYTES, new_job
-from supervisor.domain.text import human, refuse_constant
+from supervisor.domain.text import human, refuse_constant, untaken
 
 if TYPE_CHECKING:
     from supervisor.client import Queue
@@ -46,33 +37,23 @@ def enqueue(
             metavar="[JSON]", help="The payload; - reads one from each line of standard input.", show_default=False
         ),
     ] = "{}",
-    priority: Annotated[int, typer.Option("--priority", metavar="N", help="From -100 to 100; higher runs first.")] = 0,
-    delay: Annotated[
-        str | None, typer.Option("--delay", metavar="DURATION", help="The delay until the job is due, like 10s.")
-    ] = None,
+    priority: Annotated[int, option("--priority", "From -100 to 100; higher runs first.", "N", show_default=True)] = 0,
+    delay: Annotated[str | None, option("--delay", "The delay until the job is due, like 10s.", "DURATION")] = None,
     at: Annotated[
-        str | None,
-        typer.Option("--at", metavar="TIME", help="The time when the job is due, like 2027-01-31T08:00+01:00."),
+        str | None, option("--at", "The time when the job is due, like 2027-01-31T08:00+01:00.", "TIME")
     ] = None,
     max_attempts: Annotated[
-        int | None,
-        typer.Option("--max-attempts", metavar="N", help="Maximum number of attempts. Default: the pool's setting."),
+        int | None, option("--max-attempts", "Maximum number of attempts. Default: the pool's setting.", "N")
     ] = None,
-    requires: Annotated[
-        str, typer.Option("--requires", metavar="A,B", help="Capabilities that the worker must have.")
-    ] = "",
+    requires: Annotated[str, option("--requires", "Capabilities that the worker must have.", "A,B")] = "",
     unique_key: Annotated[
-        str | None,
-        typer.Option("--unique-key", metavar="KEY", help="A key that only one unfinished job of this type can have."),
+        str | None, option("--unique-key", "A key that only one unfinished job of this type can have.", "KEY")
     ] = None,
     meta: Annotated[
-        str | None,
-        typer.Option(
-            "--meta", metavar="JSON", help='A JSON object with your own data, like \'{"tags": ["nightly"]}\'.'
-        ),
+        str | None, option("--meta", 'A JSON object with your own data, like \'{"tags": ["nightly"]}\'.', "JSON")
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until the job ends and print its result; exit code 1 if it failed.")
+        bool, option("--wait", "Wait until the job ends and print its result; exit code 1 if it failed.")
     ] = False,
     timeout: Patience = None,
     as_json: AsJson = False,
@@ -111,7 +92,7 @@ def enqueue(
         if queue.url != asked:  # the jobs were moved there
             target = Target(target.config, queue.url)
         if ids:
-            warn_of_type(target, type)
+            _warn_of_type(target, type)
         finished = _wait(target, queue, ids, patience, quiet=as_json) if wait else []
     finally:
         queue.close()
@@ -142,11 +123,25 @@ def _queue(target: Target) -> Queue:
     return Queue(url, create=target.database is None, listen_database=target.listen_url())
 
 
+def _warn_of_type(target: Target, type_: str) -> None:
+    """Warn about a type that no pool takes: a mistyped one would never run. Needs a configuration."""
+    from supervisor.ops.posted import types_taken
+
+    known = target.types()
+    if known and type_ not in known:
+        with target.operations() as operations:
+            known.update(types_taken(operations))
+        if type_ not in known:
+            note(f"warning: {untaken(type_, known)}")
+
+
 def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, *, quiet: bool) -> list[Job]:
     from supervisor.domain.errors import WaitTimeout
+    from supervisor.ops.posted import living
 
     with target.operations() as operations:
-        warn_if_nobody_runs(operations)
+        if not living(operations):
+            note("note: no supervisor is running on this database; start one with `supervisor run`")
     deadline = None if patience is None else time.monotonic() + patience
     jobs = []
     for job_id in ids:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from supervisor.cli.errors import CONFLICT, Stop, wrong_usage
-from supervisor.cli.options import AsJson, JobId, OnlyType, SomeJobIds, Target, Yes, confirm, on_target
+from supervisor.cli.options import AsJson, JobId, OnlyType, SomeJobIds, Target, Yes, confirm, on_target, option
 from supervisor.cli.output import document, line, result
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.job import Status
@@ -28,31 +26,25 @@ STATES: dict[Change, tuple[Status, ...]] = {
 
 
 def state_of(what: Change, text: str = "Jobs in this state, with --all.") -> Any:
-    return typer.Option("--status", metavar=f"<{'|'.join(STATES[what])}>", help=text, show_default=False)
+    return option("--status", text, f"<{'|'.join(STATES[what])}>")
 
 
-All = Annotated[bool, typer.Option("--all", help="All jobs in the state given by --status.")]
+All = Annotated[bool, option("--all", "All jobs in the state given by --status.")]
 
 
 @on_target
 def list_jobs(
     target: Target,
-    status: Annotated[
-        Status | None, typer.Option("--status", help="Only jobs in this state.", show_default=False)
-    ] = None,
+    status: Annotated[Status | None, option("--status", "Only jobs in this state.")] = None,
     type: OnlyType = None,
     tag: Annotated[
-        list[str] | None,
-        typer.Option("--tag", metavar="TAG", help="Only jobs with this tag in their meta; may be repeated."),
+        list[str] | None, option("--tag", "Only jobs with this tag in their meta; may be repeated.", "TAG")
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=1_000_000, help="The maximum number of jobs.")
+        int, option("--limit", "The maximum number of jobs.", "N", show_default=True, min=1, max=1_000_000)
     ] = 20,
     before: Annotated[
-        int | None,
-        typer.Option(
-            "--before", metavar="ID", min=1, max=2**63 - 1, help="Only jobs older than this one.", show_default=False
-        ),
+        int | None, option("--before", "Only jobs older than this one.", "ID", min=1, max=2**63 - 1)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -77,7 +69,7 @@ def list_jobs(
 def show(
     target: Target,
     job_id: JobId,
-    log: Annotated[bool, typer.Option("--log", help="Show everything that its runs logged and printed.")] = False,
+    log: Annotated[bool, option("--log", "Show everything that its runs logged and printed.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show one job with its timeline, runs and errors.
@@ -121,7 +113,7 @@ def retry(
     status: Annotated[Status | None, state_of("retry")] = None,
     type: OnlyType = None,
     done: Annotated[
-        bool, typer.Option("--done", help="Also run these jobs again if they are done; their results are deleted.")
+        bool, option("--done", "Also run these jobs again if they are done; their results are deleted.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -155,7 +147,7 @@ def retry(
 def cancel(
     target: Target,
     job_ids: SomeJobIds = None,
-    all_: Annotated[bool, typer.Option("--all", help="All unfinished jobs, or those of --status.")] = False,
+    all_: Annotated[bool, option("--all", "All unfinished jobs, or those of --status.")] = False,
     status: Annotated[Status | None, state_of("cancel")] = None,
     type: OnlyType = None,
     yes: Yes = False,

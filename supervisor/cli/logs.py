@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from supervisor.cli.errors import FAILED
-from supervisor.cli.options import AsJson, Target, as_job_id, on_target
+from supervisor.cli.options import AsJson, Target, as_job_id, on_target, option
 from supervisor.cli.output import document, line, lines, note, rest, show
 from supervisor.domain.job import Job, Status
 from supervisor.domain.text import final_lines, shortened
@@ -31,18 +31,16 @@ def logs(
     target: Target,
     job_id: Annotated[int | None, typer.Argument(metavar="[JOB]", parser=as_job_id, show_default=False)] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print what is new until the job ends; without one, until Ctrl-C.")
+        bool, option("--follow -f", "Print what is new until the job ends; without one, until Ctrl-C.")
     ] = False,
     number: Annotated[
         int | None,
-        typer.Option(
-            "--lines",
-            "-n",
-            metavar="N",
+        option(
+            "--lines -n",
+            "Begin with the last N lines. Default: all of a job, 100 of all jobs.",
+            "N",
             min=0,
             max=100_000,
-            help="Begin with the last N lines. Default: all of a job, 100 of all jobs.",
-            show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,

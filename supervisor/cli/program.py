@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from supervisor.cli.errors import INTERRUPTED, interrupted, report, report_usage
-from supervisor.cli.options import ConfigFile, DatabaseUrl, Target
+from supervisor.cli.options import ConfigFile, DatabaseUrl, option, target_of
 from supervisor.cli.output import ReaderGone, line, prepare, silence, write
 
 # Every command, in the order of the help, with the module in this package that defines it under its name, or that has
@@ -140,9 +140,9 @@ def root(
     context: typer.Context,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    version: Annotated[bool, option("--version", "Print the version.", is_eager=True)] = False,
 ) -> None:
-    context.obj = Target.of(context, config, database)
+    context.obj = target_of(context, config, database)
     if version:
         from supervisor import __version__
 

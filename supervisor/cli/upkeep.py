@@ -9,7 +9,7 @@ import typer
 
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.jobs import state_of
-from supervisor.cli.options import AsJson, OnlyType, Target, Yes, ask, confirm, on_target
+from supervisor.cli.options import AsJson, OnlyType, Target, Yes, ask, confirm, on_target, option
 from supervisor.cli.output import document, result, write
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Status
@@ -19,9 +19,7 @@ from supervisor.domain.text import counted, human_size, without_password
 @on_target
 def purge(
     target: Target,
-    older_than: Annotated[
-        str, typer.Option("--older-than", metavar="DURATION", help="The minimum time since the job finished, like 7d.")
-    ],
+    older_than: Annotated[str, option("--older-than", "The minimum time since the job finished, like 7d.", "DURATION")],
     status: Annotated[
         list[Status] | None,
         state_of("delete", "Only jobs in this state; may be repeated. Default: all finished jobs."),
@@ -47,7 +45,7 @@ def purge(
 def migrate(
     target: Target,
     script: Annotated[
-        bool, typer.Option("--print", help="Print the SQL that would be run, for PostgreSQL, and change nothing.")
+        bool, option("--print", "Print the SQL that would be run, for PostgreSQL, and change nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
