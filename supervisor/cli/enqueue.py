@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
     from supervisor.client import Queue
     from supervisor.domain.job import Job, NewJob
 
-_STDIN = "-"
 _LONGEST = 8 * MAX_PAYLOAD_BYTES  # a longer text cannot be a valid payload, even if much of it is white space
-_ENDED = {"failed": "failed", "cancelled": "was cancelled", "quarantined": "was quarantined"}
 
 
 @on_target
@@ -63,6 +62,8 @@ def enqueue(
     With -, enqueue one job per line of standard input, all of them or none. Blank lines are skipped; without any
     other line, no job is enqueued. With --wait, also print the result; the exit code is 1 if a job did not succeed.
     """
+    from supervisor.client import Queue
+
     options: dict[str, Any] = {
         "priority": priority,
         "delay": delay,
@@ -73,16 +74,19 @@ def enqueue(
         "meta": None if meta is None else decoded(meta, "meta"),
     }
     patience = patience_of(wait, timeout)
-    if payload == _STDIN and unique_key is not None:
+    many = payload == "-"
+    if many and unique_key is not None:
         raise wrong_usage("--unique-key: many jobs cannot share one key")
-    jobs = _jobs(type, payload, options)
-    queue = _queue(target)
-    asked = queue.url
-    try:
-        if unique_key is None:
+    value = None if many else decoded(payload)
+    new_job(type, value, **options)  # mistakes are told before anything is read or opened
+    jobs = _jobs_of_stdin(type, options) if many else []
+    # A URL on the command line may be mistyped: only a configured database is created on first use.
+    asked = target.engine(create=True).url
+    with closing(Queue(asked, create=target.database is None, listen_database=target.listen_url())) as queue:
+        if many:
             ids, is_new = queue.insert(jobs) if jobs else [], True
         else:
-            job_id, is_new = queue.put(type, decoded(payload), **options)
+            job_id, is_new = queue.put(type, value, **options)
             ids = [job_id]
         if not as_json:
             for job_id in ids:
@@ -94,33 +98,22 @@ def enqueue(
         if ids:
             _warn_of_type(target, type)
         finished = _wait(target, queue, ids, patience, quiet=as_json) if wait else []
-    finally:
-        queue.close()
     if as_json:
-        _document(ids, finished, is_new=is_new, many=payload == _STDIN, waited=wait)
+        ended = [job.as_json() for job in finished]
+        one = ended[0] if ended else {"id": ids[0], "duplicate": not is_new} if ids else None
+        document(({"jobs": ended} if wait else {"ids": ids}) if many else one)
     if any(job.status != "done" for job in finished):
         raise typer.Exit(FAILED)
 
 
-def _jobs(type_: str, payload: str, options: dict[str, Any]) -> list[NewJob]:
-    if payload != _STDIN:
-        return [new_job(type_, decoded(payload), **options)]
-    new_job(type_, **options)  # report invalid options before any line
+def _jobs_of_stdin(type_: str, options: dict[str, Any]) -> list[NewJob]:
     jobs = []
-    for number, text in lines_of_stdin():
+    for number, text in _lines_of_stdin():
         try:
             jobs.append(new_job(type_, decoded(text), **options))
         except InvalidJob as error:
             raise wrong_usage(f"line {number}: {error}", "nothing was enqueued") from None
     return jobs
-
-
-def _queue(target: Target) -> Queue:
-    from supervisor.client import Queue
-
-    # A URL on the command line may be mistyped: only a configured database is created on first use.
-    url = target.engine(create=True).url
-    return Queue(url, create=target.database is None, listen_database=target.listen_url())
 
 
 def _warn_of_type(target: Target, type_: str) -> None:
@@ -152,27 +145,13 @@ def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, 
             message = f"job {job_id} has not finished within {human(patience or 0.0)}"
             raise Stop(message, hint=f"the job continues; see `supervisor jobs show {job_id}`") from None
         jobs.append(job)
-        if not quiet:
-            _print_result(job)
+        if not quiet and job.status == "done":
+            line(compact(job.result))
+        elif not quiet:
+            why = f": {job.last_error}" if job.last_error else ""
+            note(f"error: job {job.id} {'failed' if job.status == 'failed' else f'was {job.status}'}{why}")
+            note(f"hint: supervisor jobs show {job.id}")
     return jobs
-
-
-def _print_result(job: Job) -> None:
-    if job.status == "done":
-        line(compact(job.result))
-        return
-    note(
-        f"error: job {job.id} {_ENDED.get(job.status, job.status)}" + (f": {job.last_error}" if job.last_error else "")
-    )
-    note(f"hint: supervisor jobs show {job.id}")
-
-
-def _document(ids: list[int], finished: list[Job], *, is_new: bool, many: bool, waited: bool) -> None:
-    if waited:
-        jobs = [job.as_json() for job in finished]
-        document({"jobs": jobs} if many else jobs[0])
-    else:
-        document({"ids": ids} if many else {"id": ids[0], "duplicate": not is_new})
 
 
 # Payloads and times as written on a command line
@@ -191,7 +170,7 @@ def decoded(text: str, field: str = "payload") -> Any:
         raise InvalidJob(field, f"it is not valid JSON: {error}") from None
 
 
-def lines_of_stdin() -> Iterator[tuple[int, str]]:
+def _lines_of_stdin() -> Iterator[tuple[int, str]]:
     """The lines of standard input with their numbers, without empty ones. Raises InvalidJob."""
     if sys.stdin is None:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +11,8 @@ import typer
 
 from supervisor.cli.errors import FAILED
 from supervisor.cli.options import AsJson, Target, as_job_id, on_target, option
-from supervisor.cli.output import document, line, lines, note, rest, show
+from supervisor.cli.output import document, heading, line, lines, note, rest, show
+from supervisor.cli.tables import span, when
 from supervisor.domain.job import Job, Status
 from supervisor.domain.text import final_lines, shortened
 
@@ -126,41 +127,29 @@ class _Printer:
 
     def print(self, parts: Iterable[Part]) -> None:
         for part in parts:
+            ended = f"attempt {part.attempt} ended after {span(part.duration)}: {part.outcome}"
             if self._as_json:
                 document(part._asdict(), indent=None)
             elif self._alone:
-                self._below_heading(part)
+                self._below_heading(part, ended)
             else:
-                for text in _told(part):
+                said = final_lines(part.text).split("\n") if part.text else []
+                if part.outcome not in (None, "done"):
+                    said.append(ended + (f": {shortened(part.error, _ERROR)}" if part.error else ""))
+                for text in said:
                     line(f"{part.type} {part.job} | {text}")
 
-    def _below_heading(self, part: Part) -> None:
-        from supervisor.cli import tables
-        from supervisor.cli.output import heading
-
+    def _below_heading(self, part: Part, ended: str) -> None:
         if part.token != self._token:
             where = f" in {part.worker}" if part.worker else ""
-            show(heading(f"Attempt {part.attempt}, {tables.when(part.started_at)}{where}").lstrip("\n"))
+            show(heading(f"Attempt {part.attempt}, {when(part.started_at)}{where}").lstrip("\n"))
             self._token = part.token
         if part.text:
             lines(final_lines(part.text))
         if part.outcome is not None:
-            line(_ended(part))
+            line(ended)
             if part.error:
                 lines((part.traceback or part.error).rstrip())
             if part.stderr:
                 line("stderr:")
                 lines(part.stderr.rstrip())
-
-
-def _told(part: Part) -> Iterator[str]:
-    if part.text:
-        yield from final_lines(part.text).split("\n")
-    if part.outcome not in (None, "done"):
-        yield _ended(part) + (f": {shortened(part.error, _ERROR)}" if part.error else "")
-
-
-def _ended(part: Part) -> str:
-    from supervisor.cli.tables import span
-
-    return f"attempt {part.attempt} ended after {span(part.duration)}: {part.outcome}"

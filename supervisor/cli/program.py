@@ -162,8 +162,7 @@ def run(arguments: Sequence[str] | None) -> int:
         silence()
         return 0
     except typer.Abort:  # Ctrl-C or Ctrl-D at a prompt
-        interrupted()
-        return INTERRUPTED
+        return interrupted()
     except _UsageError as error:
         return report_usage(error)
     except Exception as error:
@@ -171,9 +170,7 @@ def run(arguments: Sequence[str] | None) -> int:
             silence()
         return report(error)
     code = result if isinstance(result, int) else 0
-    if code == INTERRUPTED:
-        interrupted()
-    return code
+    return interrupted() if code == INTERRUPTED else code
 
 
 def _follow_link() -> None:
