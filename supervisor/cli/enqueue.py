@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from supervisor.cli.errors import FAILED, Stop, wrong_usage
-from supervisor.cli.options import AsJson, JobType, Patience, Target, on_target, option, patience_of
+from supervisor.cli.options import AsJson, JobType, Patience, Target, check_patience, on_target, option
 from supervisor.cli.output import compact, document, line, note
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import MAX_DEPTH, MAX_PAYLOAD_BYTES, new_job
@@ -24,6 +23,17 @@ if TYPE_CHECKING:
     from supervisor.domain.job import Job, NewJob
 
 _LONGEST = 8 * MAX_PAYLOAD_BYTES  # a longer text cannot be a valid payload, even if much of it is white space
+
+
+def moment(text: str) -> datetime:
+    """A time as ISO 8601 writes it, with its zone. Raises ValueError."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time; write it like 2027-01-31T08:00+01:00") from None
+    if time.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone; add Z or an offset like +01:00")
+    return time
 
 
 @on_target
@@ -39,7 +49,8 @@ def enqueue(
     priority: Annotated[int, option("--priority", "From -100 to 100; higher runs first.", "N", show_default=True)] = 0,
     delay: Annotated[str | None, option("--delay", "The delay until the job is due, like 10s.", "DURATION")] = None,
     at: Annotated[
-        str | None, option("--at", "The time when the job is due, like 2027-01-31T08:00+01:00.", "TIME")
+        datetime | None,
+        option("--at", "The time when the job is due, like 2027-01-31T08:00+01:00.", "TIME", parse=moment),
     ] = None,
     max_attempts: Annotated[
         int | None, option("--max-attempts", "Maximum number of attempts. Default: the pool's setting.", "N")
@@ -67,13 +78,13 @@ def enqueue(
     options: dict[str, Any] = {
         "priority": priority,
         "delay": delay,
-        "at": None if at is None else moment(at),
+        "at": at,
         "requires": requires,
         "max_attempts": max_attempts,
         "unique_key": unique_key,
         "meta": None if meta is None else decoded(meta, "meta"),
     }
-    patience = patience_of(wait, timeout)
+    check_patience(wait, timeout)
     many = payload == "-"
     if many and unique_key is not None:
         raise wrong_usage("--unique-key: many jobs cannot share one key")
@@ -97,7 +108,7 @@ def enqueue(
             target = Target(target.config, queue.url)
         if ids:
             _warn_of_type(target, type)
-        finished = _wait(target, queue, ids, patience, quiet=as_json) if wait else []
+        finished = _wait(target, queue, ids, timeout, quiet=as_json) if wait else []
     if as_json:
         ended = [job.as_json() for job in finished]
         one = ended[0] if ended else {"id": ids[0], "duplicate": not is_new} if ids else None
@@ -107,12 +118,18 @@ def enqueue(
 
 
 def _jobs_of_stdin(type_: str, options: dict[str, Any]) -> list[NewJob]:
-    jobs = []
-    for number, text in _lines_of_stdin():
+    """A job for each line that is not empty. Raises Stop."""
+    jobs: list[NewJob] = []
+    for number, raw in enumerate(iter(lambda: sys.stdin.buffer.readline(_LONGEST), b"") if sys.stdin else (), 1):
         try:
-            jobs.append(new_job(type_, decoded(text), **options))
-        except InvalidJob as error:
-            raise wrong_usage(f"line {number}: {error}", "nothing was enqueued") from None
+            if len(raw) == _LONGEST:
+                raise InvalidJob("payload", f"it is over {_LONGEST >> 20} MiB")
+            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+            if text:
+                jobs.append(new_job(type_, decoded(text), **options))
+        except (InvalidJob, UnicodeDecodeError) as error:
+            why = error if isinstance(error, InvalidJob) else "payload: it is not UTF-8 text"
+            raise wrong_usage(f"line {number}: {why}", "nothing was enqueued") from None
     return jobs
 
 
@@ -154,45 +171,15 @@ def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, 
     return jobs
 
 
-# Payloads and times as written on a command line
-
-
 def decoded(text: str, field: str = "payload") -> Any:
     """The value of a JSON text. Raises InvalidJob for the field."""
     try:
         return json.loads(text, parse_constant=refuse_constant)
     except RecursionError:
-        raise InvalidJob(field, f"it is nested deeper than {MAX_DEPTH} levels") from None
+        why = f"it is nested deeper than {MAX_DEPTH} levels"
     except json.JSONDecodeError as error:
         place = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}"
-        raise InvalidJob(field, f"it is not valid JSON: {error.msg} (at {place})") from None
+        why = f"it is not valid JSON: {error.msg} (at {place})"
     except ValueError as error:
-        raise InvalidJob(field, f"it is not valid JSON: {error}") from None
-
-
-def _lines_of_stdin() -> Iterator[tuple[int, str]]:
-    """The lines of standard input with their numbers, without empty ones. Raises InvalidJob."""
-    if sys.stdin is None:
-        return
-    number = 0
-    while raw := sys.stdin.buffer.readline(_LONGEST):
-        number += 1
-        if len(raw) == _LONGEST:
-            raise InvalidJob("payload", f"line {number} is over {_LONGEST >> 20} MiB; nothing was enqueued")
-        try:
-            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-        except UnicodeDecodeError:
-            raise InvalidJob("payload", f"line {number} is not UTF-8 text; nothing was enqueued") from None
-        if text:
-            yield number, text
-
-
-def moment(text: str) -> datetime.datetime:
-    """A time as ISO 8601 writes it, with its zone. Raises InvalidJob."""
-    try:
-        time = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidJob("at", f"{text!r} is not a time; write it like 2027-01-31T08:00+01:00") from None
-    if time.tzinfo is None:
-        raise InvalidJob("at", f"{text!r} has no time zone; add Z or an offset like +01:00")
-    return time
+        why = f"it is not valid JSON: {error}"
+    raise InvalidJob(field, why)

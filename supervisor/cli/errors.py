@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
 from supervisor.cli.output import note
@@ -14,8 +13,6 @@ USAGE = 2
 DATABASE = 3
 CONFLICT = 4
 INTERRUPTED = 130  # what shells report for a program that was ended by Ctrl-C
-
-_OF_PARSER = re.compile(r"Invalid value for '[^']*': (?=.* is not a job's id$)")
 
 TRACEBACK = "SUPERVISOR_TRACEBACK"
 
@@ -74,7 +71,6 @@ def report_usage(error: Any) -> int:
     hint = f"{context.command_path} --help" if context is not None else ""
     message = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
     message = message.replace("Input should be", "it must be").partition(", unable to parse")[0]
-    message = _OF_PARSER.sub("", message)
     return _say([message[:1].lower() + message[1:]], USAGE, hint)
 
 

@@ -17,16 +17,36 @@ import typer
 from supervisor.cli.errors import DATABASE, FAILED, NoDatabase, Stop, wrong_usage
 from supervisor.cli.output import note
 from supervisor.domain.errors import ConfigError
-from supervisor.domain.text import is_number, without_password
+from supervisor.domain.text import is_number, seconds, without_password
 
 if TYPE_CHECKING:
     from supervisor.config import Settings
     from supervisor.store.base import Engine, Operations
 
 
-def option(names: str, text: str, metavar: str | None = None, *, show_default: bool = False, **more: Any) -> Any:
-    """An option by these names, separated by spaces, with its help."""
-    return typer.Option(*names.split(), help=text, metavar=metavar, show_default=show_default, **more)
+def option(
+    names: str,
+    text: str,
+    metavar: str | None = None,
+    *,
+    parse: Callable[[str], Any] | None = None,
+    show_default: bool = False,
+    **more: Any,
+) -> Any:
+    """An option by these names, separated by spaces, with its help. ValueError of `parse` says what is wrong."""
+    first, *others = names.split()
+    parser = None if parse is None else parsing(parse, f"{first}: ")
+    return typer.Option(first, *others, help=text, metavar=metavar, parser=parser, show_default=show_default, **more)
+
+
+def parsing(parse: Callable[[str], Any], start: str = "") -> Callable[[str], Any]:
+    def parser(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise wrong_usage(f"{start}{error}") from None
+
+    return parser
 
 
 ConfigFile = Annotated[
@@ -42,34 +62,27 @@ AsJson = Annotated[bool, option("--json", "Print one JSON document.")]
 Yes = Annotated[bool, option("--yes -y", "Do not ask for confirmation.")]
 
 
-def as_job_id(text: str) -> int:
-    """Raises BadParameter."""
+def _job_id(text: str) -> int:
     digits = text.lstrip("0")
     if not is_number(text) or not 1 <= int(digits[:20] or 0) < 2**63:
-        raise typer.BadParameter(f"{reprlib.repr(text)} is not a job's id")
+        raise ValueError(f"{reprlib.repr(text)} is not a job's id")
     return int(digits)
 
 
+as_job_id = parsing(_job_id)
 JobId = Annotated[int, typer.Argument(metavar="ID", parser=as_job_id)]
 SomeJobIds = Annotated[list[int] | None, typer.Argument(metavar="[ID]…", parser=as_job_id, show_default=False)]
 JobType = Annotated[str, typer.Argument(metavar="TYPE")]
 OnlyType = Annotated[str | None, option("--type", "Only jobs of this type.", "TYPE")]
 
-Patience = Annotated[str | None, option("--timeout", "The maximum time to wait, with --wait.", "DURATION")]
+Patience = Annotated[
+    float | None, option("--timeout", "The maximum time to wait, with --wait.", "DURATION", parse=seconds)
+]
 
 
-def patience_of(wait: bool, timeout: str | None) -> float | None:
-    """The maximum number of seconds to wait; None for no limit."""
-    if timeout is None:
-        return None
-    if not wait:
+def check_patience(wait: bool, timeout: float | None) -> None:
+    if timeout is not None and not wait:
         raise wrong_usage("--timeout: only valid with --wait")
-    from supervisor.domain.text import seconds
-
-    try:
-        return seconds(timeout)
-    except ValueError as error:
-        raise wrong_usage(f"--timeout: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -21,28 +21,22 @@ from supervisor.cli.output import ReaderGone, line, prepare, silence, write
 # Every command, in the order of the help, with the module in this package that defines it under its name, or that has
 # several, in COMMANDS.
 COMMANDS = {
-    "init": "setup",
-    "check": "setup",
-    "doctor": "setup",
-    "run": "running",
-    "enqueue": "enqueue",
-    "status": "status",
-    "top": "top",
-    "logs": "logs",
-    "pause": "steering",
-    "resume": "steering",
-    "scale": "steering",
-    "drain": "steering",
-    "undrain": "steering",
-    "reload": "steering",
-    "purge": "upkeep",
-    "migrate": "upkeep",
-    "adopt": "adoption",
-    "move": "move",
-    "backup": "upkeep",
-    "restore": "upkeep",
-    "jobs": "jobs",
-    "schedules": "schedules",
+    name: module
+    for module, names in {
+        "setup": "init check doctor",
+        "running": "run",
+        "enqueue": "enqueue",
+        "status": "status",
+        "top": "top",
+        "logs": "logs",
+        "steering": "pause resume scale drain undrain reload",
+        "upkeep": "purge migrate backup restore",
+        "adoption": "adopt",
+        "move": "move",
+        "jobs": "jobs",
+        "schedules": "schedules",
+    }.items()
+    for name in names.split()
 }
 
 # The base of the parser's errors, wherever this version of typer keeps it.

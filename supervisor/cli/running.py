@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 def _server(url: str) -> str:
     from supervisor.config.database import server
 
-    try:
-        return server(url)
-    except ValueError as error:
-        raise wrong_usage(f"--listen-database: {error}") from None
+    return server(url)
 
 
 _PAUSE = 0.1  # seconds between two drawings of the progress
@@ -51,7 +48,12 @@ def run(
     ] = False,
     listen_database: Annotated[
         str | None,
-        option("--listen-database", "With a pooler as --database: the server itself, for notifications.", "URL"),
+        option(
+            "--listen-database",
+            "With a pooler as --database: its server, for notifications.",
+            "URL",
+            parse=_server,
+        ),
     ] = None,
     allow_network: Annotated[
         bool,
@@ -82,7 +84,7 @@ def run(
         code = app.run(
             target.config_path,
             database=target.database,
-            listen_database=None if listen_database is None else _server(listen_database),
+            listen_database=listen_database,
             pools=pool or (),
             burst=burst,
             observer=observe if burst else None,

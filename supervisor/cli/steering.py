@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supervisor.cli.errors import wrong_usage
-from supervisor.cli.options import AsJson, JobType, Patience, Target, on_target, option, patience_of
+from supervisor.cli.options import AsJson, JobType, Patience, Target, check_patience, on_target, option
 from supervisor.cli.output import note, result
 from supervisor.domain.text import counted, human
 
@@ -168,12 +168,12 @@ def reload(
     """
     from supervisor.ops import commands
 
-    patience = patience_of(wait, timeout)
+    check_patience(wait, timeout)
     settings = target.settings_if_any()  # what is wrong with it is to be mended: --database is no way out
     with target.operations() as operations:
         asked = commands.reload(operations, operations.statistics.now())
         began = time.monotonic()
-        outcomes = commands.await_reload(operations, asked, patience if wait else _RELOAD_TOLD)
+        outcomes = commands.await_reload(operations, asked, timeout if wait else _RELOAD_TOLD)
         took = time.monotonic() - began
     names, lines = _names(asked), []
     for record in asked:

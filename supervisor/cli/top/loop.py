@@ -29,17 +29,17 @@ _GONE = _ENDING[signal.SIGHUP]
 
 def run(engine: Engine) -> int:
     """Returns the exit code. The terminal is always restored."""
-    with _signals() as (heard, wake):
-        poller = Poller(engine, wake)
-        poller.start()
-        try:
-            with _terminal() as live:
-                return _run(live, poller, heard)
-        except OSError:
-            silence()
-            return _GONE
-        finally:
-            poller.stop()
+    heard, wake = _signals()
+    poller = Poller(engine, wake)
+    poller.start()
+    try:
+        with _terminal() as live:
+            return _run(live, poller, heard)
+    except OSError:
+        silence()
+        return _GONE
+    finally:
+        poller.stop()
 
 
 def _run(live: Live, poller: Poller, heard: int) -> int:
@@ -83,20 +83,14 @@ def _terminal() -> Iterator[Live]:
             termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
-@contextmanager
-def _signals() -> Iterator[tuple[int, int]]:
+def _signals() -> tuple[int, int]:
     """A pipe that receives the number of each signal; the signal handlers do nothing."""
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    heard = (*_ENDING, signal.SIGWINCH)
-    before = {number: signal.signal(number, lambda *_: None) for number in heard}
-    before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # the shell would have no screen
-    try:
-        yield reading, writing
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(-1)
+    for number in (*_ENDING, signal.SIGWINCH):
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # the shell would have no screen
+    return reading, writing
 
 
 _SEQUENCES = {
