@@ -46,7 +46,7 @@ def enqueue(
             metavar="[JSON]", help="The payload; - reads one from each line of standard input.", show_default=False
         ),
     ] = "{}",
-    priority: Annotated[int, option("--priority", "From -100 to 100; higher runs first.", "N", show_default=True)] = 0,
+    priority: Annotated[int, option("--priority", "From -100 to 100; higher runs first. Default: 0.", "N")] = 0,
     delay: Annotated[str | None, option("--delay", "The delay until the job is due, like 10s.", "DURATION")] = None,
     at: Annotated[
         datetime | None,

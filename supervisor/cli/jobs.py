@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from supervisor.cli.errors import CONFLICT, Stop, wrong_usage
 from supervisor.cli.options import AsJson, JobId, OnlyType, SomeJobIds, Target, Yes, confirm, on_target, option
-from supervisor.cli.output import document, line, result
-from supervisor.domain.errors import ConfigError
+from supervisor.cli.output import document, heading, line, result, write
 from supervisor.domain.job import Status
-from supervisor.domain.text import counted, pending_again
+from supervisor.domain.text import counted, final_lines, pending_again
 
 if TYPE_CHECKING:
     from supervisor.store.base import Filter, Operations
 
 
 Change = Literal["retry", "cancel", "delete"]
+_LAST_LINES = 20  # of a log that is shown without --log
 HELP = "List, show, retry, cancel, delete jobs."
 STATES: dict[Change, tuple[Status, ...]] = {
     "retry": (Status.FAILED, Status.QUARANTINED),
@@ -41,7 +41,7 @@ def list_jobs(
         list[str] | None, option("--tag", "Only jobs with this tag in their meta; may be repeated.", "TAG")
     ] = None,
     limit: Annotated[
-        int, option("--limit", "The maximum number of jobs.", "N", show_default=True, min=1, max=1_000_000)
+        int, option("--limit", "The maximum number of jobs. Default: 20.", "N", min=1, max=1_000_000)
     ] = 20,
     before: Annotated[
         int | None, option("--before", "Only jobs older than this one.", "ID", min=1, max=2**63 - 1)
@@ -77,8 +77,10 @@ def show(
     Also shows the end of the latest log; with --log, the full log of every run.
     """
     from supervisor.cli import tables
+    from supervisor.cli.logs import Printer
     from supervisor.ops.commands import why_waiting
     from supervisor.ops.limits import limits_of
+    from supervisor.ops.run_logs import part_of
     from supervisor.ops.status import everything
     from supervisor.ops.timeline import trials
 
@@ -89,20 +91,30 @@ def show(
         several = len({one.host for one in operations.registry.supervisors()}) > 1
     if doing is not None and doing.progress is not None:
         job = replace(job, progress=doing.progress, progress_text=doing.text or None)
-    try:
-        settings = target.settings_if_any()
-    except ConfigError:
-        settings = None  # the database is known without it
+    settings = target.settings_if_any()
     limits = [] if settings is None else limits_of(job, settings)
     if as_json:
         more = {"worker": worker, "host": host, "waits": waits or None, "limits": [one.as_json() for one in limits]}
         document(job.as_json() | more | {"errors": attempts, "runs": runs})
         return
     who = f"{worker} on {host}" if worker and host and several else worker
-    tables.job(job, now, trials(runs, attempts), who, waits, limits)
+    tried = trials(runs, attempts)
+    tables.job(job, now, tried, who, waits, limits)
     tables.runs(runs)
-    tables.attempts(attempts)
-    tables.logs(runs, whole=log)
+    latest = next((trial for trial in tried if trial.run is not None and trial.run.log), None)
+    parts = []
+    for trial in reversed(tried):
+        part = part_of(job.id, job.type, trial)
+        if not log:
+            said = final_lines(part.text).split("\n") if trial is latest else []
+            left_out = len(said) - _LAST_LINES
+            before = [f"({counted(left_out, 'earlier line')}: --log)"] if left_out > 0 else []
+            part = part._replace(text="\n".join(before + said[-_LAST_LINES:]))
+        if part.text or part.error:
+            parts.append(part)
+    if parts:
+        write(heading("Logs and errors") + "\n")
+        Printer(alone=True, as_json=False).print(parts)
 
 
 @on_target

@@ -67,7 +67,7 @@ def logs(
         if not as_json:
             for where in events:
                 note(f"note: events of {where}")
-        printer = _Printer(alone=job_id is not None, as_json=as_json)
+        printer = Printer(alone=job_id is not None, as_json=as_json)
         printer.print(parts)
         if follow:
             _follow(operations, reader, printer, job)
@@ -77,7 +77,7 @@ def logs(
             note(f"note: {_UNSEEN}")
 
 
-def _follow(operations: Operations, reader: LogReader, printer: _Printer, job: Job | None) -> None:
+def _follow(operations: Operations, reader: LogReader, printer: Printer, job: Job | None) -> None:
     """Until the job has ended; without one, until the user or the reader of the output ends it."""
     from supervisor.ops.commands import why_waiting
 
@@ -117,13 +117,13 @@ def _last(parts: list[Part], most: int | None) -> list[Part]:
     return kept[::-1]
 
 
-class _Printer:
+class Printer:
     """Prints parts: those of one job below a heading for each run, others with type and id before each line."""
 
     def __init__(self, *, alone: bool, as_json: bool) -> None:
         self._alone = alone
         self._as_json = as_json
-        self._token = 0
+        self._run = (0, 0)  # of which the heading was printed
 
     def print(self, parts: Iterable[Part]) -> None:
         for part in parts:
@@ -140,10 +140,10 @@ class _Printer:
                     line(f"{part.type} {part.job} | {text}")
 
     def _below_heading(self, part: Part, ended: str) -> None:
-        if part.token != self._token:
+        if (part.token, part.attempt) != self._run:
             where = f" in {part.worker}" if part.worker else ""
             show(heading(f"Attempt {part.attempt}, {when(part.started_at)}{where}").lstrip("\n"))
-            self._token = part.token
+            self._run = (part.token, part.attempt)
         if part.text:
             lines(final_lines(part.text))
         if part.outcome is not None:

@@ -24,22 +24,17 @@ if TYPE_CHECKING:
     from supervisor.store.base import Engine, Operations
 
 
-def option(
-    names: str,
-    text: str,
-    metavar: str | None = None,
-    *,
-    parse: Callable[[str], Any] | None = None,
-    show_default: bool = False,
-    **more: Any,
-) -> Any:
+Parse = Callable[[str], Any]
+
+
+def option(names: str, text: str, metavar: str | None = None, parse: Parse | None = None, **more: Any) -> Any:
     """An option by these names, separated by spaces, with its help. ValueError of `parse` says what is wrong."""
     first, *others = names.split()
     parser = None if parse is None else parsing(parse, f"{first}: ")
-    return typer.Option(first, *others, help=text, metavar=metavar, parser=parser, show_default=show_default, **more)
+    return typer.Option(first, *others, help=text, metavar=metavar, parser=parser, show_default=False, **more)
 
 
-def parsing(parse: Callable[[str], Any], start: str = "") -> Callable[[str], Any]:
+def parsing(parse: Parse, start: str = "") -> Parse:
     def parser(text: str) -> Any:
         try:
             return parse(text)

@@ -31,7 +31,6 @@ def run(engine: Engine) -> int:
     """Returns the exit code. The terminal is always restored."""
     heard, wake = _signals()
     poller = Poller(engine, wake)
-    poller.start()
     try:
         with _terminal() as live:
             return _run(live, poller, heard)
@@ -49,7 +48,7 @@ def _run(live: Live, poller: Poller, heard: int) -> int:
             answers, seen = seen.answers, poller.seen
             view.see(seen.overview, seen.failures)
             view.message = view.message if seen.answers == answers else seen.answer
-        poller.follow(None if view.subject is None else view.subject.job)
+        poller.job = None if view.subject is None else view.subject.job
         columns, lines = os.get_terminal_size()  # the console would prefer $COLUMNS, which does not change
         live.console.size = (columns or 80, lines or 24)
         live.update(screen(seen, view, *live.console.size, time.monotonic()), refresh=True)
