@@ -13,7 +13,7 @@ from typing import Any, Literal
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Status
-from supervisor.domain.text import no_pool, not_retried, seconds, text_of
+from supervisor.domain.text import no_pool, not_retried, text_of
 from supervisor.ops.supervisors import (
     Seen,
     check_hosts,
@@ -138,16 +138,6 @@ def change(operations: Operations, what: Change, ids: Sequence[int], now: float)
         retried = operations.actions.retry(ids, now)
         return retried.changed, len(retried.duplicates)
     return operations.actions.cancel_all(ids, now) if what == "cancel" else operations.actions.delete(ids), 0
-
-
-def purgeable(older_than: str, statuses: Sequence[Status], type_: str | None, now: float) -> Filter:
-    """The jobs that finished that long ago, of finished `statuses` or of all. Raises ConfigError for an invalid
-    duration, and for another state."""
-    try:
-        before = now - seconds(older_than)
-    except ValueError as error:
-        raise ConfigError([f"--older-than: {error}"]) from None
-    return meant("delete", Filter(tuple(statuses), (type_,) if type_ else (), finished_before=before))
 
 
 def scale(

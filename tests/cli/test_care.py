@@ -388,9 +388,6 @@ def test_pause_and_resume_say_what_has_changed(cli: Run, database: Path) -> None
     assert cli("status", "--json").document["paused"] == ["greet"]
     assert cli("resume", "greet", "--json").document == {"type": "greet", "paused": False, "changed": True}
     assert cli("resume", "greet").out == "greet was not paused\n"
-    mistyped = cli("resume", "gret")
-    assert (mistyped.code, mistyped.out) == (0, "gret was not paused\n")
-    assert "warning: no pool takes the type 'gret', and no job has it; did you mean greet?" in mistyped.err
 
 
 def test_scale_keeps_a_wish_until_it_is_given_back(cli: Run, database: Path) -> None:
