@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from supervisor.domain.errors import InvalidJob, QueueError
+from supervisor.domain.errors import QueueError
 from supervisor.domain.intake import checked_type, short
 
 if TYPE_CHECKING:
@@ -133,11 +133,7 @@ class Call(Generic[P]):
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Enqueue a call with these arguments, and return the job's id. See `Task.enqueue`."""
         payload = self._task.payload(*args, **kwargs)
-        queue = self._queue or default_queue()
-        try:
-            return queue.enqueue(self._task.type, payload, **self._options)
-        except InvalidJob as error:
-            raise self._task.parameters.blame(error, payload) from None
+        return (self._queue or default_queue()).enqueue(self._task.type, payload, **self._options)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """The same in asynchronous programs, in a thread of the queue, or in that of an asynchronous `connection`. With
@@ -151,10 +147,7 @@ class Call(Generic[P]):
         if connection is not None and not queue._engine.transactional.is_asynchronous(connection):
             return self.enqueue(*args, **kwargs)
         payload = self._task.payload(*args, **kwargs)
-        try:
-            return await AsyncQueue.of(queue).enqueue(self._task.type, payload, **self._options)
-        except InvalidJob as error:
-            raise self._task.parameters.blame(error, payload) from None
+        return await AsyncQueue.of(queue).enqueue(self._task.type, payload, **self._options)
 
 
 def synchronous(queue: Queue | AsyncQueue) -> Queue:
@@ -312,14 +305,15 @@ def default_queue() -> Queue:
 def _configured() -> tuple[str, str | None]:
     import tomllib
 
-    from supervisor.config.checks import DEFAULT_DATABASE, absolute
+    from supervisor.config.checks import absolute
+    from supervisor.domain.text import SQLITE_URL
 
     here = Path.cwd()
     for folder in (here, *here.parents):
         file = folder / _CONFIGURATION
         try:
             found = tomllib.loads(file.read_text("utf-8-sig"))
-            return absolute(found.get("database", DEFAULT_DATABASE), folder), found.get("listen_database")
+            return absolute(found.get("database", SQLITE_URL), folder), found.get("listen_database")
         except FileNotFoundError:
             continue
         except (OSError, ValueError, AttributeError, TypeError) as error:

@@ -55,13 +55,12 @@ def problems_of_pools(settings: Settings, report: Report) -> list[str]:
 
 
 def _look_at_pools(settings: Settings, report: Report) -> None:
-    from supervisor.config.machine import report_missing_cores, report_missing_programs
+    from supervisor.config.machine import report_missing
     from supervisor.config.tasks import report_schedules
 
-    report_missing_programs(settings, report, ())
+    report_missing(settings, report)
     if not report.problems:
         report_schedules(settings, report)
-    report_missing_cores(settings, report, ())
     for name, faults in broken_handlers(settings).items():
         known = [problem.text for problem in report.of_sources if problem.at[:2] == ("pools", name)]
         for at, text in faults:
