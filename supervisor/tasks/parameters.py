@@ -116,11 +116,11 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(function)
     except Exception as error:
-        if sys.version_info < (3, 14) or isinstance(error, ValueError):
-            raise
-        from annotationlib import Format
+        if sys.version_info >= (3, 14) and not isinstance(error, ValueError):
+            from annotationlib import Format
 
-        return inspect.signature(function, annotation_format=Format.STRING)
+            return inspect.signature(function, annotation_format=Format.STRING)
+        raise
 
 
 def _resolved(function: Callable[..., Any], name: str, annotation: Any) -> Any:
