@@ -249,22 +249,19 @@ def _place(task: Task[..., Any]) -> str:
 # The default queue
 
 _guard = threading.RLock()
-_url: str | None = None
-_queues: dict[str, Queue] = {}
-
-
-_used: Queue | None = None
+_queue: Queue | None = None  # the one that was configured, or that a test uses
+_queues: dict[str, Queue] = {}  # the others, by their URLs
 
 
 @contextlib.contextmanager
 def using(queue: Queue) -> Iterator[None]:
     """Enqueue tasks there in the meantime, whatever is configured: for tests."""
-    global _used
-    before, _used = _used, queue
+    global _queue
+    before, _queue = _queue, queue
     try:
         yield
     finally:
-        _used = before
+        _queue = before
 
 
 def configure(url: str, *, middleware: Iterable[object] | None = None, listen_database: str | None = None) -> None:
@@ -274,26 +271,21 @@ def configure(url: str, *, middleware: Iterable[object] | None = None, listen_da
     Without it that is $SUPERVISOR_DATABASE, which workers have in their environment, else the database of the nearest
     supervisor.toml, in the current folder or above it.
     """
-    global _url
+    global _queue
     if not isinstance(url, str):
         raise TypeError(f"configure: the database's URL must be a string, not {url!r}")
     from supervisor.client import Queue
 
-    with _guard:
-        if url not in _queues or middleware is not None or listen_database is not None:
-            _queues[url] = Queue(url, middleware=middleware, listen_database=listen_database)
-        _url = url
+    _queue = Queue(url, middleware=middleware, listen_database=listen_database)
 
 
 def default_queue() -> Queue:
     """The queue into which tasks are enqueued. Raises QueueError if nothing names a database."""
+    if _queue is not None:
+        return _queue
     from supervisor.client import Queue
 
-    if _used is not None:
-        return _used
     with _guard:
-        if _url is not None:
-            return _queues[_url]
         url, listening = os.environ.get(VARIABLE), os.environ.get(LISTENING)
         if not url:
             url, listening = _configured()

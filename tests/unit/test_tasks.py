@@ -52,7 +52,7 @@ class Picture:
 @pytest.fixture(autouse=True)
 def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "registered", {})
-    monkeypatch.setattr(tasks, "_url", None)
+    monkeypatch.setattr(tasks, "_queue", None)
     monkeypatch.delenv(tasks.VARIABLE, raising=False)
 
 
