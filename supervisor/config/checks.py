@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from supervisor.domain.alerts import WHEN
 from supervisor.domain.intake import TYPE, encode
 from supervisor.domain.schedule import Schedule, zone
-from supervisor.domain.text import SQLITE_URL, human, human_size, is_number, seconds, size, unknown_url
+from supervisor.domain.text import human, human_size, is_number, seconds, size, unknown_url
 
 Way = tuple[str | int, ...]
 """The path to a value: ("pools", "tag", "timeout"), ("schedules", 0, "name")."""
@@ -214,9 +214,7 @@ patience = duration_from(at_least=1.0)
 retention = unless("forever", duration)
 
 
-def memory(value: object) -> int:
-    if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is not a size; write it like 512MiB or 2GiB")
+def memory(value: Any) -> int:
     found = size(value)
     if not SMALLEST <= found < 1 << 63:
         raise ValueError(f"{value!r} is out of range; it must be at least {human_size(SMALLEST)}")
@@ -257,12 +255,13 @@ host_pattern = matching(
 )
 
 
+_device = matching(
+    r"\d{1,4}|[A-Za-z][A-Za-z0-9_./:-]{0,99}", 'a device; write its number, or its id like "GPU-8932f937" or "MIG-…"'
+)
+
+
 def device(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or not re.fullmatch(r"\d{1,4}|[A-Za-z][A-Za-z0-9_./:-]{0,99}", value):
-        raise ValueError(f'{shown(value)} is not a device; write its number, or its id like "GPU-8932f937" or "MIG-…"')
-    return value
+    return _device(str(value) if type(value) is int else value)
 
 
 def _address(value: str) -> str:
@@ -296,18 +295,17 @@ def payload(value: object) -> str:
 
 
 def _zone(name: str) -> str:
-    zone(name)
+    zone(name)  # also raises NoTimeZones
     return name
 
 
-timezone = text(_zone)  # also raises NoTimeZones
+def _cron(line: str) -> str:
+    next(Schedule("", "", "", line, None, "UTC", "once").after(time.time()))
+    return line
 
 
-def cron(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f'{shown(value)} is not a cron line; write it like "30 3 * * *"')
-    next(Schedule("", "", "", value, None, "UTC", "once").after(time.time()))
-    return value
+timezone = text(_zone)
+cron = text(_cron)
 
 
 def alert_when(value: object) -> tuple[str, float]:
@@ -353,6 +351,3 @@ def server(url: str) -> str:
     if not url.startswith(("postgresql://", "postgres://")) or not url.isprintable() or " " in url:
         raise ValueError(unknown_url(url))
     return url
-
-
-DEFAULT_DATABASE = SQLITE_URL

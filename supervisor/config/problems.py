@@ -78,7 +78,7 @@ def checked(keys: Keys, raw: object, at: Way, report: Report) -> Checked:
         try:
             if name not in keys:
                 home = next((f"; it belongs in {where}" for where, known in TABLES.values() if name in known), "")
-                report.add(way, f"unknown key{home or like(_MEANT.get(name) or name, list(keys))}")
+                report.add(way, f"unknown key{home or like(_MEANT.get(str(name), str(name)), list(keys))}")
             elif isinstance(inside := keys[name].check, Mapping):
                 inner = checked(inside, value, way, report)
                 if not inner.faulty:

@@ -12,7 +12,7 @@ from typing import Any
 
 from supervisor.config import checks
 from supervisor.config.checks import Key, Keys, shown
-from supervisor.config.machine import here, own_host, report_missing_cores, report_missing_programs, runs_on
+from supervisor.config.machine import here, own_host, report_missing, runs_on
 from supervisor.config.pools import build, tables_of_types
 from supervisor.config.problems import Checked, Report, checked
 from supervisor.config.settings import (
@@ -49,8 +49,7 @@ def read(path: Path, database: str | None, to_run: Collection[str] | None, sourc
     if to_run is not None:
         host = own_host(settings.database)
         to_run = to_run or [name for name, pool in settings.pools.items() if runs_on(pool, host)]
-        report_missing_programs(settings, report, to_run)
-        report_missing_cores(settings, report, to_run)
+        report_missing(settings, report, to_run)
         report_uninstalled(settings, report)
     if problems := report.sentences():
         raise ConfigError(problems)

@@ -179,7 +179,7 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         ),
         (
             "gpus = [true]",
-            'gpus[0]: true is not a device; write its number, or its id like "GPU-8932f937" or "MIG-…"',
+            'gpus[0]: must be text in quotes, like "text", not true',
         ),
         (
             'gpus = [0]\nenv = { CUDA_VISIBLE_DEVICES = "1" }',
