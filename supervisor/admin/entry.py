@@ -65,7 +65,7 @@ def become(
     takes = {name: JobSelector(pool.types, min_priority=pool.min_priority) for name, pool in settings.pools.items()}
     waking = Waking(board, wakes, takes)
     requests = Requests(queue, executor, settings.types, settings.max_waiting, waking.wake)
-    streams = JobStreams(queue, executor)
+    streams = JobStreams(queue)
     uploads = _uploads(settings, engine)
     state = AppState(
         settings.admin,

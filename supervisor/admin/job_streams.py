@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import HEARTBEAT, TooManyListeners
 from supervisor.client import job_streams
 from supervisor.client.asynchronous import AsyncQueue
-from supervisor.domain.errors import JobNotFound
-from supervisor.domain.job import JobEvent
 from supervisor.domain.job_stream import Position, StreamEvent, data_of
 
 LISTENERS = 400  # at most: other requests need some of the connections, too
@@ -21,8 +18,8 @@ _REST = 0.1  # seconds until then
 class JobStreams:
     """All streams of one admin process."""
 
-    def __init__(self, queue: AsyncQueue, executor: StoreExecutor) -> None:
-        self._streams = job_streams.JobStreams(queue, executor)
+    def __init__(self, queue: AsyncQueue) -> None:
+        self._streams = job_streams.JobStreams(queue)
 
     @property
     def listeners(self) -> int:
@@ -64,19 +61,11 @@ class JobListener:
                 yield b": still here\n\n"
                 continue
             bell.clear()
-            message = b"".join(self._message(event) for event in self._news())
+            message = b"".join(self._message(event) for event in self._listener.news())
             if message:
                 yield message
             if len(message) > _AT_ONCE:
                 await asyncio.sleep(_REST)
-
-    def _news(self) -> list[StreamEvent]:
-        feed, follower = self._listener.feed, self._listener.follower
-        if isinstance(feed.state, JobEvent):
-            return follower.news(feed.state, feed.behind(follower.at), elsewhere=feed.elsewhere)
-        if isinstance(feed.state, JobNotFound):
-            return follower.deleted()
-        return follower.trouble(str(feed.state)) if feed.state is not None else []
 
     def _message(self, event: StreamEvent) -> bytes:
         return f"id: {event.at}\nevent: {event.name}\ndata: {data_of(event, show=self._show)}\n\n".encode()

@@ -12,10 +12,9 @@ from typing import Any
 from supervisor.admin.availability import Availability
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.uploads import Received
-from supervisor.client.asynchronous import AsyncQueue
-from supervisor.client.awaited_requests import cancel_job, enqueue, make_durable, patiently, result_of_job
+from supervisor.client.asynchronous import AsyncQueue, cancel_job, enqueue, make_durable, patiently, result_of_job
 from supervisor.client.lanes import Put
-from supervisor.client.requests import naming, result_of
+from supervisor.client.queue import naming, result_of
 from supervisor.domain.errors import (
     InvalidJob,
     JobFailed,

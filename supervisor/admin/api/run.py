@@ -15,7 +15,7 @@ from supervisor.admin.api.documents import answer
 from supervisor.admin.api.problems import Hidden, changing, each_once, problem, reading
 from supervisor.admin.requests import ClientGone, NotFinished, plain
 from supervisor.admin.state import TheState, may_change
-from supervisor.client.requests import ResultUnknown
+from supervisor.client.queue import ResultUnknown
 from supervisor.domain.intake import new_request
 from supervisor.domain.job import Status
 

@@ -183,7 +183,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
                 ("tag", "mail"),
                 own,
                 requests=requests,
-                streams=JobStreams(AsyncQueue.of(queue), asking),
+                streams=JobStreams(AsyncQueue.of(queue)),
                 uploads=uploads,
             )
             client = Client(Application(state))
