@@ -13,10 +13,9 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.client.asynchronous import AsyncQueue
-from supervisor.client.awaited_requests import cancel_job, enqueue, make_durable, patiently, result_of_job
+from supervisor.client.asynchronous import AsyncQueue, cancel_job, enqueue, make_durable, patiently, result_of_job
 from supervisor.client.lanes import Put
-from supervisor.client.requests import naming, result_of
+from supervisor.client.queue import naming, result_of
 from supervisor.domain.errors import JobFailed, JobNotFound, QueueError, StoreError, WaitTimeout
 from supervisor.domain.job import Job, NewJob, Status, high_enough
 from supervisor.maintenance.waking import SlotReader, wake_workers
