@@ -82,8 +82,8 @@ def test_means_are_over_all_runs_and_unknown_without_any() -> None:
     assert hour.sums(["tag"]) == history.Hour(done=3, failed=1, mean_wait=0.5, mean_run=2.0)
     assert hour.sums(["tag"]).failing == 0.25
     assert hour.total().runs == 5
-    assert history.added_up([hour.sums(["tag"]), history.QUIET]) == hour.sums(["tag"])
-    assert history.added_up(hour.sums([type_]) for type_ in ("tag", "mail")) == hour.sums(["tag", "mail"])
+    assert history.combined([hour.sums(["tag"]), history.QUIET]) == hour.sums(["tag"])
+    assert history.combined(hour.sums([type_]) for type_ in ("tag", "mail")) == hour.sums(["tag", "mail"])
     assert (hour.sums(["idle"]), hour.sums([]).failing) == (history.QUIET, None)
 
 

@@ -68,7 +68,7 @@ def pool_card(pool: PoolView, shown: Overview, data: ChartData) -> PoolCard:
         busy=sum(worker.state == "busy" for worker in own),
         due=pool.due + sum(view.due for view in kept),
         oldest=largest((pool.oldest_age, *(view.oldest_age for view in kept))),
-        sums=history.added_up(view.last_hour for view in shown.types if view.type in known),
+        sums=history.combined(view.last_hour for view in shown.types if view.type in known),
         runs=data.runs_of(pool.types),
         total=data.sums(pool.types).runs,
         failures=sum(shown.failures_last_hour.get(type_, 0) for type_ in known),
