@@ -17,8 +17,7 @@ from supervisor.domain.text import no_pool, not_retried, seconds, text_of, untak
 from supervisor.ops.hosts import check_hosts, require_hosts, require_pool
 from supervisor.ops.posted import Seen, living, pools_of, seen, types_taken
 from supervisor.store.base import Filter, Operations, Planned, Retried, SupervisorRecord
-from supervisor.system.claim_gate import MOST_PAUSED
-from supervisor.system.scoreboard import MAX_SLOTS
+from supervisor.system.scoreboard import MAX_SLOTS, MOST_PAUSED
 
 MOST_WORKERS = MAX_SLOTS - 1
 MANY_WORKERS = 100  # a larger number is probably a typing error: it must be confirmed
