@@ -92,13 +92,7 @@ def new_request(
 
 def once_key(value: object) -> str:
     """The unique key of the job that answers all requests with this idempotency key. Raises InvalidJob."""
-    most = MAX_KEY - len(ONCE)
-    if not isinstance(value, str) or not 1 <= len(value) <= most:
-        raise InvalidJob("idempotency_key", f"{short(value)} is not a string of 1 to {most} characters")
-    try:
-        return checked_unique_key(ONCE + value) or ""
-    except InvalidJob as error:
-        raise InvalidJob("idempotency_key", error.problem) from None
+    return ONCE + _key("idempotency_key", value, MAX_KEY - len(ONCE))
 
 
 def require_same(job: Job, wanted: NewJob) -> None:
@@ -288,16 +282,18 @@ def known_time(value: float | None) -> float | None:
 
 def checked_unique_key(value: object) -> str | None:
     """Raises InvalidJob."""
-    if value is None:
-        return None
-    if not isinstance(value, str) or not 1 <= len(value) <= MAX_KEY:
-        raise InvalidJob("unique_key", f"{short(value)} is not a string of 1 to {MAX_KEY} characters")
+    return None if value is None else _key("unique_key", value, MAX_KEY)
+
+
+def _key(field: str, value: object, most: int) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= most:
+        raise InvalidJob(field, f"{short(value)} is not a string of 1 to {most} characters")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise InvalidJob("unique_key", "it contains a lone surrogate, which UTF-8 cannot encode") from None
+        raise InvalidJob(field, "it contains a lone surrogate, which UTF-8 cannot encode") from None
     if "\0" in value:
-        raise InvalidJob("unique_key", "it contains a NUL character")
+        raise InvalidJob(field, "it contains a NUL character")
     return value
 
 

@@ -134,13 +134,15 @@ def settle_interrupted(
 
 def settle_expired(claim: Claim, owner: str, policy: JobPolicy, chance: float) -> Settlement:
     """The settlement for a claim whose lock has expired. A foreign claim may not have counted an attempt."""
-    if owner == "foreign":
-        failure = Failure("expired", "a foreign program claimed it and did not settle it in time")
-        return crashed(claim, failure, policy.retry_of(claim.type), policy.max_crashes, chance=chance)._replace(
-            attempts=0
-        )
-    failure = Failure("expired", "its lock expired: the worker was stopped, or cannot be reached")
-    return crashed(claim, failure, policy.retry_of(claim.type), policy.max_crashes, chance=chance)
+    foreign = owner == "foreign"
+    failure = Failure(
+        "expired",
+        "a foreign program claimed it and did not settle it in time"
+        if foreign
+        else "its lock expired: the worker was stopped, or cannot be reached",
+    )
+    settled = crashed(claim, failure, policy.retry_of(claim.type), policy.max_crashes, chance=chance)
+    return settled._replace(attempts=0) if foreign else settled
 
 
 Row = TypeVar("Row", bound=Hashable)

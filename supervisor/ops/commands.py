@@ -25,8 +25,7 @@ from supervisor.ops.supervisors import (
     types_taken,
 )
 from supervisor.store.base import Filter, Operations, Planned, Retried, SupervisorRecord
-from supervisor.system.claim_gate import MOST_PAUSED
-from supervisor.system.scoreboard import MAX_SLOTS
+from supervisor.system.scoreboard import MAX_SLOTS, MOST_PAUSED
 
 MOST_WORKERS = MAX_SLOTS - 1
 MANY_WORKERS = 100  # a larger number is probably a typing error: it must be confirmed

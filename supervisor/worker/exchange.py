@@ -13,7 +13,7 @@ from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Claims, Engine, JobSelector, WorkerRecord
 from supervisor.store.base import Exchange as Answer
 from supervisor.system import settled_notice
-from supervisor.system.claim_gate import ClaimGate
+from supervisor.system.scoreboard import ClaimGate
 from supervisor.system.slot import Slot
 from supervisor.telemetry.job_events import JobEvents
 from supervisor.worker import forked

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.domain import middleware
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system.claim_gate import ClaimGate
 from supervisor.system.counters import Row
+from supervisor.system.scoreboard import ClaimGate
 from supervisor.system.slot import Slot
 from supervisor.worker.exchange import Exchange
 from supervisor.worker.executor import Executor

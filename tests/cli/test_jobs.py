@@ -321,7 +321,10 @@ def test_a_retry_whose_unique_key_is_taken_is_a_conflict(cli: Run, database: Pat
     execute(database, "UPDATE jobs SET status = 'failed' WHERE id = 3")
     by_status = cli("jobs", "retry", "--all", "--status", "failed", "--yes")
 
-    assert (by_id.code, by_id.errors()) == (4, ["job 1 was not retried: the unfinished job 2 has the same unique key"])
+    assert (by_id.code, by_id.errors()) == (
+        4,
+        ["job 1 was not retried: the unfinished job 2 has the unique key of job 1"],
+    )
     assert (by_ids.code, by_ids.document) == (4, {"retried": 1, "skipped": 0, "duplicates": 1})
     assert by_ids.errors() == ["1 of 2 jobs were not retried: the unfinished job 2 has the unique key of job 1"]
     assert by_status.code == 0

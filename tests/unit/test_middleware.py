@@ -378,7 +378,7 @@ def test_what_a_handler_enqueues_passes_through_the_pools_middleware(log: Log, u
     [
         ("nowhere", "write module:attribute"),
         ("no_such_module:Thing", "no_such_module:Thing: importing it failed: ModuleNotFoundError"),
-        ("json:nothing", "the module json has no 'nothing'"),
+        ("json:nothing", "json:nothing: importing it failed: AttributeError"),
         ("json:JSONDecodeError", "json:JSONDecodeError: making an instance failed: TypeError"),
         ("json:dumps", "it has none of the methods on_enqueue, setup, around_run"),
     ],

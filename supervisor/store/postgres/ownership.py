@@ -18,7 +18,7 @@ from supervisor.store.postgres.connection import Connection, session_of
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.claims import ClaimLocks
 from supervisor.store.sql.registry import Lease, Registry
-from supervisor.system.claim_gate import boot_time
+from supervisor.system.scoreboard import boot_time
 
 _INTERRUPTION = 5.0  # seconds: no lease ends during a shorter one
 
