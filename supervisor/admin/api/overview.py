@@ -150,7 +150,7 @@ async def stats(state: TheState) -> JSONResponse:
 @router.get("/api/admin/failures", tags=["numbers"], response_model=Failures, responses=reading(422))
 async def failures(state: TheState, query: Annotated[FailuresQuery, Query()]) -> JSONResponse:
     """Failures and their frequency: messages that differ only in numbers and names are one group."""
-    since = float(query.since) if query.since is not None else await _now(state) - DAY
+    since = query.since if query.since is not None else await _now(state) - DAY
     groups = await state.executor.ask(lambda operations: operations.statistics.error_groups(since, query.limit))
     return answer({"since": since, "groups": groups})
 
@@ -158,8 +158,8 @@ async def failures(state: TheState, query: Annotated[FailuresQuery, Query()]) ->
 @router.get("/api/admin/history", tags=["numbers"], response_model=History, responses=reading(422))
 async def history(state: TheState, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
     """Done, failed, waiting and running jobs of each type, by minute."""
-    since = float(query.since) if query.since is not None else await _now(state) - HOUR
-    until = inf if query.until is None else float(query.until)
+    since = query.since if query.since is not None else await _now(state) - HOUR
+    until = inf if query.until is None else query.until
     found = await state.executor.ask(lambda operations: operations.history.minutes(since, until, MOST_ROWS + 1))
     minutes, following = bounded(found)
     return answer({"since": since, "minutes": minutes, "next": following})
@@ -168,8 +168,8 @@ async def history(state: TheState, query: Annotated[HistoryQuery, Query()]) -> J
 @router.get("/api/admin/history/hours", tags=["numbers"], response_model=HistoryHours, responses=reading(422))
 async def hours(state: TheState, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
     """The same by the hour; the current hour is included as far as it has come."""
-    since = hour_of(float(query.since) if query.since is not None else await _now(state) - DAY)
-    until = inf if query.until is None else HOUR * ceil(float(query.until) / HOUR)
+    since = hour_of(query.since if query.since is not None else await _now(state) - DAY)
+    until = inf if query.until is None else HOUR * ceil(query.until / HOUR)
     found = await state.executor.ask(lambda operations: operations.history.added_up(since, until, HOUR, MOST_ROWS + 1))
     rows, following = bounded(found)
     return answer({"since": since, "hours": rows, "next": following})
