@@ -14,19 +14,17 @@ from pathlib import Path
 import supervisor
 from supervisor.config import Settings, load
 from supervisor.config.machine import here, of_host, own_host
-from supervisor.config.schedules import untaken_alerts, untaken_schedules
-from supervisor.config.types import untaken_priorities
+from supervisor.config.settings import untaken
 from supervisor.domain.errors import ConfigError, StoreError
 from supervisor.domain.text import no_pool
 from supervisor.engine import open_engine
-from supervisor.ops.doctor.environment import interpreter, names
-from supervisor.ops.doctor.place import file_system
-from supervisor.ops.tokens import granted
+from supervisor.ops.admin_files import granted
+from supervisor.ops.doctor.machine import file_system, interpreter, names
 from supervisor.store.base import Engine, SupervisorRecord
 from supervisor.supervision.burst import Burst, Observer
 from supervisor.supervision.reloading import SourceWatch
 from supervisor.supervision.supervisor import Supervisor
-from supervisor.system import failpoints, standard
+from supervisor.system import failpoints, standard_streams
 from supervisor.system.channel import Channel
 from supervisor.system.files import folder_problem, owner_of
 from supervisor.system.scoreboard import Scoreboard
@@ -70,7 +68,7 @@ def run(
         os.chdir(start)
         return found
 
-    standard.make_safe()
+    standard_streams.make_safe()
     whole = read()
     start = whole.path.parent if whole.folder.samefile(".") else here()
     config, database = whole.path, database and whole.database  # absolute: the current folder may be deleted
@@ -146,12 +144,8 @@ def _watch(settings: Settings) -> SourceWatch:
 
 def _warn_about_untaken(settings: Settings) -> Settings:
     """Name the schedules, alerts and priorities whose jobs would accumulate, unless another supervisor takes them."""
-    for name, problem in untaken_schedules(settings).items():
-        events(process="supervisor").warning("schedule_unhandled", schedule=name, problem=problem)
-    for problem in untaken_alerts(settings):
-        events(process="supervisor").warning("alert_unhandled", problem=problem)
-    for problem in untaken_priorities(settings):
-        events(process="supervisor").warning("priority_unhandled", problem=problem)
+    for about, problem in untaken(settings):
+        events(process="supervisor").warning(f"{about}_unhandled", problem=problem)
     return settings
 
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor import tasks
 from supervisor.client import Queue
-from supervisor.config.types import policy_of
+from supervisor.config.pools import policy_of
 from supervisor.domain import middleware
 from supervisor.domain.job import Claim, Job
 from supervisor.domain.recovery import JobPolicy

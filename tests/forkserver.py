@@ -196,7 +196,7 @@ def _import_all() -> None:
             for module in sorted(folder.glob("[!_]*.py")):
                 if module.name != "testing.py":
                     __import__(f"{package}.{module.stem}")
-    from supervisor.ops.doctor.environment import names
+    from supervisor.ops.doctor.machine import names
     from supervisor.store.sqlite.schema import newest_version
 
     get_command(app).get_command(None, "run")

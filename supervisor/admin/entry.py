@@ -25,7 +25,7 @@ from supervisor.client.asynchronous import AsyncQueue
 from supervisor.client.job_streams import JobStreams
 from supervisor.config.settings import Settings
 from supervisor.domain.text import without_password
-from supervisor.ops.spool import folder_of
+from supervisor.ops.admin_files import upload_folder
 from supervisor.store.base import Engine, JobSelector
 from supervisor.system import settled_notice, signals
 from supervisor.system.channel import Channel
@@ -69,7 +69,7 @@ def become(
     wake = functools.partial(wake_for, board=board, wakes=wakes, takes=takes)
     requests = Requests(queue, executor, settings.types, settings.max_waiting, wake)
     streams = JobStreams(queue, executor)
-    folder, bounds = folder_of(settings, engine), settings.spool
+    folder, bounds = upload_folder(settings, engine), settings.spool
     uploads = None
     if folder is not None:
         spool = Spool(folder, bounds.max_file, bounds.max_total)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from supervisor.config.settings import AdminSettings
-from supervisor.ops.tokens import token_in
+from supervisor.ops.admin_files import token_in
 from supervisor.system.files import replace
 from supervisor.telemetry import events
 

@@ -16,8 +16,7 @@ from supervisor.admin.store_executor import StoreExecutor
 from supervisor.domain.errors import QueueError, StoreError
 from supervisor.domain.history import Minute, minute_of
 from supervisor.domain.text import json_safe
-from supervisor.ops.cost_cache import CostCache
-from supervisor.ops.status import Costs, gather
+from supervisor.ops.status import CostCache, Costs, gather
 from supervisor.ops.views import Overview
 
 FRESH = 1.0  # seconds for which an overview is reused

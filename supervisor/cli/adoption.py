@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,58 +24,40 @@ _POOL_NAME = re.compile(r"[a-z0-9_-]{1,40}")
 _MOST_POOLS = 20
 
 
+def _option(name: str, text: str, metavar: str = "OLD=NEW") -> Any:
+    return typer.Option(name, metavar=metavar, help=text, show_default=False)
+
+
 @on_target
 def adopt(
     target: Target,
     plan: Annotated[bool, typer.Option("--plan", help="Print the plan and change nothing.")] = False,
-    table: Annotated[
-        str, typer.Option("--table", metavar="NAME", help="The application's table. Default: jobs.", show_default=False)
-    ] = "jobs",
+    table: Annotated[str, _option("--table", "The application's table. Default: jobs.", "NAME")] = "jobs",
     rename: Annotated[
         list[str] | None,
-        typer.Option(
+        _option(
             "--rename",
-            metavar="OLD=NEW",
-            help="What a column is for a job, like scheduled_for=scheduled_at, or a name to keep it under; "
+            "What a column is for a job, like scheduled_for=scheduled_at, or a name to keep it under; "
             "OLD=OLD keeps it as it is. May be repeated.",
-            show_default=False,
         ),
     ] = None,
     status: Annotated[
         list[str] | None,
-        typer.Option(
-            "--status",
-            metavar="OLD=NEW",
-            help="What a state of the application is, like processing=running. May be repeated.",
-            show_default=False,
-        ),
+        _option("--status", "What a state of the application is, like processing=running. May be repeated."),
     ] = None,
-    type_map: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--type-map", metavar="OLD=NEW", help="Another name for a type. May be repeated.", show_default=False
-        ),
-    ] = None,
+    type_map: Annotated[list[str] | None, _option("--type-map", "Another name for a type. May be repeated.")] = None,
     payload_column: Annotated[
-        str | None,
-        typer.Option("--payload-column", metavar="NAME", help="The same as --rename NAME=payload.", show_default=False),
+        str | None, _option("--payload-column", "The same as --rename NAME=payload.", "NAME")
     ] = None,
     view: Annotated[
-        str,
-        typer.Option(
-            "--view",
-            metavar="NAME",
-            help="The view for statements in the old words. Default: old_jobs, if one is needed.",
-            show_default=False,
-        ),
+        str, _option("--view", "The view for statements in the old words. Default: old_jobs, if one is needed.", "NAME")
     ] = "",
     statements: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             "--statements",
-            metavar="FILE",
-            help="The application's SQL statements, tried on the adopted table; each must end its line with ;",
-            show_default=False,
+            "The application's SQL statements, compiled for the adopted table; each must end its line with ;",
+            "FILE",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -147,7 +129,7 @@ def planned(url: str, table: str, report: AdoptReport) -> Iterator[str]:
     yield f"plan for {table} in {url}: {counted(report.rows, 'row')}"
     width = max(len(column.column) for column in report.columns)
     for column in report.columns:
-        yield f"  {column.column:<{width}}  {_becomes(column)}{'' if not _is_news(column) else ' (proposed)'}"
+        yield f"  {column.column:<{width}}  {_becomes(column)}"
     words = {word: status for word, status in report.statuses.items() if word != status}
     if words:
         yield "states: " + ", ".join(f"{word} = {status}" for word, status in words.items())
@@ -157,11 +139,8 @@ def planned(url: str, table: str, report: AdoptReport) -> Iterator[str]:
         yield f"{report.recovered} running {'becomes' if report.recovered == 1 else 'become'} pending"
     for note in report.notes:
         yield f"note: {note}"
-    tried = len(report.going_on) + len(report.needing_change)
-    yield f"{len(report.going_on)} of {tried} statements of such an application work as they are"
     for change in report.needing_change:
-        instead = f"; works with {change.with_view} for {table}" if change.with_view else ""
-        yield f"needs a change: {_short(change.statement)}: {change.reason}{instead}"
+        yield f"needs a change: {' '.join(change.statement.split()).rstrip('; ')}: {change.reason}"
 
 
 def happened(report: AdoptReport) -> Iterator[str]:
@@ -202,20 +181,16 @@ def configuration(url: str, report: AdoptReport) -> Iterator[str]:
 
 
 def _becomes(column: AdoptedColumn) -> str:
-    if column.meaning is None:
-        return "yours" if column.kept_as == column.column else f"yours, kept as {column.kept_as}"
-    if column.kept_as.lower() == column.meaning:
-        return "as it is" if column.column.lower() == column.meaning else f"is {column.meaning}"
-    if column.meaning == "id":
-        return f"kept as {column.kept_as}, beside a new integer id"
-    if column.kept_as == column.column:
-        return f"read into {column.meaning}; both are kept equal"
-    return f"read into {column.meaning}; the original is kept as {column.kept_as}"
-
-
-def _is_news(column: AdoptedColumn) -> bool:
-    return column.proposed and (column.kept_as != column.column or column.meaning not in (None, column.column.lower()))
-
-
-def _short(statement: str) -> str:
-    return " ".join(statement.split()).rstrip("; ")
+    kept, meaning = column.kept_as, column.meaning
+    if meaning is None:
+        told = "yours" if kept == column.column else f"yours, kept as {kept}"
+    elif kept.lower() == meaning:
+        told = "as it is" if column.column.lower() == meaning else f"is {meaning}"
+    elif meaning == "id":
+        told = f"kept as {kept}, beside a new integer id"
+    elif kept == column.column:
+        told = f"read into {meaning}; both are kept equal"
+    else:
+        told = f"kept as {kept}, and read into {meaning}; both are kept equal"
+    news = kept != column.column or meaning not in (None, column.column.lower())
+    return f"{told} (proposed)" if column.proposed and news else told

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+import json
+import sys
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,12 +23,16 @@ from supervisor.cli.options import (
     warn_of_type,
 )
 from supervisor.cli.output import compact, document, line, note
+from supervisor.domain.errors import InvalidJob
+from supervisor.domain.intake import MAX_DEPTH, MAX_PAYLOAD_BYTES, new_job
+from supervisor.domain.text import human, refuse_constant
 
 if TYPE_CHECKING:
     from supervisor.client import Queue
     from supervisor.domain.job import Job, NewJob
 
 _STDIN = "-"
+_LONGEST = 8 * MAX_PAYLOAD_BYTES  # a longer text cannot be a valid payload, even if much of it is white space
 _ENDED = {"failed": "failed", "cancelled": "was cancelled", "quarantined": "was quarantined"}
 
 
@@ -73,8 +82,6 @@ def enqueue(
     With -, enqueue one job per line of standard input, all of them or none. Blank lines are skipped; without any
     other line, no job is enqueued. With --wait, also print the result; the exit code is 1 if a job did not succeed.
     """
-    from supervisor.cli.payloads import decoded, moment
-
     options: dict[str, Any] = {
         "priority": priority,
         "delay": delay,
@@ -115,10 +122,6 @@ def enqueue(
 
 
 def _jobs(type_: str, payload: str, options: dict[str, Any]) -> list[NewJob]:
-    from supervisor.cli.payloads import decoded, lines_of_stdin
-    from supervisor.domain.errors import InvalidJob
-    from supervisor.domain.intake import new_job
-
     if payload != _STDIN:
         return [new_job(type_, decoded(payload), **options)]
     new_job(type_, **options)  # report invalid options before any line
@@ -140,10 +143,7 @@ def _queue(target: Target) -> Queue:
 
 
 def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, *, quiet: bool) -> list[Job]:
-    import time
-
     from supervisor.domain.errors import WaitTimeout
-    from supervisor.domain.text import human
 
     with target.operations() as operations:
         warn_if_nobody_runs(operations)
@@ -178,3 +178,47 @@ def _document(ids: list[int], finished: list[Job], *, is_new: bool, many: bool, 
         document({"jobs": jobs} if many else jobs[0])
     else:
         document({"ids": ids} if many else {"id": ids[0], "duplicate": not is_new})
+
+
+# Payloads and times as written on a command line
+
+
+def decoded(text: str, field: str = "payload") -> Any:
+    """The value of a JSON text. Raises InvalidJob for the field."""
+    try:
+        return json.loads(text, parse_constant=refuse_constant)
+    except RecursionError:
+        raise InvalidJob(field, f"it is nested deeper than {MAX_DEPTH} levels") from None
+    except json.JSONDecodeError as error:
+        place = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}"
+        raise InvalidJob(field, f"it is not valid JSON: {error.msg} (at {place})") from None
+    except ValueError as error:
+        raise InvalidJob(field, f"it is not valid JSON: {error}") from None
+
+
+def lines_of_stdin() -> Iterator[tuple[int, str]]:
+    """The lines of standard input with their numbers, without empty ones. Raises InvalidJob."""
+    if sys.stdin is None:
+        return
+    number = 0
+    while raw := sys.stdin.buffer.readline(_LONGEST):
+        number += 1
+        if len(raw) == _LONGEST:
+            raise InvalidJob("payload", f"line {number} is over {_LONGEST >> 20} MiB; nothing was enqueued")
+        try:
+            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+        except UnicodeDecodeError:
+            raise InvalidJob("payload", f"line {number} is not UTF-8 text; nothing was enqueued") from None
+        if text:
+            yield number, text
+
+
+def moment(text: str) -> datetime.datetime:
+    """A time as ISO 8601 writes it, with its zone. Raises InvalidJob."""
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidJob("at", f"{text!r} is not a time; write it like 2027-01-31T08:00+01:00") from None
+    if time.tzinfo is None:
+        raise InvalidJob("at", f"{text!r} has no time zone; add Z or an offset like +01:00")
+    return time

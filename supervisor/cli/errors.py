@@ -6,7 +6,6 @@ import os
 import re
 from typing import Any
 
-from supervisor.cli.meant import meant
 from supervisor.cli.output import note
 from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, InvalidOption, QueueError, StoreError
 
@@ -75,7 +74,6 @@ def report_usage(error: Any) -> int:
         message = match[1]
     elif (match := _NEGATIVE.fullmatch(message)) and _takes_ids(context):
         message = f"'{match[1]}' is not a job's id"
-    message, hint = meant(message, hint.removesuffix(" --help")) or (message, hint)  # without a guess of the parser's
     return _say([message[:1].lower() + message[1:]], USAGE, hint)
 
 

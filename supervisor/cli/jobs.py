@@ -2,58 +2,38 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from supervisor.cli.errors import CONFLICT, Stop, wrong_usage
 from supervisor.cli.options import AsJson, JobId, OnlyType, SomeJobIds, Target, Yes, confirm, on_target
-from supervisor.cli.output import document, line, result, write
-from supervisor.cli.parser import Command, Group
+from supervisor.cli.output import document, line, result
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted, pending_again
 
 if TYPE_CHECKING:
-    from supervisor.ops.commands import Change
-    from supervisor.store.base import Operations
+    from supervisor.store.base import Filter, Operations
 
 
-class Unsuccessful(enum.StrEnum):
-    """The states that `jobs retry --all` accepts."""
-
-    FAILED = "failed"
-    QUARANTINED = "quarantined"
-
-
-class Unfinished(enum.StrEnum):
-    """The states that `jobs cancel --all` accepts."""
-
-    PENDING = "pending"
-    RUNNING = "running"
+Change = Literal["retry", "cancel", "delete"]
+HELP = "List, show, retry, cancel, delete jobs."
+STATES: dict[Change, tuple[Status, ...]] = {
+    "retry": (Status.FAILED, Status.QUARANTINED),
+    "cancel": (Status.PENDING, Status.RUNNING),
+    "delete": (Status.DONE, Status.FAILED, Status.CANCELLED, Status.QUARANTINED),
+}
 
 
-class Finished(enum.StrEnum):
-    """The states that `jobs delete --all` and `purge` accept."""
-
-    DONE = "done"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    QUARANTINED = "quarantined"
+def state_of(what: Change, text: str = "Jobs in this state, with --all.") -> Any:
+    return typer.Option("--status", metavar=f"<{'|'.join(STATES[what])}>", help=text, show_default=False)
 
 
-jobs = typer.Typer(name="jobs", cls=Group, rich_markup_mode=None, add_completion=False)
+All = Annotated[bool, typer.Option("--all", help="All jobs in the state given by --status.")]
 
 
-@jobs.callback(invoke_without_command=True, help="List, show, retry, cancel, delete jobs.")
-def _group(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        write(context.get_help() + "\n")
-
-
-@jobs.command("list", cls=Command)
 @on_target
 def list_jobs(
     target: Target,
@@ -93,7 +73,6 @@ def list_jobs(
         line(f"older jobs: --before {found[-1].id}")
 
 
-@jobs.command(cls=Command)
 @on_target
 def show(
     target: Target,
@@ -106,10 +85,8 @@ def show(
     Also shows the end of the latest log; with --log, the full log of every run.
     """
     from supervisor.cli import tables
-    from supervisor.ops.commands import why_waiting
-    from supervisor.ops.limits import limits_of
-    from supervisor.ops.status import everything
-    from supervisor.ops.timeline import trials
+    from supervisor.ops.job_details import everything, limits_of, trials
+    from supervisor.ops.serving import why_waiting
 
     with target.operations() as operations:
         job, attempts, runs, worker, doing, host = everything(operations, job_id)
@@ -127,23 +104,19 @@ def show(
         more = {"worker": worker, "host": host, "waits": waits or None, "limits": [one.as_json() for one in limits]}
         document(job.as_json() | more | {"errors": attempts, "runs": runs})
         return
-    held = tables.Held(f"{worker} on {host}" if worker and host and several else worker, waits, limits)
-    tables.job(job, now, trials(runs, attempts), held)
+    who = f"{worker} on {host}" if worker and host and several else worker
+    tables.job(job, now, trials(runs, attempts), who, waits, limits)
     tables.runs(runs)
     tables.attempts(attempts)
     tables.logs(runs, whole=log)
 
 
-@jobs.command(cls=Command)
 @on_target
 def retry(
     target: Target,
     job_ids: SomeJobIds = None,
-    all_: Annotated[bool, typer.Option("--all", help="Retry all jobs in the state given by --status.")] = False,
-    status: Annotated[
-        Unsuccessful | None,
-        typer.Option("--status", help="The state of the jobs to retry, with --all.", show_default=False),
-    ] = None,
+    all_: All = False,
+    status: Annotated[Status | None, state_of("retry")] = None,
     type: OnlyType = None,
     done: Annotated[
         bool, typer.Option("--done", help="Also run these jobs again if they are done; their results are deleted.")
@@ -157,68 +130,31 @@ def retry(
     """
     from supervisor.ops import commands
 
-    ids = _chosen("retry", Unsuccessful, job_ids, all_, status, type)
+    given = _given("retry", job_ids, all_, status, type)
     if all_ and done:
         raise wrong_usage("--done is only valid with ids")
     with target.operations() as operations:
-        if all_:
-            ids = _all(operations, "retry", status, type)
-            confirm("retry", len(ids), yes=yes)
-            retried, duplicates = commands.change(operations, "retry", ids, operations.statistics.now())
-            outcome = None
-        else:
-            try:
-                commands.check(operations, "retry", ids, done=done)
-            except commands.HasSucceeded as error:
-                hint = "with --done it runs again, and its result is deleted"
-                raise Stop(str(error), code=CONFLICT, hint=hint) from None
-            confirm("retry", len(ids), yes=yes)
-            outcome = commands.retry(operations, ids, operations.statistics.now(), done=done)
-            retried, duplicates = outcome.changed, len(outcome.duplicates)
+        try:
+            ids = _chosen(operations, "retry", given, yes=yes, done=done)
+        except commands.HasSucceeded as error:
+            hint = "with --done it runs again, and its result is deleted"
+            raise Stop(str(error), code=CONFLICT, hint=hint) from None
+        outcome = commands.retry(operations, ids, operations.statistics.now(), done=done)
+    retried, duplicates = outcome.changed, len(outcome.duplicates)
     skipped = len(ids) - retried - duplicates
-    told = {"retried": retried, "skipped": skipped, "duplicates": duplicates}
     if retried or all_ or as_json:
+        told = {"retried": retried, "skipped": skipped, "duplicates": duplicates}
         result(told, pending_again(retried, skipped, duplicates), as_json=as_json)
-    if outcome is not None:
+    if not all_:
         commands.require_all(ids, outcome)
 
 
-def _chosen(
-    what: str, states: type[enum.StrEnum], job_ids: list[int] | None, all_: bool, status: object, type_: str | None
-) -> list[int]:
-    """The given ids, or none with --all. Raises Stop if neither or both were given."""
-    if all_ and job_ids:
-        raise wrong_usage("give either ids or --all, not both")
-    if all_ and status is None and states is not Unfinished:  # to cancel all that is left is a plain wish
-        one, *others = (f"--status {state}" for state in reversed(states))
-        raise wrong_usage(f"--all needs {', '.join(reversed(others))} or {one}")
-    if not all_ and (status is not None or type_ is not None):
-        raise wrong_usage("--status and --type are only valid with --all")
-    if not all_ and not job_ids:
-        first = next(iter(states))
-        raise wrong_usage(f"give the ids of the jobs to {what}, or --all", f"supervisor jobs list --status {first}")
-    return list(dict.fromkeys(job_ids or ()))
-
-
-def _all(operations: Operations, what: Change, status: enum.StrEnum | None, type_: str | None) -> list[int]:
-    """The ids of those that --all means."""
-    from supervisor.ops import commands
-    from supervisor.store.base import Filter
-
-    which = Filter(() if status is None else (Status(status),), (type_,) if type_ else ())
-    return operations.jobs.ids(commands.meant(what, which))
-
-
-@jobs.command(cls=Command)
 @on_target
 def cancel(
     target: Target,
     job_ids: SomeJobIds = None,
-    all_: Annotated[bool, typer.Option("--all", help="Cancel all unfinished jobs, or those of --status.")] = False,
-    status: Annotated[
-        Unfinished | None,
-        typer.Option("--status", help="Only jobs in this state, with --all.", show_default=False),
-    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All unfinished jobs, or those of --status.")] = False,
+    status: Annotated[Status | None, state_of("cancel")] = None,
     type: OnlyType = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -228,37 +164,28 @@ def cancel(
     The handler of a running job has the `cancel_grace` of its pool to stop, 5 seconds unless configured; then it is
     interrupted.
     """
-    from supervisor.ops import commands
-
-    ids = _chosen("cancel", Unfinished, job_ids, all_, status, type)
+    given = _given("cancel", job_ids, all_, status, type)
     with target.operations() as operations:
-        if all_:
-            ids = _all(operations, "cancel", status, type)
-            confirm("cancel", len(ids), yes=yes)
-            changed = operations.actions.cancel_all(ids, operations.statistics.now())
-            told: object = {"cancelled": changed, "skipped": len(ids) - changed}
-            text = f"{counted(changed, 'job')} cancelled, or asked to stop" + _skipped(len(ids) - changed)
-            result(told, text, as_json=as_json)
-            return
-        commands.check(operations, "cancel", ids)
-        confirm("cancel", len(ids), yes=yes)
+        ids = _chosen(operations, "cancel", given, yes=yes)
         now = operations.statistics.now()
+        if all_:
+            changed = operations.actions.cancel_all(ids, now)
+            skipped = len(ids) - changed
+            text = f"{counted(changed, 'job')} cancelled, or asked to stop" + _skipped(skipped)
+            result({"cancelled": changed, "skipped": skipped}, text, as_json=as_json)
+            return
         statuses = {job_id: operations.actions.cancel(job_id, now) for job_id in ids}
     asked = "is running and was asked to stop; it is interrupted if it has not done so within its pool's cancel_grace"
     texts = [f"job {job_id} {'cancelled' if status.finished else asked}" for job_id, status in statuses.items()]
     result([{"id": job_id, "status": status} for job_id, status in statuses.items()], *texts, as_json=as_json)
 
 
-@jobs.command(cls=Command)
 @on_target
 def delete(
     target: Target,
     job_ids: SomeJobIds = None,
-    all_: Annotated[bool, typer.Option("--all", help="Delete all jobs in the state given by --status.")] = False,
-    status: Annotated[
-        Finished | None,
-        typer.Option("--status", help="The state of the jobs to delete, with --all.", show_default=False),
-    ] = None,
+    all_: All = False,
+    status: Annotated[Status | None, state_of("delete")] = None,
     type: OnlyType = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -267,15 +194,9 @@ def delete(
 
     `supervisor purge` deletes those that finished some time ago.
     """
-    from supervisor.ops import commands
-
-    ids = _chosen("delete", Finished, job_ids, all_, status, type)
+    given = _given("delete", job_ids, all_, status, type)
     with target.operations() as operations:
-        if all_:
-            ids = _all(operations, "delete", status, type)
-        else:
-            commands.check(operations, "delete", ids)
-        confirm("delete", len(ids), yes=yes)
+        ids = _chosen(operations, "delete", given, yes=yes)
         deleted = operations.actions.delete(ids)
     skipped = len(ids) - deleted
     told = {"deleted": deleted} | ({"skipped": skipped} if all_ else {})
@@ -284,5 +205,44 @@ def delete(
         raise Stop(f"{skipped} of {len(ids)} were not deleted: they were changed at the same time")
 
 
+def _given(
+    what: Change, ids: list[int] | None, all_: bool, status: Status | None, type_: str | None
+) -> list[int] | Filter:
+    """The ids, or with --all what it means. Raises Stop if neither or both were given."""
+    from supervisor.store.base import Filter
+
+    first, *others = STATES[what]
+    if all_ and ids:
+        raise wrong_usage("give either ids or --all, not both")
+    if all_ and status is None and what != "cancel":  # to cancel all that is left is a plain wish
+        before = ", ".join(f"--status {state}" for state in (first, *others[:-1]))
+        raise wrong_usage(f"--all needs {before} or --status {others[-1]}")
+    if all_:
+        return Filter(() if status is None else (status,), (type_,) if type_ else ())
+    if status is not None or type_ is not None:
+        raise wrong_usage("--status and --type are only valid with --all")
+    if not ids:
+        raise wrong_usage(f"give the ids of the jobs to {what}, or --all", f"supervisor jobs list --status {first}")
+    return list(dict.fromkeys(ids))
+
+
+def _chosen(
+    operations: Operations, what: Change, given: list[int] | Filter, *, yes: bool, done: bool = False
+) -> list[int]:
+    """The ids of jobs that can be changed so, after a question if there are several."""
+    from supervisor.ops import commands
+
+    if isinstance(given, list):
+        ids = given
+        commands.check(operations, what, ids, done=done)
+    else:
+        ids = operations.jobs.ids(commands.meant(what, given))
+    confirm(what, len(ids), yes=yes)
+    return ids
+
+
 def _skipped(number: int) -> str:
     return f", {number} skipped" if number else ""
+
+
+COMMANDS = {"list": list_jobs, "show": show, "retry": retry, "cancel": cancel, "delete": delete}

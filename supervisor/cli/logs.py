@@ -11,7 +11,7 @@ import typer
 
 from supervisor.cli.errors import FAILED
 from supervisor.cli.options import AsJson, Target, as_job_id, on_target
-from supervisor.cli.output import document, json_line, line, lines, note, rest, show
+from supervisor.cli.output import document, line, lines, note, rest, show
 from supervisor.domain.job import Job, Status
 from supervisor.domain.text import final_lines, shortened
 
@@ -80,7 +80,7 @@ def logs(
 
 def _follow(operations: Operations, reader: LogReader, printer: _Printer, job: Job | None) -> None:
     """Until the job has ended; without one, until the user or the reader of the output ends it."""
-    from supervisor.ops.commands import why_waiting
+    from supervisor.ops.serving import why_waiting
 
     known: set[str] = set()
     next_note = 0.0
@@ -129,7 +129,7 @@ class _Printer:
     def print(self, parts: Iterable[Part]) -> None:
         for part in parts:
             if self._as_json:
-                json_line(part._asdict())
+                document(part._asdict(), indent=None)
             elif self._alone:
                 self._below_heading(part)
             else:
@@ -138,7 +138,7 @@ class _Printer:
 
     def _below_heading(self, part: Part) -> None:
         from supervisor.cli import tables
-        from supervisor.cli.columns import heading
+        from supervisor.cli.output import heading
 
         if part.token != self._token:
             where = f" in {part.worker}" if part.worker else ""

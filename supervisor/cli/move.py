@@ -59,7 +59,7 @@ def move(
 
 def _url(given: str) -> str:
     """A path is that of an SQLite file."""
-    from supervisor.config.database import absolute
+    from supervisor.config.checks import absolute
 
     try:
         return absolute(given if ":" in given else f"sqlite:///{given}", Path())

@@ -116,7 +116,7 @@ class Target:
                 return self.settings.database
             except ConfigError as error:
                 raise NoDatabase(error.problems) from None
-        from supervisor.config.database import absolute
+        from supervisor.config.checks import absolute
 
         try:
             return absolute(self.database, Path())
@@ -197,7 +197,7 @@ def ask(what: str, *, yes: bool) -> None:
 
 def warn_if_nobody_runs(operations: Operations) -> None:
     """Warn before waiting for a job that no supervisor will run."""
-    from supervisor.ops.posted import living
+    from supervisor.ops.supervisors import living
 
     if not living(operations):
         note("note: no supervisor is running on this database; start one with `supervisor run`")
@@ -206,7 +206,7 @@ def warn_if_nobody_runs(operations: Operations) -> None:
 def warn_of_type(target: Target, type_: str) -> None:
     """Warn about a type that no pool takes: a mistyped one would never run. Needs a configuration."""
     from supervisor.domain.text import untaken
-    from supervisor.ops.posted import types_taken
+    from supervisor.ops.supervisors import types_taken
 
     settings = target.settings_if_any()
     if settings is None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from supervisor.cli.errors import INTERRUPTED, interrupted, report, report_usage
 from supervisor.cli.options import ConfigFile, DatabaseUrl, Target
 from supervisor.cli.output import ReaderGone, line, prepare, silence, write
-from supervisor.cli.parser import Command, Group
 
-# Every command, in the order of the help, with the module in this package that defines it under its name.
+# Every command, in the order of the help, with the module in this package that defines it under its name, or that has
+# several, in COMMANDS.
 COMMANDS = {
     "init": "setup",
     "check": "setup",
@@ -26,13 +27,13 @@ COMMANDS = {
     "run": "running",
     "enqueue": "enqueue",
     "status": "status",
-    "top": "top.command",
+    "top": "top",
     "logs": "logs",
     "pause": "steering",
     "resume": "steering",
     "scale": "steering",
-    "drain": "draining",
-    "undrain": "draining",
+    "drain": "steering",
+    "undrain": "steering",
     "reload": "steering",
     "purge": "upkeep",
     "migrate": "upkeep",
@@ -48,7 +49,51 @@ COMMANDS = {
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
-class _Lazily(Group):
+class _Light:
+    """Without the conversion of values that need none, and without Python's types in the help.
+
+    Typer converts every value through pydantic, even text to text, and importing pydantic takes longer than most
+    commands take to run.
+    """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:  # among them those that Typer adds, like --help
+            if not isinstance(param.process_value, partial):
+                param.process_value = partial(_value, param, param.process_value)
+                if param.metavar is not None:  # it says what to write; Typer would add <str> or <list[int]>
+                    param.display_type = lambda ctx: ""
+                    if param.param_type_name == "argument":  # and write {TYPE} [[JSON]] in the usage
+                        param.get_usage_pieces = partial(lambda metavar, ctx: [metavar], param.metavar)
+        return params
+
+
+class _Command(_Light, TyperCommand):
+    pass
+
+
+class _Group(_Light, TyperGroup):
+    pass
+
+
+def _value(param: Any, convert: Any, context: Any, given: Any) -> Any:
+    """What the command receives: texts and defaults as they are, what has a parser of ours from it, all else as Typer
+    converts it.
+    """
+    described = getattr(param, "type_descriptor", None)
+    if described is None:  # a version of Typer that does not use pydantic
+        return convert(context, given)
+    parse, value = described.parameter_info.parser, given
+    if parse is not None and given:
+        value = [parse(text) for text in given] if isinstance(given, (list, tuple)) else parse(given)
+    elif not (described.annotation is str and isinstance(given, str)) and (
+        param.required or not (given is param.default or given == ())
+    ):
+        return convert(context, given)
+    return value if param.callback is None else param.callback(context, param, value)
+
+
+class _Lazily(_Group):
     """Builds each command on first use: building all of them takes longer than most commands run."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -63,12 +108,21 @@ class _Lazily(Group):
 
 @cache
 def _built(name: str) -> Any:
-    what = getattr(import_module(f"supervisor.cli.{COMMANDS[name]}"), name)
-    if isinstance(what, typer.Typer):
-        return get_command(what)
-    alone = typer.Typer(rich_markup_mode=None, add_completion=False)
-    alone.command(name, cls=Command)(what)
-    return get_command(alone)
+    module = import_module(f"supervisor.cli.{COMMANDS[name]}")
+    several = getattr(module, "COMMANDS", None)
+    built = typer.Typer(cls=_Group, rich_markup_mode=None, add_completion=False)
+    if several is None:
+        built.command(name, cls=_Command)(getattr(module, name))
+        return get_command(built)
+    built.callback(invoke_without_command=True, help=module.HELP)(_help)
+    for each, command in several.items():
+        built.command(each, cls=_Command)(command)
+    return get_command(built)
+
+
+def _help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        write(context.get_help() + "\n")
 
 
 app = typer.Typer(
@@ -94,8 +148,7 @@ def root(
 
         line(f"job-supervisor {__version__}")
         raise typer.Exit
-    if context.invoked_subcommand is None:
-        write(context.get_help() + "\n")
+    _help(context)
 
 
 def run(arguments: Sequence[str] | None) -> int:
@@ -113,12 +166,14 @@ def run(arguments: Sequence[str] | None) -> int:
         return INTERRUPTED
     except _UsageError as error:
         return report_usage(error)
-    except OSError as error:
-        silence()
-        return report(error)
     except Exception as error:
+        if isinstance(error, OSError):
+            silence()
         return report(error)
-    return _ended(result)
+    code = result if isinstance(result, int) else 0
+    if code == INTERRUPTED:
+        interrupted()
+    return code
 
 
 def _follow_link() -> None:
@@ -130,11 +185,3 @@ def _follow_link() -> None:
     except FileNotFoundError:
         with contextlib.suppress(KeyError, OSError):
             os.chdir(os.environ["PWD"])
-
-
-def _ended(result: object) -> int:
-    """The exit code of a command that ended without an error."""
-    code = result if isinstance(result, int) else 0
-    if code == INTERRUPTED:
-        interrupted()
-    return code

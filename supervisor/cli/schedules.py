@@ -7,26 +7,18 @@ from typing import Annotated
 import typer
 
 from supervisor.cli.options import AsJson, Target, on_target
-from supervisor.cli.output import document, line, result, show, write
-from supervisor.cli.parser import Command, Group
+from supervisor.cli.output import document, line, result, show
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 
-schedules = typer.Typer(name="schedules", cls=Group, rich_markup_mode=None, add_completion=False)
+HELP = "List, pause, resume, run schedules."
 
 
-@schedules.callback(invoke_without_command=True, help="List, pause, resume, run schedules.")
-def _group(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        write(context.get_help() + "\n")
-
-
-@schedules.command("list", cls=Command)
 @on_target
 def list_schedules(target: Target, as_json: AsJson = False) -> None:
     """List schedules and when they fire next."""
     from supervisor.cli import tables
-    from supervisor.cli.columns import table
+    from supervisor.cli.output import table
     from supervisor.ops.views import schedules_of
 
     with target.operations() as operations:
@@ -40,14 +32,12 @@ def list_schedules(target: Target, as_json: AsJson = False) -> None:
         line("there are no schedules; tables [[schedules]] of the configuration define them")
 
 
-@schedules.command(cls=Command)
 @on_target
 def pause(target: Target, name: Name, as_json: AsJson = False) -> None:
     """Stop a schedule from firing."""
     _set(target, name, paused=True, as_json=as_json)
 
 
-@schedules.command(cls=Command)
 @on_target
 def resume(target: Target, name: Name, as_json: AsJson = False) -> None:
     """Let a paused schedule fire again.
@@ -67,7 +57,6 @@ def _set(target: Target, name: str, *, paused: bool, as_json: bool) -> None:
     result({"name": name, "paused": paused, "changed": changed}, text, as_json=as_json)
 
 
-@schedules.command(cls=Command)
 @on_target
 def run(target: Target, name: Name, as_json: AsJson = False) -> None:
     """Enqueue the job of a schedule now.
@@ -79,3 +68,6 @@ def run(target: Target, name: Name, as_json: AsJson = False) -> None:
     with target.operations() as operations:
         job_id = commands.run_schedule(operations, name, operations.statistics.now())
     result({"id": job_id}, str(job_id), as_json=as_json)
+
+
+COMMANDS = {"list": list_schedules, "pause": pause, "resume": resume, "run": run}

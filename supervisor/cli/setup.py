@@ -9,7 +9,7 @@ import typer
 
 from supervisor.cli.errors import FAILED, USAGE
 from supervisor.cli.options import AsJson, Target, on_target
-from supervisor.cli.output import document, note, result
+from supervisor.cli.output import document, note, result, show, table
 
 
 def init(
@@ -32,12 +32,13 @@ def check(target: Target, as_json: AsJson = False) -> None:
 
     Validates the file and imports each handler in a separate process, as a worker would.
     """
-    from supervisor.config import schedules, types
     from supervisor.config.machine import crowded_cores, elsewhere, own_host
-    from supervisor.config.schedules import untaken_schedules
+    from supervisor.config.settings import untaken
+    from supervisor.config.tasks import untaken_tasks
     from supervisor.domain.errors import ConfigError
-    from supervisor.ops.doctor.handlers import check_configuration
-    from supervisor.ops.doctor.place import pooler, refuse_outdated
+    from supervisor.ops.doctor.configuration import check_configuration
+    from supervisor.ops.doctor.database import refuse_outdated
+    from supervisor.ops.doctor.services import pooler
 
     path = target.config_path
     try:
@@ -48,12 +49,8 @@ def check(target: Target, as_json: AsJson = False) -> None:
         document({"ok": False, "config": str(path), "problems": error.problems})
         raise typer.Exit(USAGE) from None
     refuse_outdated(settings.database)
-    warnings = [
-        *untaken_schedules(settings).values(),
-        *schedules.untaken_alerts(settings),
-        *types.untaken_tasks(settings),
-    ]
-    warnings += [*types.untaken_priorities(settings), *pooler(settings), *crowded_cores(settings)]
+    warnings = [sentence for _, sentence in untaken(settings)]
+    warnings += [*untaken_tasks(settings), *pooler(settings), *crowded_cores(settings)]
     for warning in () if as_json else warnings:
         note(f"warning: {path}: {warning}")
     away = elsewhere(settings.pools, host := own_host(settings.database))
@@ -69,7 +66,6 @@ def doctor(target: Target, as_json: AsJson = False) -> None:
 
     Checks libraries, file system, permissions, memory, clock and leftovers of dead processes.
     """
-    from supervisor.cli.tables import findings
     from supervisor.ops.doctor import examine
 
     found = examine(target.config, target.database)
@@ -78,6 +74,11 @@ def doctor(target: Target, as_json: AsJson = False) -> None:
         keys = ("level", "about", "fact", "advice")
         document({"ok": ok, "findings": [{key: getattr(finding, key) for key in keys} for finding in found]})
     else:
-        findings(found)
+        rows: list[tuple[str, str, str]] = []
+        for finding in found:
+            rows.append((finding.level, finding.about, finding.fact))
+            if finding.advice:
+                rows.append(("", "", f"→ {finding.advice}"))
+        show(table(("", "about", "finding"), rows, wrap=True))
     if not ok:
         raise typer.Exit(FAILED)

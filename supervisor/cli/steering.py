@@ -1,4 +1,4 @@
-"""`pause`, `resume`, `scale` and `reload`: they reach running supervisors within a second."""
+"""`pause`, `resume`, `scale`, `drain`, `undrain` and `reload`: they reach running supervisors within a second."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Host = Annotated[
     str, typer.Option("--host", metavar="NAME", show_default=False, help="Only there; gpu-* means all that match.")
 ]
+OneHost = Annotated[str, typer.Argument(metavar="[HOST]", show_default=False)]
 _RELOAD_TOLD = 2.0  # seconds to wait for what comes of a reload: most code is loaded, or fails, within that
 _DIGITS = 18  # of a number that is understood; whether so many workers are possible is decided elsewhere
 
@@ -51,7 +52,7 @@ def resume(target: Target, type: JobType, host: Host = "", as_json: AsJson = Fal
 def _set(target: Target, type_: str, *, paused: bool, force: bool = False, host: str, as_json: bool) -> None:
     from supervisor.domain.intake import checked_type
     from supervisor.ops import commands
-    from supervisor.ops.hosts import UnknownHost
+    from supervisor.ops.supervisors import UnknownHost
 
     checked_type(type_)  # before the database is opened
     settings = target.settings_if_any()
@@ -123,6 +124,55 @@ def _workers(size: str) -> int | None:
     if not is_number(size) or len(size) > _DIGITS:
         raise wrong_usage(f"{reprlib.repr(size)} is neither a number of workers nor auto")
     return int(size)
+
+
+@on_target
+def drain(
+    target: Target,
+    host: OneHost = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Return when none of its jobs runs any more.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Drain it even if no supervisor runs there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a host claim no more jobs; what runs there finishes.
+
+    Default: this host. It stays drained, over restarts too, until `supervisor undrain`.
+    """
+    from supervisor.ops.supervisors import UnknownHost, await_drained, claims_on, require_host
+
+    host = host or _own_host(target)
+    with target.operations() as operations:
+        try:
+            if not force:
+                require_host(operations, host)
+        except UnknownHost as error:
+            raise wrong_usage(error.problems[0], "--force drains it anyway") from None
+        changed = operations.controls.drain(host, operations.statistics.now())
+        if wait:
+            await_drained(operations, host)
+        running = claims_on(operations, host)
+    text = f"{host} {'is drained' if changed else 'was already drained'}"
+    text += f"; {counted(running, 'job')} still {'runs' if running == 1 else 'run'} there" if running else ""
+    result({"host": host, "drained": True, "changed": changed, "running": running}, text, as_json=as_json)
+
+
+@on_target
+def undrain(target: Target, host: OneHost = "", as_json: AsJson = False) -> None:
+    """Let a drained host claim jobs again.
+
+    Default: this host.
+    """
+    host = host or _own_host(target)
+    with target.operations() as operations:
+        changed = operations.controls.undrain(host)
+    text = f"{host} {'may claim jobs again' if changed else 'was not drained'}"
+    result({"host": host, "drained": False, "changed": changed}, text, as_json=as_json)
+
+
+def _own_host(target: Target) -> str:
+    from supervisor.config.machine import own_host
+
+    return own_host(target.url())
 
 
 @on_target

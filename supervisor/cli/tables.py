@@ -5,18 +5,15 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from supervisor.cli import output
-from supervisor.cli.columns import heading, table
-from supervisor.cli.output import compact, line, show
+from supervisor.cli.output import compact, heading, line, show, table
 from supervisor.domain.text import MAX_CELL, clean, counted, final_lines, human, human_size
-from supervisor.ops.limits import Limits, in_words
-from supervisor.ops.timeline import Trial, steps
+from supervisor.ops.job_details import Limits, Trial, in_words, steps, trials
 
 if TYPE_CHECKING:
     from supervisor.domain.job import Attempt, Job, Run
-    from supervisor.ops.diagnosis import Finding
     from supervisor.ops.views import ScheduleView, TypeView, WorkerView
 
 NOTHING = "–"
@@ -48,6 +45,12 @@ def activity(worker: WorkerView) -> str:
     return worker.text or worker.leaving_shown
 
 
+def paused(view: TypeView) -> str:
+    """Where it is, after a space; empty if it is not."""
+    where = f" on {', '.join(view.paused_on)}" if view.paused_on else ""
+    return " paused" if view.paused else where and f" paused{where}"
+
+
 OF_SCHEDULES = ("schedule", "next", "last", "job>")
 
 
@@ -66,12 +69,9 @@ def jobs(found: Iterable[Job], now: float) -> None:
     rows = []
     for job in found:
         tried = f"{job.attempts}" + (f", {counted(job.crashes, 'crash', 'crashes')}" if job.crashes else "")
-        rows.append((job.id, job.type, job.status, tried, _age(job, now), _details(job, now)))
+        age = span(now - job.created_at) if isinstance(job.created_at, (int, float)) else NOTHING
+        rows.append((job.id, job.type, job.status, tried, age, _details(job, now)))
     show(table(("id>", "type", "status", "attempts>", "age>", "details"), rows))
-
-
-def _age(job: Job, now: float) -> str:
-    return span(now - job.created_at) if isinstance(job.created_at, (int, float)) else NOTHING
 
 
 def _details(job: Job, now: float) -> str:
@@ -90,43 +90,32 @@ def _details(job: Job, now: float) -> str:
     return "; ".join(words) or compact(job.payload)
 
 
-class Held(NamedTuple):
-    """What else is known of a job: its worker, why a pending one waits, its limits in the pools that take it."""
-
-    worker: str | None
-    waits: str
-    limits: list[Limits]
-
-
-def job(found: Job, now: float, tried: Sequence[Trial], held: Held) -> None:
-    """Print one job with everything that is known about it."""
-    most = {limits.retry.max_attempts for limits in held.limits} | ({found.max_attempts} - {None})
+def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: str, limits: list[Limits]) -> None:
+    """Print one job with everything that is known about it: its worker, why a pending one waits, its limits in the
+    pools that take it.
+    """
+    most = {each.retry.max_attempts for each in limits} | ({found.max_attempts} - {None})
     fields: list[tuple[str, object]] = [
         ("id", found.id),
         ("type", found.type),
         ("status", found.status),
+        ("waits", waits),
         ("priority", found.priority),
         ("requires", found.requires or NOTHING),
         ("attempts", f"{found.attempts} of {(len(most) == 1 and most.pop()) or 'the pool’s limit'}"),
+        ("limits", in_words(limits)),
         ("crashes", found.crashes),
         ("unique key", NOTHING if found.unique_key is None else found.unique_key),
         ("progress", f"{percent(found.progress)} {found.progress_text or ''}".rstrip()),
         ("payload", compact(found.payload)),
         ("result", NOTHING if found.result is None else compact(found.result)),
+        ("meta", "" if found.meta is None else compact(found.meta)),
+        ("last error", found.last_error or ""),
+        ("claimed by", f"{who or found.locked_by} (token {found.claim_token})" if found.locked_by else ""),
+        ("lock expires", when(found.lock_expires_at) if found.locked_by else ""),
     ]
-    if held.limits:
-        fields.insert(6, ("limits", in_words(held.limits)))
-    if found.meta is not None:
-        fields.append(("meta", compact(found.meta)))
-    if held.waits:
-        fields.insert(3, ("waits", held.waits))
-    if found.last_error:
-        fields.append(("last error", found.last_error))
-    if found.locked_by:
-        fields.append(("claimed by", f"{held.worker or found.locked_by} (token {found.claim_token})"))
-        fields.append(("lock expires", when(found.lock_expires_at)))
     show(
-        table(("field", "value"), fields, wrap=True),
+        table(("field", "value"), [field for field in fields if field[1] != ""], wrap=True),
         heading("Timeline"),
         table(("time", "after>", "event"), _timeline(found, tried, now), wrap=True),
     )
@@ -144,15 +133,14 @@ def _timeline(found: Job, tried: Sequence[Trial], now: float) -> list[tuple[str,
 
 def runs(found: Sequence[Run]) -> None:
     """Print what each run of a job used. Prints nothing for a job without runs."""
-    if found:
+    rows = []
+    for run in found:
+        peak = NOTHING if run.peak_memory is None else human_size(run.peak_memory)
+        who = (run.attempt, run.worker or NOTHING, when(run.started_at))
+        rows.append((*who, span(run.duration), span(run.cpu_time), peak, run.outcome))
+    if rows:
         columns = ("attempt>", "worker", "started", "took>", "cpu>", "peak memory>", "outcome")
-        show(heading("Runs"), table(columns, [_run(run) for run in found]))
-
-
-def _run(run: Run) -> tuple[object, ...]:
-    peak = NOTHING if run.peak_memory is None else human_size(run.peak_memory)
-    worker = run.worker or NOTHING
-    return run.attempt, worker, when(run.started_at), span(run.duration), span(run.cpu_time), peak, run.outcome
+        show(heading("Runs"), table(columns, rows))
 
 
 def logs(found: Sequence[Run], *, whole: bool) -> None:
@@ -177,25 +165,9 @@ def attempts(found: Iterable[Attempt]) -> None:
             attempt.worker and f"in {attempt.worker}",
         ]
         said = ", ".join(clean(text, limit=MAX_CELL) for text in how if text)
-        show(heading(f"Attempt {attempt.attempt}, {when(Trial(None, attempt).began)}: {said}"))
+        show(heading(f"Attempt {attempt.attempt}, {when(trials((), [attempt])[0].began)}: {said}"))
         text = attempt.traceback or attempt.message
         output.lines(text.rstrip())  # never wrapped, so that paths and code can be copied
         if attempt.stderr:
             line("stderr:")
             output.lines(attempt.stderr.rstrip())
-
-
-def findings(found: Iterable[Finding]) -> None:
-    """Print what the doctor found: each fact, and the advice below it."""
-    rows: list[tuple[str, str, str]] = []
-    for finding in found:
-        rows.append((finding.level, finding.about, finding.fact))
-        if finding.advice:
-            rows.append(("", "", f"→ {finding.advice}"))
-    show(table(("", "about", "finding"), rows, wrap=True))
-
-
-def paused(view: TypeView) -> str:
-    """Where it is, after a space; empty if it is not."""
-    where = f" on {', '.join(view.paused_on)}" if view.paused_on else ""
-    return " paused" if view.paused else where and f" paused{where}"

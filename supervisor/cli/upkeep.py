@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from supervisor.cli.errors import wrong_usage
-from supervisor.cli.jobs import Finished
+from supervisor.cli.jobs import state_of
 from supervisor.cli.options import AsJson, OnlyType, Target, Yes, ask, confirm, on_target
 from supervisor.cli.output import document, result, write
 from supervisor.domain.errors import Conflict
@@ -23,13 +23,8 @@ def purge(
         str, typer.Option("--older-than", metavar="DURATION", help="The minimum time since the job finished, like 7d.")
     ],
     status: Annotated[
-        list[Finished] | None,
-        typer.Option(
-            "--status",
-            metavar=f"<{'|'.join(Finished)}>",
-            help="Only jobs in this state; may be repeated. Default: all finished jobs.",
-            show_default=False,
-        ),
+        list[Status] | None,
+        state_of("delete", "Only jobs in this state; may be repeated. Default: all finished jobs."),
     ] = None,
     type: OnlyType = None,
     yes: Yes = False,
@@ -38,7 +33,7 @@ def purge(
     """Delete old finished jobs."""
     from supervisor.ops import commands
 
-    statuses = [Status(state) for state in status or ()]
+    statuses = status or ()
     commands.purgeable(older_than, statuses, type, 0.0)  # a mistake is told before the database is opened
     with target.operations() as operations:
         which = commands.purgeable(older_than, statuses, type, operations.statistics.now())

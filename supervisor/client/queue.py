@@ -321,7 +321,7 @@ class Queue(Administration):
 
     def _why_not_started(self, job_id: int) -> str:
         """What keeps the job from starting, such as a mistyped type; "" if that is not known."""
-        from supervisor.ops.waiting import why_not_started  # imported here: few programs wait in vain
+        from supervisor.ops.serving import why_not_started  # imported here: few programs wait in vain
 
         try:
             return self._asked(self._connections.reader, lambda ops: why_not_started(ops, job_id, self.url))

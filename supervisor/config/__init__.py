@@ -1,22 +1,8 @@
 """The configuration: `supervisor.toml` as frozen, validated settings.
 
-    settings.py   the settings that the program uses: plain frozen tuples
-    shape.py      what the file may contain: keys, types of values, defaults
-    kinds.py      the kinds of values: durations, sizes, names, addresses
-    values.py     texts, numbers, lists and tables; checking a table key by key
-    pools.py      `[defaults]` and `[pools.*]` combined, and the rules between keys
-    types.py      `[types.*]` and the options of `@task`
-    tasks.py      the tasks of modules, read from their source
-    schedules.py  `[[schedules]]` and `[[alerts]]`
-    admin.py      `[admin]` and `[spool]`
-    machine.py    what depends on this machine: its name, cores, memory and programs
-    database.py   the database's address
-    lines.py      the line of each key
-    problems.py   every problem of a file, collected and put into words
-    reader.py     from the text to the settings
-
-It needs only the standard library: every command reads the configuration, and pydantic takes longer to import
-than most commands take to run. Unpickling settings in a worker loads nothing of the reader.
+It needs only the standard library: every command reads the configuration, and pydantic takes longer to import than most
+commands take to run. `settings.py` has every key with its check and its default; it loads nothing of the reader, which
+workers do not need.
 """
 
 from __future__ import annotations

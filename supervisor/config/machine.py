@@ -10,12 +10,10 @@ import socket
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-from supervisor.config.problems import Report, shown
-from supervisor.config.settings import MachineSettings, PoolSettings, Settings
-from supervisor.config.shape import DeviceTable, MachineTable
-from supervisor.config.values import checked
+from supervisor.config.checks import shown
+from supervisor.config.problems import Report
+from supervisor.config.settings import PoolSettings, Settings
 from supervisor.domain.errors import ConfigError
 
 
@@ -28,30 +26,6 @@ def here() -> Path:
         if entered.is_absolute() and entered.samefile("."):
             return entered
     return Path("/proc/self/cwd").readlink()  # unlike Path.cwd(), no error if the folder is deleted
-
-
-def machine(raw: Mapping[str, Any], pools: Collection[PoolSettings], report: Report) -> MachineSettings:
-    table = MachineTable(checked(MachineTable, raw.get("machine", {}), ("machine",), report).values)
-    devices = _devices(raw.get("devices", {}), {gpu for pool in pools for gpu in pool.gpus}, report)
-    return MachineSettings(table.memory, table.min_residency, table.max_wait, devices)
-
-
-def _devices(raw: object, used: Collection[str], report: Report) -> dict[str, int]:
-    if not isinstance(raw, dict):
-        report.add(("devices",), f"must be a table, not {shown(raw)}; write [devices.0]")
-        return {}
-    found = {}
-    for name, own in raw.items():
-        at = ("devices", name)
-        table = checked(DeviceTable, own, at, report)
-        memory = DeviceTable(table.values).memory
-        if not table.faulty and isinstance(own, dict) and memory is None:
-            report.add((*at, "memory"), 'is missing; write memory = "14GiB"')
-        elif memory is not None and name not in used:
-            report.add(at, f"no pool has this device in its gpus; they name {', '.join(sorted(used)) or 'none'}")
-        elif memory is not None:
-            found[name] = memory
-    return found
 
 
 def crowded_cores(settings: Settings) -> list[str]:
@@ -71,9 +45,7 @@ def report_missing_cores(settings: Settings, report: Report, names: Collection[s
         absent = sorted(set(pool.cpu_affinity) - ours)
         if absent and (not names or name in names):
             cores = ", ".join(map(str, absent))
-            here = ", ".join(map(str, sorted(ours)))
-            what = f"core {cores} is" if len(absent) == 1 else f"cores {cores} are"
-            report.add(("pools", name, "cpu_affinity"), f"{what} not available; the available ones are {here}")
+            report.add(("pools", name, "cpu_affinity"), f"not available here: {cores}; there are {sorted(ours)}")
 
 
 HOST_VARIABLE = "SUPERVISOR_HOST"
@@ -131,12 +103,8 @@ def executable(program: str, folder: Path, env: Mapping[str, str]) -> str:
             raise ValueError(f"there is no program {shown(program)} on PATH; give its full path")
         return found
     file = folder / program
-    if not file.exists():
-        raise ValueError(f"there is no program {file}")
-    if not file.is_file():
-        raise ValueError(f"{file} is not a program: it is not a file")
-    if not os.access(file, os.X_OK):
-        raise ValueError(f"{file} is not executable; run chmod +x on it, or put its interpreter first")
+    if not file.is_file() or not os.access(file, os.X_OK):
+        raise ValueError(f"there is no program {file}, or it is not executable")
     return str(file)
 
 

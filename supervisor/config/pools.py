@@ -1,58 +1,31 @@
-"""Pools as the program uses them: `[defaults]` under each pool, and the rules between keys.
+"""Pools as the program uses them: `[defaults]` and `[types.*]` combined with each pool, and the rules between keys.
 
-A pool's own key replaces the default. The tables `retry`, `env` and `options` are merged with the default's
-key by key. `workers = N` and `min_workers`/`max_workers` are two ways to express the same thing: a pool that
-uses one of them ignores what the defaults say in the other.
+A pool's own key replaces the default. Tables, such as `retry`, `env` and `options`, are merged with the default's
+key by key. `workers = N` and `min_workers`/`max_workers` are two ways to express the same thing: a pool that uses one
+of them ignores what the defaults say in the other.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor.config import types
-from supervisor.config.kinds import is_pool_name
-from supervisor.config.lines import Key as Way
-from supervisor.config.problems import Report, dotted
-from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
-from supervisor.config.shape import PoolTable, RetryTable
-from supervisor.config.tasks import Declared
-from supervisor.config.values import Checked, checked
+from supervisor.config.checks import NAME, Way, shown
+from supervisor.config.problems import Checked, Report, checked, dotted
+from supervisor.config.settings import NAMING, POOL, TASK, TYPE, VISIBLE_DEVICES, PoolSettings, TypeSettings
+from supervisor.config.tasks import Declared, Unreadable, of_module
 from supervisor.domain.settlement import RetryPolicy
-from supervisor.domain.text import human
+from supervisor.domain.text import human, like
 from supervisor.domain.trial import Trial
 
-
-def trial(written: Mapping[str, Any] | None, types: Sequence[str], at: Way, report: Report) -> Trial | None:
-    """None if nothing is `written`, or if that has a problem. `types` are the pool's."""
-    if written is None:
-        return None
-    type_ = written.get("type", types[0] if len(types) == 1 else None)
-    if "payload" not in written:
-        report.add((*at, "payload"), "is missing; write the payload with which the handler is to be called")
-    elif type_ is None and types:
-        report.add((*at, "type"), f"is missing; the pool takes {', '.join(types)}")
-    elif types and type_ not in types:
-        report.add((*at, "type"), f"the pool does not take {type_}, only {', '.join(types)}")
-    elif type_ is not None:
-        return Trial(type_, written["payload"], written.get("expect"), written.get("tolerance", 0.0))
-    return None
-
-
-# Pools as the program uses them: `[defaults]` under each pool, and the rules between keys.
-#
-# A pool's own key replaces the default. The tables `retry`, `env` and `options` are merged with the default's key by
-# key. `workers = N` and `min_workers`/`max_workers` are two ways to express the same thing: a pool that uses one of
-# them ignores what the defaults say in the other.
-
-_RANGE = ("min_workers", "max_workers")
 _EITHER = 'handler = "module:attribute", tasks = ["module"] or command = ["program", "argument"]'
-_COMPUTED = {"types", "handler", "command", "min_workers", "max_workers", "batch_size"}
-_COMPUTED |= {"path", "env", "options", "retry", "warmup", "canary"}
-_AS_WRITTEN = (PoolTable.keys.keys() & set(PoolSettings._fields)) - _COMPUTED
+_RANGE = ("min_workers", "max_workers")
+_SIZES = ("workers", *_RANGE)
 
 
 class Layers(NamedTuple):
@@ -63,37 +36,28 @@ class Layers(NamedTuple):
     defaults: Checked
 
     def get(self, key: str) -> Any:
-        for layer in (self.own, self.defaults):
-            if key in layer.values:
-                return layer.values[key]
-        return PoolTable.keys[key].default
+        """What applies; a table is merged key by key."""
+        default = POOL[key].default
+        if isinstance(default, dict):
+            return {**self.defaults.values.get(key, default), **self.own.values.get(key, default)}
+        return self.own.values.get(key, self.defaults.values.get(key, default))
 
-    def laid_over(self, key: str) -> dict[str, Any]:
-        return {**self.defaults.values.get(key, {}), **self.own.values.get(key, {})}
+    def has(self, key: str) -> bool:
+        """Whether the pool itself has this key."""
+        return bool(self.own.values.get(key))
 
-    def written(self, key: str) -> dict[str, Any] | None:
-        """The same; None if it is written nowhere."""
-        return self.laid_over(key) if key in self.own.values or key in self.defaults.values else None
+    @property
+    def largest_batch(self) -> int:
+        size: int | None = self.get("batch_size")
+        return int(self.get("max_batch_size")) if size is None else size
 
     def faulty(self, *keys: str) -> bool:
         return not (self.own.faulty | self.defaults.faulty).isdisjoint(keys)
 
-    def at(self, *ways: Way) -> Way:
-        """Where a user fixes one of `ways`, keys or keys of a table: the first that the pool itself contains, else
-        the first that the defaults contain."""
-        for layer in (self.own, self.defaults):
-            for way in ways:
-                if _holds(layer.values, way):
-                    return (*layer.at, *way)
-        return (*self.own.at, *ways[0])
-
-
-def _holds(values: Any, way: Way) -> bool:
-    for part in way:
-        if not isinstance(values, Mapping) or part not in values:
-            return False
-        values = values[part]
-    return True
+    def at(self, key: str) -> Way:
+        """Where a user fixes it: in the defaults, if only they have it."""
+        of_defaults = key in self.defaults.values and key not in self.own.values
+        return (*(self.defaults if of_defaults else self.own).at, key)
 
 
 Pools = dict[str, PoolSettings]
@@ -109,80 +73,67 @@ def build(raw: object, defaults: Checked, types: Mapping[str, Checked], folder: 
         return {}
     pools = [Layers(name, _own(name, table, report), defaults) for name, table in raw.items()]
     for table in (defaults, *(pool.own for pool in pools)):
-        _check_one_way(table, report)
+        if "workers" in table.values and not table.values.keys().isdisjoint(_RANGE):
+            report.add((*table.at, "workers"), "write either workers or min_workers and max_workers, not both")
     sources: dict[str, Mapping[str, Declared]] = {}
     settings = {pool.name: _pool(pool, types, folder, sources, report) for pool in pools}
     for pool in pools:
-        _check_batches(pool, report)
-    comparable = [
-        pool.name for pool in pools if not pool.faulty("types", "handler", "tasks", "command", "capabilities")
-    ]
-    _check_contradictions([s for name in comparable if (s := settings[name]).handler or s.command], sources, report)
+        _check_rules(pool, report)
+    naming = (*NAMING, "capabilities")
+    comparable = [settings[pool.name] for pool in pools if not pool.faulty(*naming)]
+    _check_contradictions([pool for pool in comparable if pool.handler or pool.command], sources, report)
+    if not report.of_sources:  # otherwise not all types are known
+        taken = sorted({type_ for pool in settings.values() for type_ in pool.types})
+        for name, table in types.items():
+            if name not in taken:
+                report.add(table.at, f"no pool takes the type {name!r}{like(name, taken)}")
     return settings
 
 
 def _own(name: str, raw: object, report: Report) -> Checked:
     at = ("pools", name)
-    if not is_pool_name(name):
+    if not re.fullmatch(NAME, name):
         report.add(at, "the name of a pool must have 1 to 100 characters of a-z 0-9 _ . -")
-    if not isinstance(raw, dict):
-        return checked(PoolTable, raw, at, report)
-    # [pools.a.b] is a table b inside the pool a.
-    inner = [key for key, value in raw.items() if key not in PoolTable.keys and isinstance(value, dict)]
-    for key in inner:
-        report.add_unknown((*at, key), PoolTable.keys, f'a pool of that name is [pools."{name}.{key}"]')
-    table = {key: value for key, value in raw.items() if key not in inner}
-    # With nothing but such a table inside, this is not a pool that could lack a handler.
+    table = raw if isinstance(raw, dict) else {}
     named = [key for key in ("handler", "tasks", "command") if table.get(key) or (key == "handler" and key in table)]
-    if not named and (table or not inner):
+    if not named and isinstance(raw, dict):
         report.add((*at, "handler"), f"is missing; write {_EITHER}")
     if len(named) > 1:
         report.add((*at, named[-1]), f"write either {named[0]} or {named[-1]}, not both")
-    return checked(PoolTable, table, at, report)
+    return checked(POOL, raw, at, report)
 
 
-def _check_one_way(table: Checked, report: Report) -> None:
-    written = table.values.keys() | table.faulty
-    if "workers" in written and not written.isdisjoint(_RANGE):
-        report.add((*table.at, "workers"), "write either workers or min_workers and max_workers, not both")
+def _check_rules(pool: Layers, report: Report) -> None:
+    """The rules between keys."""
 
+    def wrong(key: str, when: object, why: str) -> None:
+        if when and not pool.faulty(key):
+            report.add(pool.at(key), why)
 
-def _largest_batch(pool: Layers) -> int:
-    size: int | None = pool.get("batch_size")
-    most: int = pool.get("max_batch_size")
-    return most if size is None else size
-
-
-def _check_batches(pool: Layers, report: Report) -> None:
-    largest = _largest_batch(pool)
-    if pool.own.values.get("tasks") and largest > 1:
-        what = "a task is given one job at a time; batches need a handler with handle_batch"
-        report.add(pool.at(("batch_size",)), what)
-    _check_plans(pool, report)
-    if pool.get("concurrency") > 1 and largest > 1:
-        report.add(
-            pool.at(("concurrency",)), "a worker runs batches one at a time: raise batch_size or concurrency, not both"
-        )
-    elif pool.get("concurrency") > 1 and pool.own.values.get("command"):
-        report.add(pool.at(("concurrency",)), "a program is given one job at a time; raise workers instead")
-
-
-def _check_plans(pool: Layers, report: Report) -> None:
-    """What batches consist of."""
+    get, has, program = pool.get, pool.has, pool.has("command")
+    batches, many, budget = pool.largest_batch > 1, get("concurrency") > 1, get("batch_budget")
+    wrong("batch_size", batches and has("tasks"), "a task is given one job at a time; batches need a handler")
+    why = "a worker runs batches one at a time: raise batch_size or concurrency, not both"
+    wrong("concurrency", many and batches, why)
+    why = "a program is given one job at a time; raise workers instead"
+    wrong("concurrency", many and program and not batches, why)
     for key in ("max_batch_size", "latency_target"):
-        if key in pool.own.values and pool.get("batch_size") is not None:
-            report.add((*pool.own.at, key), 'it has an effect only with batch_size = "auto"')
+        why = 'it has an effect only with batch_size = "auto"'
+        wrong(key, has(key) and get("batch_size") is not None, why)
     for key in ("batch_key", "batch_cost", "batch_budget"):
-        if key in pool.own.values and _largest_batch(pool) == 1:
-            report.add((*pool.own.at, key), "it has an effect only with batches: set batch_size")
-    budget = pool.get("batch_budget")
-    if budget == 0:
-        report.add(pool.at(("batch_budget",)), "must be more than 0")
-    if pool.get("batch_cost") and budget is None and not pool.faulty("batch_budget"):
-        report.add(pool.at(("batch_cost",)), "it needs a batch_budget, the most that a batch may cost")
-    if budget is not None and pool.own.values.get("command") and not pool.get("batch_cost"):
-        what = "it needs batch_cost, the field of the payload that says what a job costs"
-        report.add(pool.at(("batch_budget",)), what)
+        wrong(key, has(key) and not batches, "it has an effect only with batches: set batch_size")
+    why = "it needs a batch_budget, the most that a batch may cost"
+    wrong("batch_cost", get("batch_cost") and budget is None and not pool.faulty("batch_budget"), why)
+    why = "it needs batch_cost, the field of the payload that says what a job costs"
+    wrong("batch_budget", budget is not None and program and not get("batch_cost"), why)
+    wrong("path", has("path") and program, "it applies to Python handlers; for a program, set PYTHONPATH in env")
+    forked = not program and get("preload") and get("start") == "fork"
+    why = 'it needs a handler, start = "fork" and preload = true'
+    wrong("preload_setup", get("preload_setup") and not forked, why)
+    why = "it cannot be combined with gpus: the model would be loaded before a worker has its device"
+    wrong("preload_setup", get("preload_setup") and get("gpus"), why)
+    why = f"it sets {VISIBLE_DEVICES}, differently for each worker; leave that out of env"
+    wrong("gpus", get("gpus") and VISIBLE_DEVICES in get("env"), why)
 
 
 def _pool(
@@ -194,64 +145,28 @@ def _pool(
 ) -> PoolSettings:
     """The settings of a pool; its tasks are added to `sources`."""
     low, high = _workers(pool, report)
-    _check_image(pool, report)
-    retry, tasks = _retry(pool, report), pool.own.values.get("tasks", [])
-    path = _path(pool, folder, report)
-    declared = types.declared(pool.name, tasks, pool.own.values.get("types"), folder, path, report) if tasks else {}
-    sources[pool.name] = declared
-    names = tuple(declared) or tuple(pool.own.values.get("types", (pool.name,)))
+    tasks, path = pool.get("tasks"), _path(pool, folder, report)
+    sources[pool.name] = declared = _declared(pool, folder, path, report)
+    types = tuple(declared) or pool.get("types") or (pool.name,)
+    retry = RetryPolicy(**pool.get("retry"), give_up_on=pool.get("give_up_on"))
+    _check_delays(retry, pool.at("retry"), "", report)
     return PoolSettings(
-        name=pool.name,
-        types=names,
-        by_type=types.settings(names, tables, declared, pool.get("timeout"), retry, report),
-        handler=",".join(tasks) or pool.own.values.get("handler", ""),
-        command=tuple(pool.own.values.get("command", ())),
-        min_workers=low,
-        max_workers=high,
-        batch_size=_largest_batch(pool),
-        batch_auto=pool.get("batch_size") is None,
-        warmup=trial(pool.written("warmup"), names, pool.at(("warmup",)), report),
-        canary=trial(pool.written("canary"), names, pool.at(("canary",)), report),
-        path=path,
-        env=pool.laid_over("env"),
-        options=pool.laid_over("options"),
-        retry=retry,
-        **{key: _frozen(pool.get(key)) for key in _AS_WRITTEN},
+        **{key: pool.get(key) for key in PoolSettings._fields if key in POOL}
+        | {
+            "name": pool.name,
+            "types": types,
+            "by_type": _by_type(types, tables, declared, pool.get("timeout"), retry, report),
+            "handler": ",".join(tasks) or pool.get("handler"),
+            "min_workers": low,
+            "max_workers": high,
+            "batch_size": pool.largest_batch,
+            "batch_auto": pool.get("batch_size") is None,
+            "warmup": _trial("warmup", pool, types, report),
+            "canary": _trial("canary", pool, types, report),
+            "path": path,
+            "retry": retry,
+        }
     )
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _path(pool: Layers, folder: Path, report: Report) -> tuple[Path, ...]:
-    if pool.own.values.get("command"):
-        if "path" in pool.own.values:
-            report.add(pool.at(("path",)), "it applies to Python handlers; for a program, set PYTHONPATH in env")
-        return ()
-    written = pool.get("path")
-    others = pool.laid_over("env").get("PYTHONPATH", "").split(os.pathsep)
-    places = [Path(os.path.normpath(folder / each)) for each in (*written, *filter(None, others))]
-    for place in places[: len(written)]:
-        if not place.is_dir():
-            report.add_of_source(pool.at(("path",)), f"there is no folder {place}")
-    return tuple(places)
-
-
-def _check_image(pool: Layers, report: Report) -> None:
-    """What may be loaded before the fork, and what a worker needs before it loads anything."""
-    if pool.get("preload_setup"):
-        if pool.own.values.get("command"):
-            report.add(pool.at(("preload_setup",)), "it applies to a handler's setup; a program sets itself up")
-        if pool.get("start") != "fork" or not pool.get("preload"):
-            at = pool.at(("preload_setup",))
-            report.add(at, 'it needs start = "fork" and preload = true: workers share what is loaded before a fork')
-        if pool.get("gpus"):
-            what = "the model would be loaded before a worker has its device"
-            report.add(pool.at(("preload_setup",)), f"it cannot be combined with gpus: {what}")
-    if pool.get("gpus") and VISIBLE_DEVICES in pool.laid_over("env"):
-        at = pool.at(("env", VISIBLE_DEVICES))
-        report.add(at, "gpus sets this variable, differently for each worker; set only one of the two")
 
 
 def _workers(pool: Layers, report: Report) -> tuple[int, int]:
@@ -260,40 +175,46 @@ def _workers(pool: Layers, report: Report) -> tuple[int, int]:
     `min_workers` alone lets the pool grow to one worker per processor; `max_workers` alone keeps one worker
     ready, because a pool that may have no worker at all should say so with `min_workers = 0`.
     """
-    sizes = {key: value for key, value in pool.defaults.values.items() if key in ("workers", *_RANGE)}
-    own = {key: value for key, value in pool.own.values.items() if key in ("workers", *_RANGE)}
-    for other in _RANGE if "workers" in own else ("workers",) if own else ():
-        sizes.pop(other, None)
-    sizes |= own
-    low: int | None = sizes.get("min_workers")
-    high: int | None = sizes.get("max_workers")
+    sizes: dict[str, int] = {}
+    for table in (pool.defaults.values, pool.own.values):
+        written = {key: table[key] for key in _SIZES if key in table}
+        for other in _RANGE if "workers" in written else ("workers",) if written else ():
+            sizes.pop(other, None)
+        sizes |= written
+    low, high = sizes.get("min_workers"), sizes.get("max_workers")
     if low is None and high is None:
-        workers = sizes.get("workers", PoolTable.keys["workers"].default)
+        workers = sizes.get("workers", POOL["workers"].default)
         return workers, workers
-    if high is None:
-        assert low is not None
-        return low, max(low, len(os.sched_getaffinity(0)))
-    if low is None:
-        return 1, high
+    low = 1 if low is None else low
+    high = max(low, len(os.sched_getaffinity(0))) if high is None else high
     if low > high:
-        at = pool.at(("max_workers",), ("min_workers",))
-        report.add(at, f"min_workers is {low}, which is more than max_workers, {high}")
+        report.add(pool.at("max_workers"), f"min_workers is {low}, which is more than max_workers, {high}")
     return low, high
 
 
-def _retry(pool: Layers, report: Report) -> RetryPolicy:
-    table = RetryTable(pool.laid_over("retry"))
-    if table.max < table.base and not pool.faulty("retry"):
-        at = pool.at(("retry", "max"), ("retry", "base"))
-        report.add(at, f"max is {human(table.max)}, which is shorter than base, {human(table.base)}")
-    return RetryPolicy(
-        max_attempts=table.max_attempts,
-        backoff=table.backoff,
-        base=table.base,
-        max=table.max,
-        jitter=table.jitter,
-        give_up_on=tuple(pool.get("give_up_on")),
-    )
+def _path(pool: Layers, folder: Path, report: Report) -> tuple[Path, ...]:
+    if pool.has("command"):
+        return ()
+    written = pool.get("path")
+    others = pool.get("env").get("PYTHONPATH", "").split(os.pathsep)
+    places = [Path(os.path.normpath(folder / each)) for each in (*written, *filter(None, others))]
+    for place in places[: len(written)]:
+        if not place.is_dir():
+            report.add_of_source(pool.at("path"), f"there is no folder {place}")
+    return tuple(places)
+
+
+def _trial(key: str, pool: Layers, types: Sequence[str], report: Report) -> Trial | None:
+    """None if nothing is written, or if that has a problem."""
+    written = pool.get(key)
+    type_ = written.get("type", types[0] if len(types) == 1 else None)
+    if written and "payload" not in written:
+        report.add((*pool.at(key), "payload"), "is missing; write the payload with which the handler is to be called")
+    elif written and type_ not in types:
+        report.add((*pool.at(key), "type"), f"must be one of the types of the pool: {', '.join(types)}")
+    elif written:
+        return Trial(type_, **{name: value for name, value in written.items() if name != "type"})
+    return None
 
 
 def _check_contradictions(
@@ -314,3 +235,92 @@ def _check_contradictions(
                 f"it takes {', '.join(shared)} with the same capabilities as "
                 f"{dotted(('pools', first.name))}, but has another {'command' if second.command else 'handler'}",
             )
+
+
+# What differs between the types of a pool
+
+
+def _declared(pool: Layers, folder: Path, path: Sequence[Path], report: Report) -> dict[str, Declared]:
+    """The tasks of the pool by their types: those of its modules, or only those that `types` lists."""
+    found: dict[str, Declared] = {}
+    for index, module in enumerate(pool.get("tasks")):
+        at = (*pool.own.at, "tasks", index)
+        try:
+            tasks = of_module(module, folder, path)
+        except Unreadable as error:
+            report.add_of_source(at, str(error))
+            continue
+        if not tasks:
+            report.add_of_source(at, f"the module {module!r} defines no function with @task")
+        for task in tasks:
+            other = found.setdefault(task.type, task)
+            if other.where != task.where:
+                report.add_of_source(at, f"{task.where}: the type {task.type!r} is that of {other.where} already")
+    wanted = pool.get("types")
+    if not found or not wanted or report.problems or report.of_sources:
+        return found
+    for type_ in wanted:
+        if type_ not in found:
+            report.add(pool.at("types"), f"no task has the type {type_!r}{like(type_, found)}")
+    return {type_: task for type_, task in found.items() if type_ in wanted}
+
+
+def tables_of_types(raw: object, report: Report) -> dict[str, Checked]:
+    """The tables of `[types]`. Problems are added to the report."""
+    if not isinstance(raw, dict):
+        report.add(("types",), f"must be tables [types.NAME], not {shown(raw)}")
+        return {}
+    return {name: checked(TYPE, table, ("types", name), report) for name, table in raw.items()}
+
+
+def _by_type(
+    types: Iterable[str],
+    written: Mapping[str, Checked],
+    tasks: Mapping[str, Declared],
+    timeout: float,
+    retry: RetryPolicy,
+    report: Report,
+) -> dict[str, TypeSettings]:
+    """For each of these types that differs from its pool, whose time limit and retry policy are given."""
+    found = {}
+    for name in types:
+        values = dict(_options_of(tasks[name], report) if name in tasks else {})
+        values |= written[name].values if name in written else {}
+        if values.keys() & TYPE.keys():
+            policy = _retry(values, retry)
+            if "retry" in values:
+                at = ("types", name, "retry") if name in written else ("pools",)
+                _check_delays(policy, at, f"the type {name!r}: ", report)
+            found[name] = TypeSettings(values.get("timeout", timeout), policy)
+    return found
+
+
+def _options_of(task: Declared, report: Report) -> Mapping[str, Any]:
+    """The valid options of a task's decorator."""
+    found = Report()
+    values = _options(task.options, found)
+    for problem in found.problems:
+        report.add_of_source(("pools",), f"{task.where}: {dotted(problem.at)}: {problem.text}")
+    return values
+
+
+def policy_of(options: Mapping[str, Any], retry: RetryPolicy) -> RetryPolicy:
+    """The retry policy of a task with these options in its decorator, in a pool with this one."""
+    return _retry(_options(options, Report()), retry)
+
+
+def _options(options: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+    return checked(TASK, plain, (), report).values
+
+
+def _retry(values: Mapping[str, Any], retry: RetryPolicy) -> RetryPolicy:
+    return replace(
+        retry, **values.get("retry", {}), **{k: values[k] for k in ("max_attempts", "give_up_on") if k in values}
+    )
+
+
+def _check_delays(policy: RetryPolicy, at: Way, whose: str, report: Report) -> None:
+    if policy.max < policy.base:
+        what = f"max is {human(policy.max)}, which is shorter than base, {human(policy.base)}"
+        report.add(at, whose + what)

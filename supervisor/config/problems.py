@@ -1,83 +1,142 @@
-"""Every problem of a configuration file, collected and put into words: one readable line each."""
+"""The tables of a configuration file checked key by key, and every problem put into words: one readable line each."""
 
 from __future__ import annotations
 
 import re
-import reprlib
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from supervisor.config.lines import Key, Lines
+from supervisor.config.checks import MUST_BE_TABLE, Faults, Keys, Way, shown
+from supervisor.config.settings import TABLES
+from supervisor.domain.errors import InvalidJob
+from supervisor.domain.schedule import NoTimeZones
 from supervisor.domain.text import like
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _LONGEST = 300  # characters of one problem's text; a line should be quick to read
 
-_SYNONYMS = {"pool": "pools", "processes": "workers", "queue": "types", "queues": "types", "retries": "retry"}
-"""The names that other job queues use for our keys."""
+
+_MEANT = {"processes": "workers", "queue": "types", "queues": "types", "retries": "retry"}  # names in other programs
 
 
 class Problem(NamedTuple):
     """What is wrong, and the key where a user can fix it."""
 
-    at: Key
+    at: Way
     text: str
 
 
 @dataclass
 class Report:
-    """The problems found so far. The same problem of the same key counts once, however often it is found.
+    """The problems found so far in a file. The same problem of the same key counts once, however often it is found."""
 
-    `homes` says in which table a key belongs, for keys found in another table.
-    """
-
-    homes: Mapping[str, str] = field(default_factory=dict)
+    file: str = ""
+    text: str = ""
     problems: list[Problem] = field(default_factory=list)
     of_sources: list[Problem] = field(default_factory=list)  # of modules with tasks or the machine, not of the file
 
-    def add(self, at: Key, text: str) -> None:
+    def add(self, at: Way, text: str) -> None:
         problem = Problem(at, text)
         if problem not in self.problems:
             self.problems.append(problem)
 
-    def add_of_source(self, at: Key, text: str) -> None:
+    def add_of_source(self, at: Way, text: str) -> None:
         """Of a module with tasks, or of the machine: commands that only need the file go on without it."""
         self.of_sources.append(Problem(at, text))
 
-    def add_unknown(self, at: Key, known: Iterable[str], otherwise: str = "") -> None:
-        """A key that does not exist there, with the one that was probably meant, or a hint."""
-        name, known = str(at[-1]), list(known)
-        meant = _SYNONYMS.get(name)
-        if name in self.homes:
-            hint = f"; it belongs in {self.homes[name]}"
-        elif meant in known:
-            hint = f"; did you mean {meant}?"
-        else:
-            hint = like(name, known) or (f"; {otherwise}" if otherwise else "")
-        self.add(at, f"unknown key{hint}")
-
-    def sentences(self, file: str, text: str) -> list[str]:
+    def sentences(self) -> list[str]:
         """`supervisor.toml:12: pools.tag.timeout: what is wrong`, in the order of the file."""
         problems = dict.fromkeys(self.problems + self.of_sources)
-        lines = Lines(text if problems else "")
-        found = [(lines.of(problem.at) or 0, problem) for problem in problems]
+        known = lines(self.text) if problems else {}
+        found = [(line_of(problem.at, known), problem) for problem in problems]
         found.sort(key=lambda pair: pair[0])
         return [
-            f"{file}{f':{line}' if line else ''}: {dotted(problem.at)}: {_short(problem.text)}"
+            f"{self.file}{f':{line}' if line else ''}: {dotted(problem.at)}: {_short(problem.text)}"
             for line, problem in found
         ]
 
 
-def shown(value: object) -> str:
-    """A value from the file, short enough for a line. A text is shown in quotes."""
-    try:
-        return {True: "true", False: "false"}[value] if isinstance(value, bool) else _REPR.repr(value)
-    except (ValueError, RecursionError):  # Python does not convert numbers with thousands of digits
-        return "such a large value"
+class Checked(NamedTuple):
+    """The keys of one table: the valid ones with their values, and the names of the others."""
+
+    at: Way
+    values: Mapping[str, Any]
+    faulty: frozenset[str]
 
 
-def dotted(key: Key) -> str:
+def checked(keys: Keys, raw: object, at: Way, report: Report) -> Checked:
+    """One table: a problem leaves the other keys usable."""
+    if not isinstance(raw, dict):
+        report.add(at, f"{MUST_BE_TABLE}, not {shown(raw)}")
+        return Checked(at, {}, frozenset(keys))
+    values: dict[str, Any] = {}
+    for name, value in raw.items():
+        way = (*at, name)
+        try:
+            if name not in keys:
+                home = next((f"; it belongs in {where}" for where, known in TABLES.values() if name in known), "")
+                report.add(way, f"unknown key{home or like(_MEANT.get(name) or name, list(keys))}")
+            elif isinstance(inside := keys[name].check, Mapping):
+                inner = checked(inside, value, way, report)
+                if not inner.faulty:
+                    values[name] = inner.values
+            else:
+                values[name] = inside(value)
+        except Faults as error:
+            for rest, problem in error.found:
+                report.add((*way, *rest), problem)
+        except NoTimeZones as error:
+            report.add_of_source(way, str(error))
+        except (InvalidJob, ValueError) as error:
+            report.add(way, error.problem if isinstance(error, InvalidJob) else str(error))
+    return Checked(at, values, frozenset(raw.keys() - values.keys()))
+
+
+def lines(text: str) -> dict[Way, int]:
+    """The line of each key in a valid TOML text, which tomllib does not tell: the statements are read one by one."""
+    found: dict[Way, int] = {}
+    entries: Counter[Way] = Counter()  # of each [[array of tables]] so far
+    table: Way = ()
+    statement, first = "", 1
+    for number, line in enumerate(text.split("\n"), 1):
+        statement += f"{line}\n"
+        try:
+            parsed = tomllib.loads(statement)
+        except ValueError:
+            continue  # the rest of a list or a text is in the next lines
+        if not statement.lstrip().startswith("["):
+            _record(parsed, table, first, found)
+        else:
+            table = ()
+            while parsed:
+                [(name, parsed)] = parsed.items()
+                table = (*table, name)
+                found.setdefault(table, first)
+                if isinstance(parsed, list):
+                    entries[table] += 1
+                    parsed = {}
+                if table in entries:
+                    table = (*table, entries[table] - 1)
+                found.setdefault(table, first)
+        statement, first = "", number + 1
+    return found
+
+
+def _record(value: object, at: Way, line: int, found: dict[Way, int]) -> None:
+    found.setdefault(at, line)
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        _record(inner, (*at, key), line, found)
+
+
+def line_of(at: Way, known: Mapping[Way, int]) -> int:
+    """The line of a key, or that of the nearest table around it; 0 if there is none."""
+    return next((known[at[:length]] for length in range(len(at), 0, -1) if at[:length] in known), 0)
+
+
+def dotted(key: Way) -> str:
     """A key as TOML writes it: `pools."my.pool".timeout`; entries of lists count from 0: `types[1]`."""
     text = ""
     for part in key:
@@ -94,9 +153,3 @@ def _quoted(part: str) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 60
-_REPR.maxdict = _REPR.maxlist = 3
-_REPR.maxlevel = 2

@@ -2,104 +2,108 @@
 
 from __future__ import annotations
 
-import errno
-import re
+import importlib.util
+import ipaddress
+import json
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
-from supervisor.config import admin, types
-from supervisor.config import database as addresses
-from supervisor.config.machine import here, machine, own_host, report_missing_cores, report_missing_programs, runs_on
-from supervisor.config.pools import build
-from supervisor.config.problems import Report, shown
-from supervisor.config.schedules import alerts, schedules
-from supervisor.config.settings import LogSettings, PoolSettings, RetentionSettings, Settings
-from supervisor.config.shape import HOMES, NAMING, TOP, LogTable, PoolTable, RetentionTable
-from supervisor.config.values import Check, Checked, boolean, checked, one_of
+from supervisor.config import checks
+from supervisor.config.checks import Key, Keys, shown
+from supervisor.config.machine import here, own_host, report_missing_cores, report_missing_programs, runs_on
+from supervisor.config.pools import build, tables_of_types
+from supervisor.config.problems import Checked, Report, checked
+from supervisor.config.settings import (
+    ALERT,
+    ALONE,
+    DEVICE,
+    NAMING,
+    POOL,
+    SCHEDULE,
+    TOP,
+    AdminSettings,
+    LogSettings,
+    MachineSettings,
+    PoolSettings,
+    RetentionSettings,
+    Settings,
+    SpoolSettings,
+    keys_of,
+)
+from supervisor.domain.alerts import FACTS, Alert
 from supervisor.domain.errors import ConfigError
+from supervisor.domain.schedule import Schedule
+from supervisor.domain.text import human_size, like
 
-_Value = TypeVar("_Value")
-_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-
-
-class Survey(NamedTuple):
-    """A file as far as it can be understood. The settings are valid only if there is no problem."""
-
-    settings: Settings
-    report: Report
-    file: str
-    text: str
-    override: list[str]  # problems of an address that replaces the file's own
-
-    def problems(self) -> list[str]:
-        """Every problem in a sentence with file, line and key, in the order of the file."""
-        return self.override + self.report.sentences(self.file, self.text)
+OF_ADMIN = ("fastapi", "jinja2", "prometheus_client", "uvicorn")
+"""The modules of the extra `admin`."""
 
 
 def read(path: Path, database: str | None, to_run: Collection[str] | None, sources: bool = True) -> Settings:
     """See `supervisor.config.load`."""
-    found = survey(path, database)
+    settings, report = survey(path, database)
     if not sources:
-        found.report.of_sources.clear()
+        report.of_sources.clear()
     if to_run is not None:
-        host = own_host(found.settings.database)
-        to_run = to_run or [name for name, pool in found.settings.pools.items() if runs_on(pool, host)]
-        report_missing_programs(found.settings, found.report, to_run)
-        report_missing_cores(found.settings, found.report, to_run)
-        admin.report_uninstalled(found.settings, found.report)
-    problems = found.problems()
-    if problems:
+        host = own_host(settings.database)
+        to_run = to_run or [name for name, pool in settings.pools.items() if runs_on(pool, host)]
+        report_missing_programs(settings, report, to_run)
+        report_missing_cores(settings, report, to_run)
+        report_uninstalled(settings, report)
+    if problems := report.sentences():
         raise ConfigError(problems)
-    return found.settings
+    return settings
 
 
-def survey(path: Path, database: str | None) -> Survey:
-    """Everything that can be found out about the file. Raises ConfigError if it is not valid TOML."""
+def survey(path: Path, database: str | None) -> tuple[Settings, Report]:
+    """Everything that can be found out about the file. The settings are valid only if the report has no problem.
+    Raises ConfigError if it is not valid TOML, or `database` not a URL.
+    """
     text = _text(path)
     raw = _parsed(path, text)
-    report = Report(HOMES)
+    report = Report(str(path), text)
     file = path if path.is_absolute() else here() / path  # the current folder may have been deleted
     folder = file.parent.resolve()
-    override: list[str] = []
-    url = _database(raw, folder, report) if database is None else _override(database, override)
-    pools, retention, log = _tables(raw, folder, report)
-    planned = schedules(raw.get("schedules", []), report)
+    alone = _alone(raw, folder, report)
+    if database is not None:
+        alone["listen_database"] = None  # with another database, that one has no pooler of the file's
+        try:
+            alone["database"] = checks.absolute(database, Path())
+        except ValueError as error:
+            raise ConfigError([f"--database: {error}"]) from None
+    by_type = tables_of_types(raw.get("types", {}), report)
+    pools = build(raw.get("pools"), _defaults(raw, report), by_type, folder, report)
+    schedules = _schedules(raw, report)
+
+    def table(of: Any) -> Any:
+        name = of.__name__.removesuffix("Settings").lower()
+        return of(**checked(keys_of(of), raw.get(name, {}), (name,), report).values)
+
     settings = Settings(
         path=file,
         folder=folder,
-        database=url,
         pools=pools,
-        retention=retention,
-        log=log,
-        schedules=planned,
-        alerts=alerts(raw.get("alerts", []), pools, planned, report),
-        admin=admin.admin(raw.get("admin"), folder, report),
-        on_partition=_single(raw, "on_partition", one_of("finish", "stop"), "finish", report),
-        # With another database, that one has no pooler of the file's.
-        listen_database=_listen_database(raw, report) if database is None else None,
-        vacuum=_single(raw, "vacuum", boolean, True, report),
-        machine=machine(raw, pools.values(), report),
-        spool=admin.spool(raw.get("spool"), folder, report),
+        retention=table(RetentionSettings),
+        log=table(LogSettings),
+        schedules=schedules,
+        alerts=_alerts(raw, pools, schedules, report),
+        admin=None if "admin" not in raw else _admin(table(AdminSettings), folder, report),
+        machine=table(MachineSettings)._replace(devices=_devices(raw, pools, report)),
+        spool=_spool(table(SpoolSettings), folder, report),
+        **alone,
     )
-    return Survey(settings, report, str(path), text, override)
+    return settings, report
 
 
 def _text(path: Path) -> str:
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):  # reading a named pipe would wait for a writer
-            raise ConfigError([f"{path}: it is not a regular file"])
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         hint = "`supervisor init` writes a starter file, `--config FILE` names another file"
         raise ConfigError([f"{path}: there is no such file; {hint}"]) from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigError([f"{path}:{line}: the file is not UTF-8 text"]) from None
     except (OSError, ValueError) as error:  # ValueError: a path cannot contain a NUL character
-        if getattr(error, "errno", None) == errno.ELOOP:
-            raise ConfigError([f"{path}: it is a symbolic link that leads back to itself"]) from None
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError([f"{path}: it cannot be read: {reason}"]) from None
 
@@ -110,70 +114,152 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError([f"{path}: it is nested too deeply"]) from None
     except ValueError as error:
-        # "Invalid value (at line 2, column 5)"; a number with too many digits is reported without a position.
-        message = str(error)
-        place = _PLACE.search(message)
-        if place is None:
-            raise ConfigError([f"{path}: this is not valid TOML: {message}"]) from None
-        line = place[1] or text.count("\n", 0, len(text) - 1) + 1
-        where = f" (column {place[2]})" if place[2] else " (at the end of the file)"
-        what = message[: place.start()]
-        raise ConfigError([f"{path}:{line}: this is not valid TOML: {what[:1].lower()}{what[1:]}{where}"]) from None
+        raise ConfigError([f"{path}: this is not valid TOML: {error}"]) from None
 
 
-def _tables(
-    raw: dict[str, Any], folder: Path, report: Report
-) -> tuple[dict[str, PoolSettings], RetentionSettings, LogSettings]:
-    for key in [key for key in raw if key not in TOP]:
-        report.add_unknown((key,), TOP)
-    by_type = types.tables(raw.get("types", {}), report)
-    pools = build(raw.get("pools"), _defaults(raw.get("defaults", {}), report), by_type, folder, report)
-    types.report_untaken(by_type, pools.values(), report)
-    retention = RetentionTable(checked(RetentionTable, raw.get("retention", {}), ("retention",), report).values)
-    log = LogTable(checked(LogTable, raw.get("log", {}), ("log",), report).values)
-    return pools, RetentionSettings(retention.done, retention.failed), LogSettings(log.format, log.level)
+# The file's parts. Problems are added to the report; the settings are valid only if it stays empty.
 
 
-def _defaults(raw: object, report: Report) -> Checked:
-    if isinstance(raw, dict):
-        for key in [key for key in raw if key in NAMING]:
-            report.add(("defaults", key), "each pool has its own; it cannot have a default")
-        raw = {key: value for key, value in raw.items() if key not in NAMING}
-    return checked(PoolTable, raw, ("defaults",), report)
+def _alone(raw: Mapping[str, Any], folder: Path, report: Report) -> dict[str, Any]:
+    """The values of the keys that are in no table."""
 
-
-def _single(raw: Mapping[str, Any], key: str, check: Check[_Value], default: _Value, report: Report) -> _Value:
-    """The value of a key that is in no table."""
-    try:
-        return check(raw[key]) if key in raw else default
-    except ValueError as error:
-        report.add((key,), str(error))
-        return default
-
-
-def _database(raw: Mapping[str, Any], folder: Path, report: Report) -> str:
-    def check(url: object) -> str:
-        if not isinstance(url, str):
-            raise ValueError(f"must be text in quotes, like {addresses.DEFAULT}, not {shown(url)}")
-        return addresses.absolute(url, folder)
-
-    return _single({"database": addresses.DEFAULT, **raw}, "database", check, "", report)
-
-
-def _listen_database(raw: Mapping[str, Any], report: Report) -> str | None:
-    def check(url: object) -> str | None:
-        if not isinstance(url, str):
-            raise ValueError(f"must be text in quotes, like postgresql://user@host/database, not {shown(url)}")
-        if not addresses.of_server(raw.get("database")):
+    def listening(url: str) -> str:
+        if not checks.of_server(raw.get("database")):
             raise ValueError("is for a `database` on PostgreSQL; leave it out")
-        return addresses.server(url)
+        return checks.server(url)
 
-    return _single(raw, "listen_database", check, None, report)
+    rules: dict[str, Callable[[str], str]] = {
+        "database": lambda url: checks.absolute(url, folder),
+        "listen_database": listening,
+    }
+    keys: Keys = {**TOP, **{name: Key(checks.text(rule), ALONE[name].default) for name, rule in rules.items()}}
+    values = checked(keys, {"database": ALONE["database"].default, **raw}, (), report).values
+    return {name: values.get(name, key.default) for name, key in ALONE.items()}
 
 
-def _override(url: str, problems: list[str]) -> str:
-    try:
-        return addresses.absolute(url, Path())
-    except ValueError as error:
-        problems.append(f"--database: {error}")
-        return ""
+def _defaults(raw: Mapping[str, Any], report: Report) -> Checked:
+    table = raw.get("defaults", {})
+    if isinstance(table, dict):
+        for key in [key for key in table if key in NAMING]:
+            report.add(("defaults", key), "each pool has its own; it cannot have a default")
+        table = {key: value for key, value in table.items() if key not in NAMING}
+    return checked(POOL, table, ("defaults",), report)
+
+
+def _entries(raw: Mapping[str, Any], name: str, keys: Keys, required: Collection[str], report: Report) -> list[Checked]:
+    """The entries of an array of tables. One without any key has no effect."""
+    entries = raw.get(name, [])
+    if not isinstance(entries, list):
+        report.add((name,), f"must be tables [[{name}]], not {shown(entries)}")
+        return []
+    found = [checked(keys, entry, (name, index), report) for index, entry in enumerate(entries) if entry != {}]
+    for table in found:
+        for key in required:
+            if key not in table.values and key not in table.faulty:
+                report.add(table.at, f"`{key}` is missing")
+    return found
+
+
+def _with_defaults(table: Checked, keys: Keys) -> dict[str, Any]:
+    return {name: table.values.get(name, key.default) for name, key in keys.items()}
+
+
+def _schedules(raw: Mapping[str, Any], report: Report) -> tuple[Schedule, ...]:
+    found: dict[str, Schedule] = {}
+    for table in _entries(raw, "schedules", SCHEDULE, ("name", "type"), report):
+        written = table.values.keys()
+        if not {"cron", "every"} & (written | table.faulty):
+            report.add(table.at, 'set when it runs: `cron = "0 3 * * *"` or `every = "1h"`')
+        if {"cron", "every"} <= written:
+            report.add((*table.at, "every"), "write either cron or every, not both")
+        if {"timezone", "every"} <= written:
+            report.add((*table.at, "timezone"), "it applies to cron only; `every` counts from the last time")
+        schedule = Schedule(**_with_defaults(table, SCHEDULE))
+        if schedule.name in found:
+            report.add((*table.at, "name"), f"another schedule also has the name {schedule.name!r}")
+        if schedule.name:
+            found[schedule.name] = schedule
+    return tuple(found.values())
+
+
+def _alerts(
+    raw: Mapping[str, Any], pools: Collection[str], schedules: tuple[Schedule, ...], report: Report
+) -> tuple[Alert, ...]:
+    found: dict[str, Alert] = {}
+    planned = ("schedule", [one.name for one in schedules])
+    known = {"schedule_missed": planned, "pool_broken": ("pool", pools), "oldest_due": ("pool", pools)}
+    for table in _entries(raw, "alerts", ALERT, ("when", "enqueue"), report):
+        values = _with_defaults(table, ALERT)
+        payload = json.loads(values["payload"])
+        if not isinstance(payload, dict):
+            report.add((*table.at, "payload"), "must be a table: the facts are added to it")
+        elif FACTS in payload:
+            report.add((*table.at, "payload", FACTS), "this key is for the facts; choose another name")
+        (when, over), only = values["when"], values["only"]
+        for place, name in enumerate(only) if when in known else ():
+            what, names = known[when]
+            if name not in names:
+                report.add((*table.at, "only", place), f"there is no {what} {name!r}{like(name, sorted(names))}")
+        alert = Alert(when, over, values["enqueue"], values["payload"], values["every"], only)
+        if found.setdefault(alert.id, alert) is not alert:
+            report.add(table.at, "another alert says the same")
+    return tuple(found.values())
+
+
+def _devices(raw: Mapping[str, Any], pools: Mapping[str, PoolSettings], report: Report) -> dict[str, int]:
+    tables = raw.get("devices", {})
+    if not isinstance(tables, dict):
+        report.add(("devices",), f"must be tables [devices.NAME], not {shown(tables)}")
+        return {}
+    used = sorted({gpu for pool in pools.values() for gpu in pool.gpus})
+    found = {}
+    for name, own in tables.items():
+        table = checked(DEVICE, own, ("devices", name), report)
+        if not table.values and not table.faulty:
+            report.add((*table.at, "memory"), 'is missing; write memory = "14GiB"')
+        elif name not in used and not table.faulty:
+            report.add(table.at, f"no pool has this device in its gpus; they name {', '.join(used) or 'none'}")
+        found[name] = table.values.get("memory", 0)
+    return found
+
+
+def _spool(settings: SpoolSettings, folder: Path, report: Report) -> SpoolSettings:
+    if settings.max_file > settings.max_total:
+        whole = human_size(settings.max_total)
+        report.add(("spool", "max_file"), f"{human_size(settings.max_file)} is more than max_total, which is {whole}")
+    return settings._replace(folder=_below(folder, settings.folder))
+
+
+def _below(folder: Path, name: str | Path | None) -> Path | None:
+    return None if name is None else folder / name
+
+
+def _admin(settings: AdminSettings, folder: Path, report: Report) -> AdminSettings:
+    path = settings.unix_path
+    settings = settings._replace(
+        listen=settings.listen if path is None else f"unix:{folder / path}",
+        token_file=_below(folder, settings.token_file),
+        read_token_file=_below(folder, settings.read_token_file),
+        hosts=tuple(map(str.lower, settings.hosts)),
+    )
+    listen, tokens = settings.listen, ("admin", "read_token_file")
+    # Opening it to other machines must be explicit: all traffic, including the token, can be read on the network.
+    if settings.address and not settings.allow_remote and not ipaddress.ip_address(settings.address[0]).is_loopback:
+        report.add(
+            ("admin", "listen"),
+            f"{listen} can be reached from other machines, unencrypted; "
+            "put a reverse proxy before 127.0.0.1, or set allow_remote = true",
+        )
+    if settings.read_token_file is not None:
+        if path is not None and settings.token_file is None:
+            report.add(tokens, "without token_file, requests on the Unix socket need no token; set both or neither")
+        if settings.read_token_file == settings.token_file:
+            report.add(tokens, "it is the same file as token_file; read-only access needs another file")
+    return settings
+
+
+def report_uninstalled(settings: Settings, report: Report) -> None:
+    """Report that the extra is missing, for commands that are about to run the admin process."""
+    missing = [name for name in OF_ADMIN if importlib.util.find_spec(name) is None] if settings.admin else []
+    if missing:
+        report.add(("admin",), f"it needs {', '.join(missing)}: pip install './job-supervisor[admin]'")

@@ -1,60 +1,96 @@
-"""The settings that the program uses: complete, valid and frozen.
+"""The settings that the program uses, and in them the keys that `supervisor.toml` may have: what each key may be, and
+its value where it is not written. Durations are seconds, sizes are bytes.
 
-They are plain values: equal if the configuration is equal, which tells a reload what has changed, and
-picklable, for workers that start in a fresh interpreter. Durations are seconds, sizes are bytes.
+Settings are plain values: equal if the configuration is equal, which tells a reload what has changed, and picklable,
+for workers that start in a fresh interpreter. No key is compared with another here: `pools.py` and `reader.py` do that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from supervisor.domain.alerts import Alert
+from supervisor.config import checks
+from supervisor.config.checks import Key, Keys, boolean, duration, limit, listed, memory, number, one_of, unless, whole
+from supervisor.domain.alerts import FAILURES, Alert
+from supervisor.domain.intake import MAX_ATTEMPTS, MAX_PRIORITY, MAX_WAITING, checked_unique_key
+from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE
 from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.schedule import Schedule
 from supervisor.domain.settlement import RetryPolicy
+from supervisor.domain.text import like
 from supervisor.domain.trial import Trial
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """The environment variable that assigns a worker one of its pool's `gpus`."""
 
+MOST_IN_A_BATCH = 256
+MOST_WORKERS = 1024
+MOST = 1 << 53
 
+_Settings = TypeVar("_Settings", bound=type[Any])
+
+
+def key(check: Any, default: Any) -> Any:
+    """A field that is a key of the file."""
+    return Key(check, default)
+
+
+def _from_file(settings: _Settings) -> _Settings:
+    """Let the defaults of the class be those of its keys."""
+    defaults = settings._field_defaults.values()
+    settings.__new__.__defaults__ = tuple(each.default if isinstance(each, Key) else each for each in defaults)
+    return settings
+
+
+def keys_of(settings: type[Any]) -> Keys:
+    return {name: each for name, each in settings._field_defaults.items() if isinstance(each, Key)}
+
+
+@_from_file
 class RetentionSettings(NamedTuple):
     """How many seconds finished jobs are kept; None keeps them forever."""
 
-    done: float | None
-    failed: float | None
+    done: float | None = key(checks.retention, 7 * checks.DAY)
+    failed: float | None = key(checks.retention, 30 * checks.DAY)
 
 
+@_from_file
 class LogSettings(NamedTuple):
     """`auto` is `console` on a terminal and `json` elsewhere."""
 
-    format: Literal["auto", "json", "console"]
-    level: Literal["debug", "info", "warning", "error"]
+    format: Literal["auto", "json", "console"] = key(one_of("auto", "json", "console"), "auto")
+    level: Literal["debug", "info", "warning", "error"] = key(one_of("debug", "info", "warning", "error"), "info")
 
 
+@_from_file
 class MachineSettings(NamedTuple):
-    """The memory that all pools share, in bytes: the machine's and that of devices."""
+    """The memory that all pools share: the machine's and that of devices."""
 
-    memory: int | None = None  # None: what the machine or the control group has, less a reserve
-    min_residency: float = 30.0
-    max_wait: float = 60.0
+    memory: int | None = key(memory, None)  # None: what the machine or the control group has, less a reserve
+    min_residency: float = key(checks.patience, 30.0)
+    max_wait: float = key(duration, 60.0)
     devices: Mapping[str, int] = {}
 
 
+DEVICE: Keys = {"memory": Key(memory, None)}
+"""The keys of `[devices.NAME]`."""
+
+
+@_from_file
 class AdminSettings(NamedTuple):
     """The admin process. `listen` is `host:port` or `unix:/absolute/path`; paths are absolute.
 
     `hosts` are names besides the loopback's under which browsers may reach it.
     """
 
-    listen: str
-    token_file: Path | None  # None on a Unix socket, which needs none; on TCP until `access` has set a default
-    read_token_file: Path | None  # for read-only access
-    hosts: tuple[str, ...]
-    show_payloads: bool
-    allow_remote: bool  # listen on addresses other than the loopback's
+    listen: str = key(checks.listen_address, "127.0.0.1:8787")
+    token_file: Path | None = key(checks.file_name, None)  # None: none on a Unix socket; on TCP `tokens` sets a default
+    read_token_file: Path | None = key(checks.file_name, None)  # for read-only access
+    hosts: tuple[str, ...] = key(listed(checks.host_name), ())
+    show_payloads: bool = key(boolean, False)
+    allow_remote: bool = key(boolean, False)  # listen on addresses other than the loopback's
 
     @property
     def unix_path(self) -> Path | None:
@@ -70,15 +106,14 @@ class AdminSettings(NamedTuple):
         return "127.0.0.1" if host == "localhost" else host.strip("[]"), int(port)
 
 
+@_from_file
 class SpoolSettings(NamedTuple):
-    """The files that requests bring. Sizes are bytes; `done` is seconds after the success of a job, None: as long as it
-    is kept.
-    """
+    """The files that requests bring."""
 
-    folder: Path | None = None  # None: next to the database, and none for a server
-    max_file: int = 64 << 20
-    max_total: int = 1 << 30
-    done: float | None = 600.0
+    folder: Path | None = key(checks.file_name, None)  # None: next to the database, and none for a server
+    max_file: int = key(memory, 64 << 20)
+    max_total: int = key(memory, 1 << 30)
+    done: float | None = key(checks.retention, 600.0)  # after the success of a job; None: as long as it is kept
 
 
 class TypeSettings(NamedTuple):
@@ -88,62 +123,86 @@ class TypeSettings(NamedTuple):
     retry: RetryPolicy
 
 
+RETRY: Keys = {
+    "max_attempts": Key(whole(1, MAX_ATTEMPTS), 5),
+    "backoff": Key(one_of("exponential", "linear", "fixed"), "exponential"),
+    "base": Key(duration, 2.0),
+    "max": Key(duration, 600.0),
+    "jitter": Key(number(0.0, 1.0), 0.1),
+}
+TYPE: Keys = {
+    "timeout": Key(limit, None),
+    "retry": Key(RETRY, {}),
+    "max_attempts": Key(whole(1, MAX_ATTEMPTS), None),
+    "give_up_on": Key(listed(checks.exception), ()),
+}
+TASK: Keys = {**TYPE, "priority": Key(whole(-MAX_PRIORITY, MAX_PRIORITY), 0)}
+"""The options of `@task`; `priority` is of the jobs that it enqueues."""
+
+WARMUP: Keys = {"type": Key(checks.job_type, None), "payload": Key(checks.payload, None)}
+CANARY: Keys = {**WARMUP, "expect": Key(checks.payload, None), "tolerance": Key(number(0.0, 1e308), 0.0)}
+
+
 class PoolSettings(NamedTuple):
-    """One pool: its workers, the jobs they may take, and their time limits."""
+    """One pool: its workers, the jobs they may take, and their time limits. `pools.py` computes some of the values."""
 
     name: str
-    types: tuple[str, ...]
     by_type: Mapping[str, TypeSettings]  # for the types that differ
-    handler: str  # module:attribute; of a pool with tasks: their modules with commas; empty for a pool with a command
-    command: tuple[str, ...]  # a program and its arguments; empty for a pool with a handler
-    min_workers: int  # 0: the pool may have no worker until a job comes
-    max_workers: int
-    spares: int  # workers that are set up and take no job until another one's place is free
-    jobs_per_worker: int  # due jobs that one worker is expected to handle, for scaling
-    scale_down_delay: float
-    idle_timeout: float  # after this time without workers, the template's memory is released
-    capabilities: tuple[str, ...]
-    min_priority: int | None  # it takes no job below; None: jobs of every priority
-    hosts: tuple[str, ...]  # patterns of names; empty: it runs on every host
-    prefetch: int | None  # None: determined by the worker's own speed
-    concurrency: int  # jobs that one worker runs at the same time
-    batch_size: int  # the largest batch
     batch_auto: bool  # each worker finds the size itself
-    latency_target: float  # seconds that such a batch may take
-    batch_wait: float
-    batch_key: str | None  # fields of the payload; None: the handler's own methods, if it has them
-    batch_cost: str | None
-    batch_budget: float | None
-    timeout: float
-    cancel_grace: float  # from the cancel of a run to its interruption
-    kill_grace: float  # from the interruption of a run to the end of its worker
-    startup_timeout: float
-    shutdown_grace: float
-    heartbeat_timeout: float
-    lock_time: float
-    max_jobs_per_worker: int | None  # None: no limit
-    max_memory: int | None  # bytes of one worker
-    memory_budget: int | None  # bytes of the whole pool
-    keep_freed_memory: int | None  # bytes; None: determined by batches, devices and limits
-    max_crashes: int
-    max_waiting: int | None  # due jobs of a type while which no request for another one is accepted
-    start: Literal["fork", "spawn"]
-    preload: bool
-    preload_setup: bool  # also run the handler's setup once, before the fork
-    gpus: tuple[str, ...]  # distributed among the workers
-    threads: int | None  # of numerical libraries, per worker; None: determined by the image and the cores
-    cpu_affinity: tuple[int, ...]  # cores that its workers may use; empty: all cores available to us
-    nice: int
-    path: tuple[Path, ...]  # folders on sys.path before the configuration's, also those of PYTHONPATH in `env`
-    env: Mapping[str, str]
-    recover: Literal["pending", "failed"]
-    retry: RetryPolicy
-    retry_failed_every: float  # seconds after which a failed job becomes pending again automatically; 0: never
-    retry_failed_times: int  # at most this often per job
-    middleware: tuple[str, ...]  # module:attribute, the outermost first
-    warmup: Trial | None  # in the set-up of each worker
-    canary: Trial | None  # in the set-up of the first workers with new code
-    options: Mapping[str, Any]  # the handler's own, never inspected here
+    types: tuple[str, ...] = key(listed(checks.job_type, least=1), ())
+    # module:attribute; of a pool with tasks: their modules with commas; empty for a pool with a command
+    handler: str = key(checks.handler, "")
+    command: tuple[str, ...] = key(listed(checks.argument, repeats=True), ())  # empty for a pool with a handler
+    min_workers: int = key(whole(0, MOST_WORKERS), 1)  # 0: the pool may have no worker until a job comes
+    max_workers: int = key(whole(1, MOST_WORKERS), 2)
+    spares: int = key(whole(0, MOST_WORKERS), 0)  # set up, and without jobs until another one's place is free
+    jobs_per_worker: int = key(whole(1, MOST), 1)  # due jobs that one worker is expected to handle, for scaling
+    scale_down_delay: float = key(duration, 30.0)
+    idle_timeout: float = key(duration, 300.0)  # after this time without workers, the template's memory is released
+    capabilities: tuple[str, ...] = key(listed(checks.capability), ())
+    min_priority: int | None = key(whole(-MAX_PRIORITY, MAX_PRIORITY), None)  # it takes no job below
+    hosts: tuple[str, ...] = key(listed(checks.host_pattern), ())  # patterns of names; empty: it runs on every host
+    prefetch: int | None = key(unless("auto", whole(1, 256)), None)  # None: determined by the worker's own speed
+    concurrency: int = key(whole(1, 1000), 1)  # jobs that one worker runs at the same time
+    batch_size: int = key(unless("auto", whole(1, MOST_IN_A_BATCH)), 1)  # the largest batch
+    latency_target: float = key(limit, 0.2)  # that a batch with `batch_auto` may take
+    batch_wait: float = key(duration, 0.02)
+    batch_key: str | None = key(checks.field_path, None)  # None: the handler's own methods, if it has them
+    batch_cost: str | None = key(checks.field_path, None)
+    batch_budget: float | None = key(number(1e-6, 1e15), None)
+    timeout: float = key(limit, 120.0)
+    cancel_grace: float = key(duration, CANCEL_GRACE)  # from the cancel of a run to its interruption
+    kill_grace: float = key(duration, KILL_GRACE)  # from the interruption of a run to the end of its worker
+    startup_timeout: float = key(limit, 300.0)
+    shutdown_grace: float = key(duration, 30.0)
+    heartbeat_timeout: float = key(checks.patience, 60.0)
+    lock_time: float = key(checks.patience, 60.0)
+    max_jobs_per_worker: int | None = key(whole(1, MOST), None)
+    max_memory: int | None = key(memory, None)  # of one worker
+    memory_budget: int | None = key(memory, None)  # of the whole pool
+    keep_freed_memory: int | None = key(checks.kept_memory, None)  # None: by batches, devices and limits
+    max_crashes: int = key(whole(1, MOST), 3)
+    # due jobs of a type while which no request for another one is accepted
+    max_waiting: int | None = key(whole(1, MAX_WAITING), None)
+    start: Literal["fork", "spawn"] = key(one_of("fork", "spawn"), "fork")
+    preload: bool = key(boolean, True)
+    preload_setup: bool = key(boolean, False)  # also run the handler's setup once, before the fork
+    gpus: tuple[str, ...] = key(listed(checks.device), ())  # distributed among the workers
+    # of numerical libraries, per worker; None: determined by the image and the cores
+    threads: int | None = key(unless("auto", whole(1, 1024)), None)
+    cpu_affinity: tuple[int, ...] = key(listed(whole(0, 4095)), ())  # empty: all cores available to us
+    nice: int = key(whole(0, 19), 0)
+    # on sys.path before the configuration's folder, also those of PYTHONPATH in `env`
+    path: tuple[Path, ...] = key(listed(checks.folder), ())
+    env: Mapping[str, str] = key(checks.named(checks.variable, checks.argument), {})
+    recover: Literal["pending", "failed"] = key(one_of("pending", "failed"), "pending")
+    retry: RetryPolicy = key(RETRY, {})
+    retry_failed_every: float = key(duration, 0.0)  # when a failed job becomes pending again automatically; 0: never
+    retry_failed_times: int = key(whole(1, MAX_ATTEMPTS), 3)  # at most this often per job
+    middleware: tuple[str, ...] = key(listed(checks.middleware), ())  # the outermost first
+    warmup: Trial | None = key(WARMUP, {})  # in the set-up of each worker
+    canary: Trial | None = key(CANARY, {})  # in the set-up of the first workers with new code
+    options: Mapping[str, Any] = key(checks.named(checks.text(), checks.anything), {})  # the handler's own
 
     def timeout_of(self, type: str) -> float:
         return self.by_type[type].timeout if type in self.by_type else self.timeout
@@ -165,21 +224,52 @@ class PoolSettings(NamedTuple):
         return bool(self.handler) and self.preload and self.start == "fork"
 
 
+POOL: Keys = {
+    **keys_of(PoolSettings),
+    "tasks": Key(listed(checks.module), ()),
+    "workers": Key(whole(1, MOST_WORKERS), 2),
+    "max_batch_size": Key(whole(2, MOST_IN_A_BATCH), MOST_IN_A_BATCH),
+    "give_up_on": TYPE["give_up_on"],
+}
+NAMING = ("types", "handler", "tasks", "command")
+"""The keys that identify a pool, and so cannot have a default."""
+
+SCHEDULE: Keys = {
+    "name": Key(checks.schedule_name, ""),
+    "type": Key(checks.job_type, ""),
+    "payload": Key(checks.payload, "{}"),
+    "cron": Key(checks.cron, None),
+    "every": Key(checks.patience, None),
+    "timezone": Key(checks.timezone, "UTC"),
+    "misfire": Key(one_of("once", "skip", "all"), "once"),
+    "unique_key": Key(checked_unique_key, None),
+}
+ALERT: Keys = {
+    "when": Key(checks.alert_when, ("", 0.0)),
+    "enqueue": Key(checks.job_type, ""),
+    "payload": Key(checks.payload, "{}"),
+    "every": Key(checks.patience, 600.0),
+    "only": Key(listed(checks.text()), ()),
+}
+
+
+@_from_file
 class Settings(NamedTuple):
     """One configuration file."""
 
     path: Path  # absolute, as it was given: a link in it leads to another file when it has been moved
     folder: Path  # its folder without links: on sys.path, and the start of relative paths
-    database: str  # sqlite:////absolute/path
     pools: Mapping[str, PoolSettings]
     retention: RetentionSettings
     log: LogSettings
+    database: str = key(checks.text(), checks.DEFAULT_DATABASE)  # sqlite:////absolute/path
     schedules: tuple[Schedule, ...] = ()
     alerts: tuple[Alert, ...] = ()
     admin: AdminSettings | None = None  # None: no admin process
-    on_partition: Literal["finish", "stop"] = "finish"  # what happens to running jobs when the lease cannot be renewed
-    listen_database: str | None = None  # a URL of the same database without a pooler, for notifications
-    vacuum: bool = True  # of our tables on a server, where autovacuum comes too late
+    # what happens to running jobs when the lease cannot be renewed
+    on_partition: Literal["finish", "stop"] = key(one_of("finish", "stop"), "finish")
+    listen_database: str | None = key(checks.text(), None)  # a URL of the same one without a pooler, for notifications
+    vacuum: bool = key(boolean, True)  # of our tables on a server, where autovacuum comes too late
     machine: MachineSettings = MachineSettings()
     spool: SpoolSettings = SpoolSettings()
 
@@ -196,3 +286,53 @@ class Settings(NamedTuple):
             if pool.max_waiting is not None:
                 limits |= {type_: max(limits.get(type_, 0), pool.max_waiting) for type_ in pool.types}
         return limits
+
+
+ALONE = keys_of(Settings)
+"""The keys that are in no table."""
+
+TABLES: Mapping[str, tuple[str, Keys]] = {
+    "file": ("the file itself, above its first [table]", ALONE),
+    "log": ("[log]", keys_of(LogSettings)),
+    "admin": ("[admin]", keys_of(AdminSettings)),
+    "machine": ("[machine]", keys_of(MachineSettings)),
+    "device": ("[devices.NAME]", DEVICE),
+    "retention": ("[retention]", keys_of(RetentionSettings)),
+    "spool": ("[spool]", keys_of(SpoolSettings)),
+    "schedule": ("[[schedules]]", SCHEDULE),
+    "alert": ("[[alerts]]", ALERT),
+    "pool": ("[pools.NAME]", POOL),
+    "retry": ("retry = { … }", RETRY),
+    "type": ("[types.NAME]", TYPE),
+    "warmup": ("warmup = { … }", WARMUP),
+    "canary": ("canary = { … }", CANARY),
+}
+"""How a table is written, and its keys. A key that is found in a wrong place belongs in the first that has it."""
+
+_NAMES = "defaults pools types schedules alerts retention machine devices admin spool log"
+TOP: Keys = {**ALONE, **dict.fromkeys(_NAMES.split(), Key(checks.anything, None))}
+"""The keys of the file itself."""
+
+
+def untaken(settings: Settings) -> list[tuple[str, str]]:
+    """A sentence for each "schedule", "alert" or "priority" whose jobs no pool of this configuration takes. A pool of
+    another supervisor may.
+    """
+    types = sorted(settings.types)
+    wanted = [("schedule", schedule.type, f"of the schedule {schedule.name}") for schedule in settings.schedules]
+    for alert in settings.alerts:
+        wanted.append(("alert", alert.type, f"of the alert about {alert.when}"))
+        if alert.when in FAILURES:
+            wanted += [("alert", name, f"that the alert about {alert.when} is for") for name in alert.only]
+    found = [
+        (about, f"no pool takes the type {type_} {whose}{like(type_, types)}")
+        for about, type_, whose in wanted
+        if type_ not in types
+    ]
+    for type_ in types:
+        least = [pool.min_priority for pool in settings.pools.values() if type_ in pool.types]
+        lowest = min(-MAX_PRIORITY if priority is None else priority for priority in least)
+        if lowest > -MAX_PRIORITY:
+            advice = "add a pool for them without min_priority"
+            found.append(("priority", f"no pool takes jobs of the type {type_} below priority {lowest}: {advice}"))
+    return found

@@ -1,4 +1,6 @@
-"""The tasks of modules, found by reading their source: the supervisor must know their types, and imports no handler."""
+"""The tasks of modules, found by reading their source: the supervisor must know their types, and imports no handler.
+Whether the pools take them all, and whether the payloads of schedules fit them.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,21 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import invalidate_caches
 from importlib.machinery import ModuleSpec, PathFinder
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type
+from supervisor.domain.schedule import Schedule
+from supervisor.domain.text import like
+
+if TYPE_CHECKING:
+    from supervisor.config.problems import Report
+    from supervisor.config.settings import Settings
 
 _WORD = re.compile(r"\w+")
 
@@ -64,14 +73,13 @@ def beside(module: str, folder: Path) -> str:
     if not found:
         return ""
     inside = found[0].relative_to(folder)
-    packaged = any((folder / name).is_file() for name in ("pyproject.toml", "setup.py"))
-    install = "run `pip install -e .`, or " if packaged else ""
-    return f"; there is {inside}: {install}add path = [{json.dumps(inside.parts[0])}] to the pool"
+    return f"; there is {inside}: add path = [{json.dumps(inside.parts[0])}] to the pool"
 
 
 def _files(module: str, folder: Path, path: Sequence[Path]) -> list[tuple[str, Path]]:
     """The name and the source file of a module; for a package, of all modules in it. Raises Unreadable."""
     entries = [str(entry) for entry in (*path, folder, *sys.path) if entry]
+    invalidate_caches()  # a file may be new
     try:
         spec = _spec(module, entries)
     except Exception as error:  # of a finder that a library has added
@@ -94,7 +102,8 @@ def _files(module: str, folder: Path, path: Sequence[Path]) -> list[tuple[str, P
 
 def _spec(module: str, entries: Sequence[str]) -> ModuleSpec | None:
     """What Python's import would find if sys.path were `entries`. importlib.util.find_spec would import the parent."""
-    parent, places = module.rpartition(".")[0], None
+    parent, _, name = module.rpartition(".")
+    places = list(entries)
     if parent:
         above = _spec(parent, entries)
         if above is None or above.submodule_search_locations is None:
@@ -102,35 +111,12 @@ def _spec(module: str, entries: Sequence[str]) -> ModuleSpec | None:
         places = list(above.submodule_search_locations)
     for finder in sys.meta_path:
         if finder is PathFinder:
-            found = _on_path(module, entries if places is None else places)
+            found = PathFinder.find_spec(name, places)  # a namespace inside a package would need that to be imported
         else:  # such as that of packages that are installed editable
-            found = finder.find_spec(module, places)
+            found = finder.find_spec(module, places if parent else None)
         if found is not None:
             return found
     return None
-
-
-def _on_path(module: str, places: Sequence[str]) -> ModuleSpec | None:
-    """As PathFinder does; but for a namespace that would need the parent to be imported."""
-    namespace = ModuleSpec(module, None, is_package=True)
-    namespace.submodule_search_locations = []
-    for finder in chain.from_iterable(map(_finders, places)):
-        found: ModuleSpec | None = finder.find_spec(module)
-        if found is not None and found.loader is not None:
-            return found
-        if found is not None:
-            namespace.submodule_search_locations += found.submodule_search_locations or ()
-    return namespace if namespace.submodule_search_locations else None
-
-
-def _finders(place: str) -> list[Any]:
-    """The one that looks for modules there, if it exists: a new one, because those that import uses have caches."""
-    for hook in sys.path_hooks:
-        try:
-            return [hook(place)]
-        except ImportError:
-            continue
-    return []
 
 
 def _of_file(file: Path) -> Iterator[Declared]:
@@ -197,37 +183,30 @@ class _Names:
     """Under which names a module knows `supervisor.task`, and perhaps `supervisor.Context`."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self._functions: set[str] = set()
-        self._modules: set[str] = set()
+        self._tasks: set[str] = set()
         self._contexts = {"Context", "BatchContext"}
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom):
-                self._contexts |= _aliases(node.names, "Context")
+            if isinstance(node, (ast.ImportFrom, ast.Import)):
+                origin = getattr(node, "module", None)
+                for alias in node.names:
+                    name, here = alias.name, alias.asname or alias.name
+                    if origin is None and name in ("supervisor", "supervisor.tasks"):
+                        self._tasks.add(f"{here}.task")
+                    elif name == "task" and origin in ("supervisor", "supervisor.tasks"):
+                        self._tasks.add(here)
+                    elif name == "Context":
+                        self._contexts.add(here)
             elif isinstance(node, ast.Assign) and self._names_context(node.value):
                 self._contexts |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-            if isinstance(node, ast.ImportFrom) and node.module in ("supervisor", "supervisor.tasks"):
-                self._functions |= _aliases(node.names, "task")
-            elif isinstance(node, ast.Import):
-                self._modules |= _aliases(node.names, "supervisor")
-                self._modules |= {
-                    alias.asname for alias in node.names if alias.name == "supervisor.tasks" and alias.asname
-                }
 
     def is_task(self, decorator: ast.expr) -> bool:
-        if isinstance(decorator, ast.Name):
-            return decorator.id in self._functions
-        return (
-            isinstance(decorator, ast.Attribute)
-            and decorator.attr == "task"
-            and isinstance(decorator.value, ast.Name)
-            and decorator.value.id in self._modules
-        )
+        return ast.unparse(decorator) in self._tasks
 
     def parameters(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Taken | None:
         """A parameter that may be the run's context is not required, and may be in a payload: it may be another's."""
         for decorator in function.decorator_list:
             target = decorator.func if isinstance(decorator, ast.Call) else decorator
-            if not self.is_task(target) and not (isinstance(target, ast.Name) and target.id == "staticmethod"):
+            if not self.is_task(target) and ast.unparse(target) != "staticmethod":
                 return None
         given = function.args
         if given.posonlyargs or given.vararg:
@@ -235,17 +214,67 @@ class _Names:
         plain = given.args[: len(given.args) - len(given.defaults)]
         plain += [one for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
         known = frozenset(one.arg for one in (*given.args, *given.kwonlyargs))
-        required = frozenset(one.arg for one in plain if not self._may_be_context(one))
-        return Taken(required, None if given.kwarg else known)
-
-    def _may_be_context(self, parameter: ast.arg) -> bool:
-        return parameter.arg == "ctx" or (
-            parameter.annotation is not None and self._names_context(parameter.annotation)
-        )
+        required = {one.arg for one in plain if one.annotation is None or not self._names_context(one.annotation)}
+        return Taken(frozenset(required - {"ctx"}), None if given.kwarg else known)
 
     def _names_context(self, node: ast.expr) -> bool:
         return not self._contexts.isdisjoint(_WORD.findall(ast.unparse(node)))
 
 
-def _aliases(names: Iterable[ast.alias], wanted: str) -> set[str]:
-    return {alias.asname or alias.name for alias in names if alias.name == wanted}
+# Beside the rest of a valid configuration
+
+
+def untaken_tasks(settings: Settings) -> list[str]:
+    """A sentence for each task of the pools' modules that no pool of this configuration takes. Another supervisor may
+    do so.
+    """
+    return [
+        f"no pool takes the type {type_} of the task at {task.where}"
+        for type_, task in sorted(_tasks(settings).items())
+        if type_ not in settings.types
+    ]
+
+
+def report_schedules(settings: Settings, report: Report) -> None:
+    """A schedule whose payload lacks a parameter of its task, or names one that there is not, always fails."""
+    tasks = _tasks(settings)
+    # Who takes a type as a handler or a program may want another payload.
+    others = {type_ for pool in settings.pools.values() if not _task_modules(pool.handler) for type_ in pool.types}
+    written = [table.get("name") for table in tomllib.loads(report.text).get("schedules", ())]
+    for schedule in settings.schedules:
+        task = tasks.get(schedule.type)
+        if task is not None and schedule.type not in others:
+            at = ("schedules", written.index(schedule.name), "payload")
+            for problem in _problems_of_payload(schedule, task):
+                report.add(at, f"the task {schedule.type!r} ({task.where}) {problem}")
+
+
+def _problems_of_payload(schedule: Schedule, task: Declared) -> Iterator[str]:
+    if task.parameters is None:
+        return
+    payload, (required, known) = json.loads(schedule.payload), task.parameters
+    if not isinstance(payload, dict):
+        yield "takes its parameters from the payload by name; write payload = { name = value }"
+        return
+    missing = sorted(required - payload.keys())
+    if missing:
+        yield f"needs {', '.join(map(repr, missing))} in the payload"
+    for name in () if known is None else sorted(payload.keys() - known):
+        yield f"has no parameter {name!r}{like(name, sorted(known or ()))}"
+
+
+def _tasks(settings: Settings) -> Mapping[str, Declared]:
+    """Those of all modules that pools name, by their types."""
+    modules = {(module, pool.path): None for pool in settings.pools.values() for module in _task_modules(pool.handler)}
+    found: dict[str, Declared] = {}
+    for module, path in modules:
+        try:
+            found |= {task.type: task for task in of_module(module, settings.folder, path)}
+        except Unreadable:
+            continue  # reported as the pool's problem
+    return found
+
+
+def _task_modules(handler: str) -> list[str]:
+    """Of a pool with tasks; a handler has a colon."""
+    return handler.split(",") if handler and ":" not in handler else []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from json import dumps
-from math import log2
+from statistics import median
 from typing import Any, NamedTuple
 
 PREFETCH_TARGET = 0.020  # seconds of work to claim at once: what another worker may have to wait for
@@ -99,19 +99,14 @@ def as_cost(value: Any) -> float:
     raise ValueError(f"a cost must be a number of at least 0, not {str(value)[:60]!r}")
 
 
-_KEPT = 64  # times of one size; the newest replace the oldest
-_SIZES = 16  # about which times are kept
-_STALE = 500  # batches after which times of a size that is not used are forgotten
+_KEPT = 15  # times of one size; the newest replace the oldest
+_OCTAVE = 4  # sizes from one to that which is twice as large
 _FEW = 3  # times of a size before another one is tried
-_ENOUGH = 12  # times of a size that are believed; fewer of them may be wrong by a factor:
-_DOUBT = 1.15
-_GAIN = 1.04  # a throughput higher by less than this is not worth trying another size
+_STALE = 400  # batches after which the times of a size that is not used are forgotten
+_PROBE_EVERY = 12  # batches
+_GAIN = 1.04  # a throughput higher by less than this is not worth a larger size
 _TOLERANCE = 1.03  # of the target: measured times are never exact
-_CHANGED = 1.3  # the ratio of a time to the usual one that noise does not explain if it is so several times in a row:
-_IN_A_ROW = 5
-_PROBE_EVERY = 16  # batches
 _PATIENCE = 1000  # batches until a size that ran out of memory may be tried again; doubled each time
-_LONGEST_PATIENCE = 64_000
 _PLENTIFUL = 0.75  # of the size asked for: smaller batches say nothing about it
 _WEIGHT = 0.1  # of the latest batch in the average time between two
 
@@ -123,20 +118,26 @@ class AutoBatchSize:
     take. Of the sizes within it, the smallest is taken whose throughput is close to the best: in a larger batch jobs
     would only wait longer.
 
-    It begins with one job and doubles while that promises a gain. A size of which little is known is used as long as
-    it might be the better one. Now and then one batch has a size nearby, to notice that the handler's times have
-    changed. A size that ran out of memory is not tried again for a long time.
+    It climbs a ladder of sizes while the next one promises a gain. Now and then one batch has the size of a neighbour,
+    to notice that the handler's times have changed. A size that ran out of memory is not tried again for a
+    long time, and if it happens again at once, the size is halved.
     """
 
     def __init__(self, most: int, target: float) -> None:
+        self._ladder = sorted(
+            {size * 2**power // 4 for power in range(9) for size in (4, 5, 6, 7)} & set(range(most)) | {most}
+        )
         self._target = target * _TOLERANCE
-        self._ceiling = _Ceiling(most)
-        self._times: dict[int, _Times] = {}  # by size, ascending
+        self._times: dict[int, deque[float]] = {}  # seconds, by rung
+        self._used: dict[int, int] = {}  # when each was used last, in batches
         self._between = 0.0  # seconds from the end of a batch to the start of the next
-        self._batches = 0
-        self._probes = 0
-        self._probing = False
-        self._best = self.size = 1
+        self._batches = self._failures = 0
+        self._top, self._rise_at, self._patience = len(self._ladder) - 1, 0, _PATIENCE
+        self._rung = 0
+
+    @property
+    def size(self) -> int:
+        return self._ladder[self._rung]
 
     def observe(self, size: int, seconds: float, between: float | None = None) -> None:
         """A batch of this size has run. `between` is the time since the one before, None if the worker had no jobs."""
@@ -145,138 +146,68 @@ class AutoBatchSize:
         if size < self.size * _PLENTIFUL:
             return
         self._batches += 1
-        self._ceiling.has_run(self._batches)
-        times = self._times.setdefault(size, _Times())
-        if times.add(seconds, self._batches):
-            self._times = {size: times}
-        self._forget()
-        if self._probing or len(times.seconds) >= _FEW or self.size > self._ceiling.size:
-            self.size = self._next()
+        self._failures = 0
+        if self._top < len(self._ladder) - 1 and self._batches >= self._rise_at:
+            self._top, self._rise_at = self._top + 1, self._batches + self._patience
+        self._times.setdefault(self._rung, deque(maxlen=_KEPT)).append(seconds)
+        self._used[self._rung] = self._batches
+        for rung in [one for one in self._times if self._used[one] < self._batches - _STALE]:
+            del self._times[rung]
+        self._rung = self._next()
 
     def out_of_memory(self, size: int) -> None:
         """A batch of this size has run out of memory."""
-        self._ceiling.has_failed(size, self._batches)
-        most = self._ceiling.size
-        self._times = {n: times for n, times in self._times.items() if n <= most}
-        self._best = self.size = min(self._best, most) if self._times else max(1, most // 2)
-
-    def _forget(self) -> None:
-        latest = sorted(self._times, key=lambda n: -self._times[n].latest)[:_SIZES]
-        self._times = {n: self._times[n] for n in sorted(latest) if self._times[n].latest > self._batches - _STALE}
+        self._failures += 1
+        self._top = max(0, self._rung - (1 if self._failures == 1 else _OCTAVE))
+        self._times = {rung: times for rung, times in self._times.items() if rung <= self._top}
+        self._rung = self._top
+        self._rise_at = self._batches + self._patience
+        self._patience *= 2
 
     def _next(self) -> int:
-        known = {n: times.typical for n, times in self._times.items()}
-        doubtful = {n for n, times in self._times.items() if len(times.seconds) < _ENOUGH}
-        self._best = best = self._best_of(known)
-        hoped = self._best_of({n: seconds / _DOUBT if n in doubtful else seconds for n, seconds in known.items()})
-        self._probing = False
-        if hoped != best and hoped in doubtful:
-            return hoped
-        other = self._untried(known)
-        if other is not None or self._batches % _PROBE_EVERY or best not in known:
-            return other or best
-        self._probing = True
-        self._probes += 1
-        larger = min(self._ceiling.size, best + max(1, best // 4))
-        if self._probes % 2 and known[best] * larger <= self._target * best:  # a little above it at most
-            return larger
-        return max(1, best * 7 // 10)
+        if len(self._times[self._rung]) < _FEW:
+            return self._rung
+        typical = {rung: median(times) for rung, times in sorted(self._times.items())}
+        best = self._best(typical)
+        for above in (best + _OCTAVE, best + 1):
+            if above <= self._top and max(typical) < above and self._promises(best, above, typical):
+                return above
+        if self._batches % _PROBE_EVERY or best not in typical:
+            return best
+        upwards = self._batches // _PROBE_EVERY % 2 and best + 1 <= self._top
+        if upwards and self._expected(best, best + 1, typical) <= self._target:
+            return best + 1
+        return max(0, best - 1)
 
-    def _best_of(self, times: Mapping[int, float]) -> int:
-        """The smallest size whose throughput is close to the best of those within the target."""
-        rates = {n: self._rate(n, seconds) for n, seconds in times.items() if self._is_within(n, seconds)}
+    def _best(self, typical: Mapping[int, float]) -> int:
+        """The lowest rung whose throughput is close to the best of those within the target."""
+        rates = {rung: self._rate(rung, seconds) for rung, seconds in typical.items() if seconds <= self._target}
+        rates = {rung: rate for rung, rate in rates.items() if rung <= self._top}
         if not rates:
-            return max(1, min(self._ceiling.size, min(times) // 2))
-        quickest = max(rates, key=lambda n: rates[n])
-        return next(n for n, rate in rates.items() if rate * _price(quickest / n) >= rates[quickest])
+            return max(0, min(typical) - 1)
+        quickest = max(rates, key=lambda rung: rates[rung])
+        return next(rung for rung, rate in rates.items() if rate * _price(quickest - rung) >= rates[quickest])
 
-    def _untried(self, times: Mapping[int, float]) -> int | None:
-        """A size above the largest one within the target that promises a gain; None if none does."""
-        top = max((n for n, seconds in times.items() if self._is_within(n, seconds)), default=None)
-        if top is None:
-            return None
-        above = min((n for n in times if n > top), default=None)
-        below = max((n for n in times if n <= top * 3 // 4), default=None)
-        larger = self._ceiling.next_above(top)
-        slope = 0.0  # seconds for each further job
-        if above is not None:
-            slope, larger = (times[above] - times[top]) / (above - top), above - 1
-        elif below is not None:
-            slope = max(0.0, (times[top] - times[below]) / (top - below))
-        else:  # at worst each job takes as long as those so far
-            larger = min(larger, max(top + 1, int(self._target / max(times[top], 1e-9) * top)))
-        if slope > 0.0:
-            larger = min(larger, top + int((self._target - times[top]) / slope))
-        if larger - top < max(1, top // 16):
-            return None
-        expected = self._rate(larger, times[top] + slope * (larger - top))
-        return larger if expected > _GAIN * self._rate(self._best, times[self._best]) else None
+    def _promises(self, rung: int, above: int, typical: Mapping[int, float]) -> bool:
+        """Whether a larger size may have a higher throughput, within the target, as far as smaller ones tell."""
+        if not rung and above == 1:
+            return True
+        expected = self._expected(rung, above, typical)
+        return expected <= self._target and self._rate(above, expected) > _GAIN * self._rate(rung, typical[rung])
 
-    def _is_within(self, size: int, seconds: float) -> bool:
-        return seconds <= self._target and size <= self._ceiling.size
+    def _expected(self, rung: int, above: int, typical: Mapping[int, float]) -> float:
+        """Seconds of a batch of a larger size."""
+        size, seconds = self._ladder[rung], typical[rung]
+        slope = seconds / size
+        if smaller := [one for one in typical if one < rung]:  # times of sizes that are close differ by noise
+            base = max((one for one in smaller if 2 * self._ladder[one] <= size), default=smaller[0])
+            slope = max(0.0, (seconds - typical[base]) / (size - self._ladder[base]))
+        return seconds + slope * (self._ladder[above] - size)
 
-    def _rate(self, size: int, seconds: float) -> float:
-        return size / max(seconds + self._between, 1e-9)
+    def _rate(self, rung: int, seconds: float) -> float:
+        return self._ladder[rung] / max(seconds + self._between, 1e-9)
 
 
-class _Ceiling:
-    """The largest size for which there is memory, as far as that is known. `most` is the largest of all."""
-
-    def __init__(self, most: int) -> None:
-        self.size = most
-        self._most = most
-        self._patience = _PATIENCE
-        self._rise_at = 0  # batches
-        self._failures = 0  # in a row
-
-    def has_run(self, batches: int) -> None:
-        """A batch has not run out of memory. `batches` is how many have run so far."""
-        self._failures = 0
-        if self.size < self._most and batches >= self._rise_at:
-            self.size = min(self._most, self.size + max(1, self.size // 4))
-            self._rise_at = batches + self._patience
-
-    def has_failed(self, size: int, batches: int) -> None:
-        """One has. A single large payload may be the cause; if it happens again at once, there is less memory now."""
-        self.size = max(1, min(self.size, size // 2 if self._failures else size - 1))
-        self._failures += 1
-        self._rise_at = batches + self._patience
-        self._patience = min(2 * self._patience, _LONGEST_PATIENCE)
-
-    def next_above(self, size: int) -> int:
-        """The next size to try: twice as large, or halfway to the ceiling if there is one."""
-        return min(2 * size, self._most) if self.size == self._most else (size + self.size + 1) // 2
-
-
-class _Times:
-    """How long the latest batches of one size took."""
-
-    def __init__(self) -> None:
-        self.seconds: deque[float] = deque(maxlen=_KEPT)
-        self.typical = 0.0
-        self.latest = 0  # when it was used last
-        self._unusual = 0  # how many of the newest times in a row: slower ones if above 0, quicker ones if below
-
-    def add(self, seconds: float, now: int) -> bool:
-        """Whether the handler or the machine has changed. Then only the newest times are kept."""
-        slower, quicker = seconds > self.typical * _CHANGED, seconds * _CHANGED < self.typical
-        self._unusual = max(self._unusual, 0) + 1 if slower else min(self._unusual, 0) - 1 if quicker else 0
-        self.seconds.append(seconds)
-        self.latest = now
-        changed = abs(self._unusual) >= _IN_A_ROW < len(self.seconds)
-        if changed:
-            self.seconds = deque(list(self.seconds)[-_IN_A_ROW:], maxlen=_KEPT)
-            self._unusual = 0
-        self.typical = _median(self.seconds)
-        return changed
-
-
-def _median(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return (ordered[half] + ordered[~half]) / 2
-
-
-def _price(factor: float) -> float:
-    """By which factor the throughput must be higher to make a batch larger by `factor`, in which jobs wait longer."""
-    return 1.0 + min(0.08, 0.02 + 0.03 * log2(factor))
+def _price(rungs: int) -> float:
+    """By which factor the throughput must be higher to climb so many rungs: jobs wait longer in larger batches."""
+    return 1.0 + min(0.08, 0.02 + 0.01 * rungs)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from supervisor.domain.budget import Budgets, Bytes, Step, name_of, size_text
-from supervisor.domain.tenants import MACHINE, CodeTrial, Grant, Patience, Template, Tenant
+from supervisor.domain.tenants import MACHINE, Grant, Patience, Template, Tenant
 from supervisor.domain.text import human
 
 Victims = Sequence[tuple[Tenant, int]]
@@ -26,31 +26,21 @@ def divide(
     templates: Mapping[str, Template],
     patience: Patience,
     now: float,
-    *,
-    pressed: bool = False,
-    relieve: bool = False,
 ) -> dict[str, Grant]:
-    """What each pool gets of budgets of these sizes in bytes.
-
-    `pressed`: the kernel is short of memory, so only pools without workers get some; `relieve`: one idle worker leaves.
-    """
+    """What each pool gets of budgets of these sizes in bytes."""
     budgets = Budgets(sizes, tenants, templates)
     measuring = next((one.name for one in tenants if one.need is None and one.grant.kept), "")
     division = _Division(tenants, budgets, patience, now, measuring)
-    if relieve:
-        division.relieve()
     division.shed()
     first = [one for one in tenants if one.needs_first]
     for tenant in sorted(first, key=lambda one: (not one.residency.resident, -one.waited(now))):
         division.load(tenant)
-    if not pressed:
-        due = sorted((one for one in tenants if one.work.due), key=lambda one: -one.work.oldest_wait)
-        _in_turn((one for one in due if one.grant.most), division.grow)
-        _in_turn((one for one in tenants if not one.work.due), division.fill)
-        for tenant in tenants:
-            division.replace(tenant)
-        _in_turn((one for one in tenants if one.grant.most and not one.renewal.replacing), division.spare)
-    division.try_out()
+    due = sorted((one for one in tenants if one.work.due), key=lambda one: -one.work.oldest_wait)
+    _in_turn((one for one in due if one.grant.most), division.grow)
+    _in_turn((one for one in tenants if not one.work.due), division.fill)
+    for tenant in tenants:
+        division.replace(tenant)
+    _in_turn((one for one in tenants if one.grant.most and not one.renewal.replacing), division.spare)
     return {tenant.name: tenant.grant for tenant in tenants}
 
 
@@ -72,15 +62,6 @@ class _Division:
     measuring: str
 
     # Who leaves
-
-    def relieve(self) -> None:
-        """The youngest idle worker leaves."""
-        found = [one for one in self.tenants if one.work.youngest_idle is not None and one.grant.kept]
-        if found:
-            tenant = max(found, key=lambda one: one.work.youngest_idle or 0.0)
-            step = next(self.budgets.steps(tenant, [MACHINE]), None)
-            if step is not None:
-                self.budgets.leave(step, "this machine is short of memory")
 
     def shed(self) -> None:
         """Workers have grown over a budget: spares leave; idle ones; busy ones, of several pools the latest."""
@@ -184,34 +165,6 @@ class _Division:
 
         device = min(costs, key=rank)
         return device, costs[device]
-
-    def try_out(self) -> None:
-        """New code without a worker, of one pool after another, in what is left."""
-        untried = [one for one in self.tenants if one.renewal.untried]
-        taken = any(self.budgets.template(one).loading for one in self.tenants)
-        for tenant in untried:
-            tenant.grant.trial = CodeTrial.LATER if taken else self._trial(tenant)
-            taken = taken or tenant.grant.trial is not CodeTrial.NEVER
-        for tenant in untried:
-            if taken and tenant.grant.trial is CodeTrial.NEVER:
-                tenant.grant.trial = CodeTrial.LATER
-
-    def _trial(self, tenant: Tenant) -> CodeTrial:
-        """Templates that nobody uses may end for it: else few of the pools that take turns in the memory could be
-        tried. Its own old code ends for it if nothing else suffices.
-        """
-        cost = {MACHINE: float(self.budgets.need(tenant).template)}
-        if not self.budgets.short_now(cost):
-            return CodeTrial.NOW
-        if self.budgets[MACHINE].leaving:
-            return CodeTrial.LATER
-        unused = [one for one in self._least_recently_used() if not (one.grant.most or one.wanted)]
-        others = [(one, 1) for one in unused if one.image != tenant.image and not self.budgets.template(one).loading]
-        room = self.budgets.make_room(tenant, cost, others)
-        needed = any(one.wanted for one in self.budgets.sharing(tenant))
-        if self.budgets.template(tenant).kept and not (room or needed):
-            room = self.budgets.make_room(tenant, cost, [*others, (tenant, 1)], outdated={tenant.image})
-        return CodeTrial.LATER if room else CodeTrial.NEVER
 
     def _why_waits(self, tenant: Tenant, cost: Bytes) -> str:
         name = min(self.budgets.short_now(cost), default=MACHINE)

@@ -15,41 +15,22 @@ class Needs(IntEnum):
     WRITING = 2  # and can be written
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one run. `problem` describes what failed although the rest was done; `more` means that the run
-    reached its limit and there is more to do.
+    """The result of one run: how many things were `done`. `news`: something has changed that other duties should
+    process; `problem` describes what failed although the rest was done; `more`: the run reached its limit, and there is
+    more to do.
     """
 
+    done: int = 0
+    news: bool = False
     problem: str = ""
     more: bool = False
 
-    @property
-    def news(self) -> bool:
-        """Whether the run changed something that other duties should process."""
-        return False
 
-
-@dataclass(frozen=True, slots=True)
-class Changed(Result):
-    """Whether something has changed to which other duties react."""
-
-    changed: bool = False
-
-    @property
-    def news(self) -> bool:
-        return self.changed
-
-
-@dataclass(frozen=True, slots=True)
-class Moved(Result):
+def moved(jobs: int, *, problem: str = "", more: bool = False) -> Result:
     """Jobs were moved, so other duties may have something to do."""
-
-    jobs: int = 0
-
-    @property
-    def news(self) -> bool:
-        return bool(self.jobs)
+    return Result(jobs, jobs > 0, problem, more)
 
 
 class Duty(ABC):

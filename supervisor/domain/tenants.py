@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import NamedTuple
 
 MACHINE = ""
@@ -54,32 +53,20 @@ class Template(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Jobs that are due, busy workers, seconds for which the oldest job has waited, and when the youngest idle worker
-    was requested.
-    """
+    """Jobs that are due, busy workers, and seconds for which the oldest job has waited."""
 
     due: int = 0
     busy: int = 0
     oldest_wait: float = 0.0
-    youngest_idle: float | None = None
 
 
 class Renewal(NamedTuple):
     """`replacing`: a worker is to be replaced; `patient`: only beside its predecessor, because new code has failed
-    before. `untried`: there is no worker, and the new code is to be loaded once in a template.
+    before.
     """
 
     replacing: bool = False
     patient: bool = False
-    untried: bool = False
-
-
-class CodeTrial(Enum):
-    """Whether new code can be loaded in a template only to see whether it works."""
-
-    NOW = "there is room for it"
-    LATER = "some is being freed, or it is the turn of another pool"
-    NEVER = "others have the memory"
 
 
 @dataclass(slots=True)
@@ -87,8 +74,7 @@ class Grant:
     """What a pool gets, by device: how many of its workers may stay, and how many more may start now.
 
     `gives_up` counts the workers that leave for others, or its template alone. `without_old_code`: a template with old
-    code that was kept must end, too. `crowded`: a worker must leave before its successor starts. `trial` is for a pool
-    without workers after a reload.
+    code that was kept must end, too. `crowded`: a worker must leave before its successor starts.
     """
 
     keep: dict[str, int]
@@ -97,7 +83,6 @@ class Grant:
     gives_up: int = 0
     crowded: bool = False
     without_old_code: bool = False
-    trial: CodeTrial = CodeTrial.NOW
 
     @property
     def kept(self) -> int:

@@ -16,7 +16,7 @@ from supervisor.domain.alerts import (
     of_pool,
     of_schedule,
 )
-from supervisor.domain.duty import Duty, Moved, Needs
+from supervisor.domain.duty import Duty, Needs, Result, moved
 from supervisor.domain.schedule import Schedule
 from supervisor.store.base import AlertStore, Backlog, JobSelector, Schedules
 from supervisor.telemetry import events
@@ -67,7 +67,7 @@ class RaiseAlert(Duty):
     def next_at(self, now: float) -> float | None:
         return self._next
 
-    def run(self, now: float) -> Moved:
+    def run(self, now: float) -> Result:
         self._next = None
         state = self._state or self._read()
         self._state = None  # until this run has ended well
@@ -79,9 +79,9 @@ class RaiseAlert(Duty):
             state.alert([event.subject for event in found], self._alert.every, now)
         changed = found or state.waiting != State.read(self._stored).waiting
         if changed and not self._commit(state, found, now):
-            return Moved(more=True)  # another supervisor was faster: look again at what is left
+            return Result(more=True)  # another supervisor was faster: look again at what is left
         self._state = state
-        return Moved(jobs=len(found), more=more)
+        return moved(len(found), more=more)
 
     def _read(self) -> State:
         """A new alert is for what happens from now on."""

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supervisor.domain.duty import Duty, Moved, Needs
+from supervisor.domain.duty import Duty, Needs, Result, moved
 from supervisor.domain.errors import LeaseHeld
 from supervisor.domain.history import finished_run
 from supervisor.domain.job import Claim
@@ -111,11 +111,6 @@ class DeathReport:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Settled(Moved):
-    deaths: int = 0
-
-
 class Deaths(Duty):
     """Settling a report twice is harmless: the second time nothing is held.
 
@@ -151,21 +146,21 @@ class Deaths(Duty):
     def next_at(self, now: float) -> float | None:
         return self._failing.next_try(now)
 
-    def run(self, now: float) -> Settled:
-        began, deaths, jobs = time.monotonic(), 0, 0
+    def run(self, now: float) -> Result:
+        began, jobs = time.monotonic(), 0
         for number, report in list(self._reports.items()):
             if not self._failing.ready(number):
                 continue
             if time.monotonic() - began > _BOUND:
-                return Settled(jobs, deaths, problem=self._failing.problem, more=True)
+                return moved(jobs, problem=self._failing.problem, more=True)
             with self._failing.attempt(number, report.get("worker")):
                 failpoints.reach("death.received")
                 settled = self.settle(DeathReport(**report), now)
                 failpoints.reach("death.settled")
                 self._send({"ack": number, "jobs": settled})
                 del self._reports[number]
-                deaths, jobs = deaths + 1, jobs + settled
-        return Settled(jobs, deaths, problem=self._failing.problem)
+                jobs += settled
+        return moved(jobs, problem=self._failing.problem)
 
     def settle(self, report: DeathReport, now: float) -> int:
         """Returns how many claims were released or ended. `now` is Unix seconds."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from supervisor.domain.duty import Duty, Moved, Needs, Result
+from supervisor.domain.duty import Duty, Needs, Result, moved
 from supervisor.maintenance.failed_items import FailedItems
 from supervisor.store.base import Cursor, FinishedJobs, JobSelector
 from supervisor.telemetry import events
@@ -15,12 +15,6 @@ _ROWS_PRUNED = 2000  # per run
 _PRUNING_REST = 0.2  # seconds between two runs while there is something to delete: others write, too
 _LEAST_KEPT = 10.0  # seconds: for those who wait for a result, or ask for it again after a crash
 _NEVER = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned(Result):
-    jobs: int = 0
-    reached: int = 0
 
 
 class Pruner(Duty):
@@ -42,10 +36,10 @@ class Pruner(Duty):
     def next_at(self, now: float) -> float | None:
         return self._again
 
-    def run(self, now: float) -> Pruned:
+    def run(self, now: float) -> Result:
         """`now` is Unix seconds."""
         if self._done is None and self._failed is None:
-            return Pruned()
+            return Result()
         deleted, self._reached = self._finished.prune(
             self._reached,
             _ROWS_PRUNED,
@@ -53,7 +47,7 @@ class Pruner(Duty):
             _NEVER if self._failed is None else now - max(_LEAST_KEPT, self._failed),
         )
         self._again = now + _PRUNING_REST if deleted else None
-        return Pruned(deleted, self._reached)
+        return Result(deleted)
 
 
 _ROWS_REDRIVEN = 500  # failed jobs per run and pool
@@ -97,7 +91,7 @@ class Redriver(Duty):
         # Accurate to a twentieth of the interval; a run without anything to do costs one seek.
         self.every = min(max(min(policy.every for policy in self._walks) / 20, 0.5), 60.0)
 
-    def run(self, now: float) -> Moved:
+    def run(self, now: float) -> Result:
         """`now` is Unix seconds."""
         jobs, more = 0, False
         for policy in self._walks:
@@ -105,7 +99,7 @@ class Redriver(Duty):
                 with self._failing.attempt(policy, " ".join(policy.wanted.types)):
                     jobs += self._redrive(policy, now)
                     more = more or self._walks[policy].more
-        return Moved(jobs, problem=self._failing.problem, more=more)
+        return moved(jobs, problem=self._failing.problem, more=more)
 
     def _redrive(self, policy: RedrivePolicy, now: float) -> int:
         rested, walk = now - policy.every, self._walks[policy]

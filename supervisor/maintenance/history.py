@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.history import KEPT, MINUTE, Sums, hour_of, minute_of, minutes_begin, recorded
 from supervisor.store.base import Backlog, History
 from supervisor.system import counters
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded(Result):
-    """Rows that were written, added to those of hours, and deleted."""
-
-    minutes: int = 0
-    rolled_up: int = 0
-    forgotten: int = 0
 
 
 class HistoryRecorder(Duty):
@@ -46,7 +36,7 @@ class HistoryRecorder(Duty):
     def next_at(self, now: float) -> float | None:
         return None if self._minute is None else self._minute + MINUTE
 
-    def run(self, now: float) -> Recorded:
+    def run(self, now: float) -> Result:
         """Write the minute before this one, if that has not been done. `now` is Unix seconds."""
         minute = minute_of(now)
         written = 0
@@ -55,20 +45,20 @@ class HistoryRecorder(Duty):
         self._minute = minute  # also at the start, or after the clock was set back
         return self._tidy(now, written)
 
-    def close(self, now: float) -> Recorded:
+    def close(self, now: float) -> Result:
         """Write the current minute as far as it has come: no later run will."""
-        return Recorded(self._write(minute_of(now), now))
+        return Result(self._write(minute_of(now), now))
 
-    def _tidy(self, now: float, written: int) -> Recorded:
+    def _tidy(self, now: float, written: int) -> Result:
         """The minute is written: an error here does not write it again."""
         hour = hour_of(now)
         if hour == self._tidied:
-            return Recorded(written)
-        forgotten = self._history.forget(now - KEPT)
+            return Result(written)
+        self._history.forget(now - KEPT)
         rolled_up = self._history.roll_up(minutes_begin(now))
         if not rolled_up:
             self._tidied = hour
-        return Recorded(written, rolled_up, forgotten, more=rolled_up > 0)
+        return Result(written, more=rolled_up > 0)
 
     def _write(self, minute: float, now: float) -> int:
         before = self._history.counted(self._supervisor)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Mapping
 from time import monotonic, time
 from typing import Any, NamedTuple
 
-from supervisor.domain.duty import Changed, Duty, Needs
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.maintenance.waking import present_workers
 from supervisor.store.base import Controls, Lease, Registry, SupervisorRecord
 from supervisor.system.claim_gate import ClaimGate, boot_time
 from supervisor.system.scoreboard import Scoreboard
-from supervisor.system.slot import SLOT_BYTES, RecycleReason, Slot, Snapshot, State
+from supervisor.system.slot import Slot, Snapshot, State
 from supervisor.telemetry import events
 
 _MOST_PUBLISHED = 512 * 1024  # characters; more workers than fit are left out
@@ -97,33 +97,18 @@ def _pools(lease: Lease) -> list[dict[str, Any]]:
 def _worker(told: list[Any], behind: float) -> tuple[int, Snapshot]:
     number, incarnation, name, pid, state, rest, run = told
     claims, done, progress, text, places, unsettled = rest
-    slot = Slot(memoryview(bytearray(SLOT_BYTES)))
-    slot.assign(str(incarnation), str(name))
-    slot.tell(str(text))
     job, token, started, batch, running = run or (0, 0, 0, 1, 0)
-    return int(number), Snapshot(
-        State(state),
-        int(pid),
-        monotonic(),
-        int(job),
-        int(token),
-        float(started) + behind,
-        0.0,
-        int(claims),
-        int(batch),
-        int(done),
-        None if progress is None else float(progress),
-        int(unsettled),
-        0,
-        0,
-        RecycleReason.NOT,
-        False,
-        0.0,
-        False,
-        slot.read().texts,
-        int(running),
-        max(1, int(places)),
-    )
+    slot = Slot.private()
+    slot.assign(str(incarnation), str(name))
+    slot.occupy(int(pid))
+    slot.state(State(state))
+    slot.work.run_together(int(places))
+    slot.work.hold(int(claims))
+    slot.work.end(int(done), (0, 0), int(running))
+    slot.work.settle(int(done) - int(unsettled))
+    slot.work.progress(-1.0 if progress is None else float(progress), str(text))
+    slot.work.begin(int(job), int(token), float(started) + behind, 0.0, int(batch))
+    return int(number), slot.read()
 
 
 _MARGIN = 1.0  # seconds for a claim to reach the server, and for clocks that differ in speed
@@ -154,7 +139,7 @@ class LeaseRenewal(Duty):
         self._renewed_at = 0.0
         self._log = events(process="maintainer")
 
-    def run(self, now: float) -> Changed:
+    def run(self, now: float) -> Result:
         opened = self._gate.lapsed
         board = self._publish()
         began, at = self._renew(board)
@@ -172,7 +157,7 @@ class LeaseRenewal(Duty):
         if opened and self._gate.generation:
             self._log.warning("lease_regained", hint="its jobs may run on other hosts now: late results are refused")
         self._gate.renewed(began + self._seconds - _MARGIN, clock, again=again)
-        return Changed(opened)
+        return Result(news=opened)
 
     def _renew(self, board: str) -> tuple[float, float | None]:
         began = boot_time()
@@ -200,7 +185,7 @@ class HostWatch(Duty):
         self._paused: frozenset[str] = frozenset()
         self._log = events(process="maintainer")
 
-    def run(self, now: float) -> Changed:
+    def run(self, now: float) -> Result:
         controls = self._controls.current()
         drained, before = self._host in controls.drained, self._gate.drained
         if drained != before:
@@ -212,4 +197,4 @@ class HostWatch(Duty):
             self._log.info("paused_on_host", host=self._host, types=sorted(paused))
         self._paused = paused
         self._gate.pause(paused)  # the first time too: another maintainer may have left other types there
-        return Changed((before and not drained) or resumed)
+        return Result(news=(before and not drained) or resumed)

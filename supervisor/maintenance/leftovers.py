@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
@@ -45,7 +46,7 @@ def end_processes(
     living = {pid: started for pid, started in known.items() if kernel.start_ticks(pid) == started}
     templates = _templates(living, board)
     # A stopped template now notices that its supervisor is gone, and ends itself and everything that it started.
-    ending.resume_all(templates)
+    ending.signal_all(templates, signal.SIGCONT)
     left = ending.kill_all(living, _PATIENCE)
     ending.kill_all(ending.wait_for_all(templates, _PATIENCE), _PATIENCE)
     # Not the path in the database: it may name the scoreboard of a live supervisor.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from supervisor.domain.duty import Duty, Moved, Needs, Result
+from supervisor.domain.duty import Duty, Needs, Result, moved
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.domain.job import Claim
 from supervisor.domain.process_health import Signs, Verdict, first_late, judge
@@ -37,12 +36,6 @@ class LockTimes(NamedTuple):
     heartbeat_timeout: float
 
 
-@dataclass(frozen=True, slots=True)
-class Renewed(Result):
-    locks: int = 0
-    withheld: int = 0
-
-
 class Renewer(Duty):
     """Renews a lock when a third of its time is over, unless its worker is stopped or stuck.
 
@@ -62,22 +55,19 @@ class Renewer(Duty):
         self.renewed: frozenset[str] = frozenset()  # workers whose locks it renews, or tries to
         self.every = renewal_interval(min((times.lock_time for times in pools.values()), default=60.0))
 
-    def run(self, now: float) -> Renewed:
+    def run(self, now: float) -> Result:
         owners: dict[float, list[Snapshot]] = {}
-        withheld = 0
         for worker in self._slots.workers():
             times = self._pools.get(pool_of(worker.name))
             if times is None or not (worker.claims or worker.job):
                 continue
-            if self._verdict(worker, times.heartbeat_timeout) in (Verdict.STOPPED, Verdict.STUCK):
-                withheld += 1
-            else:
+            if self._verdict(worker, times.heartbeat_timeout) not in (Verdict.STOPPED, Verdict.STUCK):
                 owners.setdefault(times.lock_time, []).append(worker)
         self.renewed = frozenset(worker.incarnation for workers in owners.values() for worker in workers)
         self._failing.keep(self.renewed)
         # The shortest first: they are the most urgent.
         locks = sum(self._renew(workers, lock_time, now) for lock_time, workers in sorted(owners.items()))
-        return Renewed(locks, withheld, problem=self._failing.problem)
+        return Result(locks, problem=self._failing.problem)
 
     def _renew(self, workers: list[Snapshot], lock_time: float, now: float) -> int:
         times = now + lock_time * 2 / 3, now + lock_time
@@ -107,11 +97,6 @@ class Renewer(Duty):
 _ROWS_RECLAIMED = 500  # per run
 _BOUND = 2.0  # seconds per run
 _PROMPT = 0.5  # seconds: if a write takes longer, owners may not have been able to renew
-
-
-@dataclass(frozen=True, slots=True)
-class Reclaimed(Moved):
-    watched: int = 0
 
 
 class Reclaimer(Duty):
@@ -147,7 +132,7 @@ class Reclaimer(Duty):
         self._clocks = Clocks()
         self._failing: FailedItems[int] = FailedItems("job", clock)
 
-    def run(self, now: float) -> Reclaimed:
+    def run(self, now: float) -> Result:
         """`now` is Unix seconds."""
         self._clocks.note(now, self._clock())
         # Failing ones come on top, so that they do not block those after them.
@@ -166,10 +151,10 @@ class Reclaimer(Duty):
         taken, stop_by = 0, self._clock() + _BOUND
         for row in ripe:
             if self._clock() >= stop_by:
-                return Reclaimed(taken, len(rows) - taken, problem=self._failing.problem, more=True)
+                return moved(taken, problem=self._failing.problem, more=True)
             with self._failing.attempt(row.job_id):
                 taken += self._take(row, policies[row.owner], now)
-        return Reclaimed(taken, len(rows) - taken, problem=self._failing.problem)
+        return moved(taken, problem=self._failing.problem)
 
     def _has_expired(self, row: Expired) -> bool:
         """A foreign claim is never renewed, so its real age counts."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.domain.duty import Duty, Needs, Result, moved
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.recovery import JobPolicy, settle_interrupted, with_log
 from supervisor.domain.settlement import Settlement, released
@@ -26,15 +26,12 @@ _BOUND = 2.0  # seconds per run
 _PASSES = 3  # in which the claims of a recovered worker are checked again
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered(Result):
+class Recovered(NamedTuple):
+    """What one run has recovered."""
+
     supervisors: int = 0
     jobs: int = 0
     quarantined: int = 0
-
-    @property
-    def news(self) -> bool:
-        return bool(self.jobs)
 
 
 class StillAlive(Exception):
@@ -63,9 +60,10 @@ class Recovery(Duty):
         # Incarnations, their supervisors, and the number of passes left to check them.
         self._given_back: dict[str, tuple[str, int]] = {}
         self._failing: FailedItems[str] = FailedItems("dead worker")
+        self.recovered = Recovered()  # by the latest run
         self._log = events()
 
-    def run(self, now: float) -> Recovered:
+    def run(self, now: float) -> Result:
         """One pass over the registry. `now` is Unix seconds."""
         stop_by = time.monotonic() + _BOUND
         total = Recovered(jobs=self._look_again(now))
@@ -76,7 +74,8 @@ class Recovery(Duty):
                 with self._failing.attempt(record.id):
                     if self._registry.owner_lives(record) is False:
                         total = _added(total, self._recover(record, own, now, stop_by))
-        return replace(total, problem=self._failing.problem, more=time.monotonic() >= stop_by)
+        self.recovered = total
+        return moved(total.jobs, problem=self._failing.problem, more=time.monotonic() >= stop_by)
 
     def _look_again(self, now: float) -> int:
         """Release what they have claimed since, uncharged: their death has been charged already."""
@@ -114,7 +113,7 @@ class Recovery(Duty):
             leftovers.remove_files(record)
         self._registry.forget(record.id, now)
         self._log.warning("supervisor_recovered", dead=record.id, pid=record.pid, jobs=total.jobs)
-        return replace(total, supervisors=1)
+        return total._replace(supervisors=1)
 
     def _settle(
         self,
@@ -169,7 +168,7 @@ class StartUp(Duty):
         self._recovery = recovery
         self._send = send
         self._before = list(before)
-        self._found = dict.fromkeys(("supervisors", "jobs", "quarantined"), 0)
+        self._found = Recovered()
         self.done = False
 
     def run(self, now: float) -> Result:
@@ -179,10 +178,9 @@ class StartUp(Duty):
                 duty.run(now)
             self._before = []
             return Result(more=True)
-        recovered = self._recovery.run(now)
-        for name in self._found:
-            self._found[name] += getattr(recovered, name)
-        if not recovered.more:
-            self._send({"recovered": self._found})
+        result = self._recovery.run(now)
+        self._found = _added(self._found, self._recovery.recovered)
+        if not result.more:
+            self._send({"recovered": self._found._asdict()})
             self.done = True
-        return Result(more=recovered.more)
+        return Result(more=result.more)

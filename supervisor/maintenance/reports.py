@@ -147,17 +147,6 @@ _LATE = 0.0005  # seconds after the time of a delayed job, so that it is due by 
 _POOLS = 200  # in one message
 
 
-@dataclass(frozen=True, slots=True)
-class Measured(Result):
-    depths: Mapping[str, Depth]
-    changed: bool = False
-
-    @property
-    def news(self) -> bool:
-        """A delayed job becomes due without a commit."""
-        return self.changed and any(depth.due for depth in self.depths.values())
-
-
 class DepthGauge(Duty):
     """Measures after changes, while anything waits, and when the next delayed job becomes due. What
     may not be claimed, as `admitted` says, does not count as due: no worker need be started for it.
@@ -188,7 +177,7 @@ class DepthGauge(Duty):
         again = self._failing.next_try(now)
         return min([*times, *([] if again is None else [again])], default=None)
 
-    def run(self, now: float) -> Measured:
+    def run(self, now: float) -> Result:
         measured = dict(self._depths)
         for name, wanted in self._pools.items():
             if self._failing.ready(name):
@@ -204,7 +193,8 @@ class DepthGauge(Duty):
         self._depths = measured
         # While some jobs are due, others become due without a timer of their own.
         self.every = 1.0 if any(depth.due for depth in measured.values()) else 60.0
-        return Measured(measured, changed, problem=self._failing.problem)
+        due = any(depth.due for depth in measured.values())
+        return Result(news=changed and due, problem=self._failing.problem)  # a delayed job becomes due without a commit
 
     def _depth(self, wanted: JobSelector, now: float) -> Depth:
         admitted = self._admitted(wanted)
@@ -218,13 +208,6 @@ def _message_of(depth: Depth, now: float, looked: float) -> dict[str, float]:
 
 _BURST_PAUSE = 0.1  # seconds between two checks
 _RETRIES_WITHIN = 600.0  # seconds: the longest pause between two attempts, unless `retry.max` says otherwise
-
-
-@dataclass(frozen=True, slots=True)
-class BurstState(Result):
-    over: bool
-    pending: int
-    failed: int
 
 
 @dataclass(eq=False)
@@ -247,7 +230,7 @@ class BurstWatch(Duty):
         self._types = tuple(sorted({t for wanted in self.pools for t in wanted.types}))
         self.every = _BURST_PAUSE
 
-    def run(self, now: float) -> BurstState:
+    def run(self, now: float) -> Result:
         began = time.monotonic()
         rest, done = self.slots.at_rest()
         over = rest and not any(self._unfinished(wanted, now) for wanted in self.pools)
@@ -258,7 +241,7 @@ class BurstWatch(Duty):
         self.send({"burst": {"over": over, "pending": pending, "failed": failed}})
         # Counting a long queue takes a while, and must not slow the workers down.
         self.every = max(_BURST_PAUSE, 20 * (time.monotonic() - began))
-        return BurstState(over, pending, failed)
+        return Result()
 
     def _unfinished(self, wanted: JobSelector, now: float) -> bool:
         return self.backlog.unfinished(self.admitted(wanted) or wanted, now, _RETRIES_WITHIN)

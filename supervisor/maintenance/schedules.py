@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 
-from supervisor.domain.duty import Duty, Moved, Needs, Result
+from supervisor.domain.duty import Duty, Needs, Result, moved
 from supervisor.domain.job import NewJob
 from supervisor.domain.schedule import GRACE, Schedule, firing
 from supervisor.store.base import Backlog, Planned, Schedules
@@ -13,11 +12,6 @@ from supervisor.telemetry import events
 
 _LOOK_FOR_RESUME = 0.5  # seconds between two looks, and only if something was committed
 _LATE = 0.0005  # seconds after its time, so that the time has come for sure
-
-
-@dataclass(frozen=True, slots=True)
-class Fired(Result):
-    jobs: int = 0
 
 
 class FireSchedule(Duty):
@@ -39,7 +33,7 @@ class FireSchedule(Duty):
             return None
         return now if now < self._ran_at else self._planned.next_at + _LATE  # at once if the clock was set back
 
-    def run(self, now: float) -> Fired:
+    def run(self, now: float) -> Result:
         """Plan it the first time; then fire it when it is due. While it is paused, look whether it still is."""
         self._ran_at = now
         schedule = self._schedule
@@ -48,21 +42,21 @@ class FireSchedule(Duty):
         elif self._planned.paused_at is not None:
             self._planned = self._plan(self._planned.next_at)
         if self._planned.paused_at is not None:
-            return Fired()
+            return Result()
         before = self._planned.next_at
         decision = firing(schedule, before, now)
         if decision.next_at == before:
-            return Fired()
+            return Result()
         key = schedule.unique_key
         jobs = [NewJob(schedule.type, schedule.payload, scheduled_at=at, unique_key=key) for at in decision.times]
         ids = self._schedules.fire(self._planned, jobs, decision.next_at, now)
         # Advanced by us or by a peer, or paused: in any case the row has the next time.
         self._planned = self._plan(decision.next_at)
         if ids is None:
-            return Fired()
+            return Result()
         if before > now:
             self._log.warning("schedule_replanned", schedule=schedule.name, planned=before, next_at=decision.next_at)
-            return Fired()
+            return Result()
         if jobs and not ids:
             self._log.info(
                 "schedule_skipped",
@@ -71,7 +65,7 @@ class FireSchedule(Duty):
                 unique_key=key,
                 next_at=self._planned.next_at,
             )
-            return Fired()
+            return Result()
         self._log.info(
             "schedule_fired",
             schedule=schedule.name,
@@ -80,7 +74,7 @@ class FireSchedule(Duty):
             missed=decision.missed,
             next_at=self._planned.next_at,
         )
-        return Fired(len(ids))
+        return Result(len(ids))
 
     def _plan(self, next_at: float) -> Planned:
         """The row as it is now; changes matter only while it is paused: it may be resumed."""
@@ -109,11 +103,11 @@ class ClockWatch(Duty):
     def next_at(self, now: float) -> float | None:
         return now if now < self._looked_at else None
 
-    def run(self, now: float) -> Moved:
+    def run(self, now: float) -> Result:
         if now < self._looked_at:
             jobs = self._backlog.bring_forward(now, now + GRACE)
             if jobs:
                 self._log.warning("delays_counted_again", jobs=jobs)
-                return Moved(jobs, more=True)  # there may be others
+                return moved(jobs, more=True)  # there may be others
         self._looked_at = now
-        return Moved()
+        return Result()

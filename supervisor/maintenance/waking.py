@@ -8,10 +8,9 @@ import select
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from math import inf
 
-from supervisor.domain.duty import Changed, Duty, Result
+from supervisor.domain.duty import Duty, Result
 from supervisor.domain.polling import HintWindow
 from supervisor.maintenance.failed_items import FailedItems
 from supervisor.maintenance.scheduler import Scheduler
@@ -74,7 +73,7 @@ _FRUITLESS_PAUSE = 0.0005  # seconds more for each check in a row that woke nobo
 _QUIET = 0.05  # seconds after which checks are no longer "in a row"
 
 
-_NOTHING, _NEWS = Changed(), Changed(True)
+_NOTHING, _NEWS = Result(), Result(news=True)
 
 
 class CommitWatch(Duty):
@@ -125,7 +124,7 @@ class CommitWatch(Duty):
         """The same in seconds of `clock`."""
         return self._deaf_until if self._deaf_until > self._window.opened else self._window.next_after(self._checked)
 
-    def run(self, now: float) -> Changed:
+    def run(self, now: float) -> Result:
         at = self._clock()
         self._deaf_until = 0.0
         self._checked = at
@@ -160,11 +159,6 @@ class CommitWatch(Duty):
         self._feed.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Woken(Result):
-    workers: int = 0
-
-
 class Waker(Duty):
     """Wakes min(idle workers, due jobs) of each pool, at every change.
 
@@ -195,7 +189,7 @@ class Waker(Duty):
     def next_at(self, now: float) -> float | None:
         return self._failing.next_try(now)
 
-    def run(self, now: float) -> Woken:
+    def run(self, now: float) -> Result:
         idle = self._slots.idle()
         self._failing.keep(set(idle))  # a pool without idle workers is not tried
         woken = 0
@@ -204,7 +198,7 @@ class Waker(Duty):
                 with self._failing.attempt(name):
                     woken += self._wake(*self._pools[name], count, now)
         self._watch.woke(idle=bool(idle), woken=woken)
-        return Woken(woken, problem=self._failing.problem)
+        return Result(woken, problem=self._failing.problem)
 
     def _wake(self, wanted: JobSelector, eventfd: int, idle: int, now: float) -> int:
         admitted = self._admitted(wanted)

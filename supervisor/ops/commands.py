@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,10 +12,18 @@ from typing import Any, Literal
 
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
-from supervisor.domain.job import Job, Status, covers, high_enough
-from supervisor.domain.text import no_pool, not_retried, seconds, text_of, untaken
-from supervisor.ops.hosts import check_hosts, require_hosts, require_pool
-from supervisor.ops.posted import Seen, living, pools_of, seen, types_taken
+from supervisor.domain.job import Status
+from supervisor.domain.text import no_pool, not_retried, seconds, text_of
+from supervisor.ops.supervisors import (
+    Seen,
+    check_hosts,
+    living,
+    pools_of,
+    require_hosts,
+    require_pool,
+    seen,
+    types_taken,
+)
 from supervisor.store.base import Filter, Operations, Planned, Retried, SupervisorRecord
 from supervisor.system.claim_gate import MOST_PAUSED
 from supervisor.system.scoreboard import MAX_SLOTS
@@ -134,12 +142,12 @@ def change(operations: Operations, what: Change, ids: Sequence[int], now: float)
 
 def purgeable(older_than: str, statuses: Sequence[Status], type_: str | None, now: float) -> Filter:
     """The jobs that finished that long ago, of finished `statuses` or of all. Raises ConfigError for an invalid
-    duration."""
+    duration, and for another state."""
     try:
         before = now - seconds(older_than)
     except ValueError as error:
         raise ConfigError([f"--older-than: {error}"]) from None
-    return Filter(tuple(statuses) or DELETABLE, (type_,) if type_ else (), finished_before=before)
+    return meant("delete", Filter(tuple(statuses), (type_,) if type_ else (), finished_before=before))
 
 
 def scale(
@@ -332,54 +340,3 @@ def _reload_outcome(one: Seen | None, number: int) -> dict[str, Any] | None:
     if not told:
         return None
     return {key: news[key] for key in ("state", "problems", "pools")} | {"canaries": news.get("canaries", [])}
-
-
-def why_waiting(operations: Operations, job: Job, now: float) -> str:
-    """Why a pending job does not run; "" if it only waits for a worker."""
-    if job.status is not Status.PENDING:
-        return ""
-    if job.scheduled_at > now:
-        return "it is not due yet"
-    if not living(operations):
-        return "no supervisor is running"
-    controls = operations.controls.current()
-    if job.type in controls.paused:
-        return f"its type is paused; `supervisor resume {job.type}` resumes it"
-    pools = pools_of(operations)
-    if not pools:
-        return ""  # not visible to this user
-    taking = [(name, pool) for name, pool in pools if job.type in pool.get("types", ())]
-    if not taking:
-        known = {type_ for _, pool in pools for type_ in pool.get("types", ())}
-        return untaken(job.type, known)
-    able = [(name, pool) for name, pool in taking if _takes(pool, job)]
-    if not able:
-        return _why_none(job, [pool for _, pool in taking])
-    if elsewhere := controls.hosts_of("paused", job.type):
-        takers = [
-            one.record.host
-            for one in seen(operations)
-            for pool in (one.status or {}).get("pools", {}).values()
-            if job.type in pool.get("types", ())
-        ]
-        if all(job.type in controls.paused_on(taker) for taker in takers):
-            return f"its type is paused on {', '.join(elsewhere)}; `supervisor resume {job.type}` resumes it"
-    broken = [f"the pool {name} cannot start its workers: {pool['problem']}" for name, pool in able if pool["broken"]]
-    return broken[0] if len(broken) == len(able) else ""
-
-
-def _has_capabilities(pool: Mapping[str, Any], job: Job) -> bool:
-    return covers(" ".join(pool.get("capabilities", ())), job.requires)
-
-
-def _takes(pool: Mapping[str, Any], job: Job) -> bool:
-    """A pool for its type."""
-    return _has_capabilities(pool, job) and high_enough(job.priority, pool.get("min_priority"))
-
-
-def _why_none(job: Job, taking: Iterable[Mapping[str, Any]]) -> str:
-    """Why none of these pools for its type takes the job."""
-    least = [pool["min_priority"] for pool in taking if _has_capabilities(pool, job)]
-    if not least:
-        return f"no pool that takes its type has the capabilities it requires: {job.requires}"
-    return f"no pool that takes its type takes jobs below priority {min(least)}"

@@ -116,7 +116,8 @@ def _of_supervisors(seen: Overview) -> Iterator[Finding]:
     for one in seen.supervisors:
         who = f"supervisor {one.pid} on {one.host}" if several else f"supervisor {one.pid}"
         if one.alive is False:
-            fact = f"{who} has ended unexpectedly"
+            since = -(one.lease_left or 0.0)
+            fact = f"{who} has ended unexpectedly" + (f"; its lease ended {human(since)} ago" if since > 0 else "")
             yield Finding("note", "leftovers", fact, "the next supervisor to start recovers its jobs", "ended")
         else:
             yield from _of_supervisor(one, who, seen.time, unseen=not any(other.visible for other in living))

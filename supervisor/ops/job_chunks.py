@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.domain.job_stream import Chunk, Position
-from supervisor.ops.posted import registered
+from supervisor.ops.supervisors import registered
 from supervisor.store.base import Operations
 from supervisor.system.chunk_ring import RING_BYTES, ChunkReader
 from supervisor.system.scoreboard import chunks_of

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from supervisor.domain.errors import JobNotFound
 from supervisor.domain.job import Attempt, Job, Run, Status, shown
 from supervisor.maintenance.waking import PRESENT
-from supervisor.ops.posted import living, registered
-from supervisor.ops.timeline import trials
+from supervisor.ops.job_details import trials
+from supervisor.ops.supervisors import living, registered
 from supervisor.store.base import Operations
 from supervisor.system import run_log
 from supervisor.system.scoreboard import Scoreboard

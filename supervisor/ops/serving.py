@@ -1,18 +1,22 @@
-"""Whether jobs of a type would be run now: for those who would wait for one in vain."""
+"""Whether jobs would be run now, and what keeps one from running: for those who would wait for it in vain."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from supervisor.domain.errors import QueueError
-from supervisor.domain.text import text_of, untaken
+from supervisor.domain.job import Job, Status
+from supervisor.domain.text import text_of, untaken, without_password
 from supervisor.maintenance.waking import pool_of
-from supervisor.ops.diagnosis import LATELY, Finding, host_drained, pool_broken, type_paused
-from supervisor.ops.posted import Seen, seen
+from supervisor.ops.diagnosis import LATELY, Finding, host_drained, pool_broken, type_paused, unmet
+from supervisor.ops.supervisors import Seen, seen
 from supervisor.ops.views import SENTENCE
 from supervisor.store.base import ControlState, Operations
 from supervisor.system.slot import State
+
+# One that was cancelled may have been so because nobody waits any longer.
+_NOT_STARTED = (Status.PENDING, Status.CANCELLED)
 
 
 class NotServed(QueueError):
@@ -27,15 +31,18 @@ class Taker(NamedTuple):
     """A pool of a running supervisor. `obstacle` keeps it from running any job; None if nothing is known to."""
 
     host: str
-    types: Collection[str]
+    types: Sequence[str]
+    capabilities: Sequence[str]
+    min_priority: int | None
     obstacle: Finding | None
 
 
 class Serving(NamedTuple):
-    """What runs jobs at one moment. `unseen`: there are supervisors whose pools are not known."""
+    """What runs jobs at one moment. `running`: there are supervisors; `unseen`: the pools of some are not known."""
 
     controls: ControlState
     takers: list[Taker]
+    running: bool
     unseen: bool
 
     def takes(self, type_: str) -> bool:
@@ -44,17 +51,34 @@ class Serving(NamedTuple):
 
     def obstacle(self, type_: str) -> Finding | None:
         """What keeps every pool that takes the type from running it; None if one may run it, or none is there yet."""
+        return self._obstacle_of(type_, [taker for taker in self.takers if type_ in taker.types])
+
+    def _obstacle_of(self, type_: str, takers: Sequence[Taker]) -> Finding | None:
         if type_ in self.controls.paused:
             return type_paused(type_)
         if self.unseen:
             return None
-        found = [self._obstacle(taker, type_) for taker in self.takers if type_ in taker.types]
+        found = [self._obstacle(taker, type_) for taker in takers]
         return found[0] if found and all(found) else None
 
     def _obstacle(self, taker: Taker, type_: str) -> Finding | None:
         if type_ in self.controls.paused_on(taker.host):
             return type_paused(type_, self.controls.hosts_of("paused", type_))
         return taker.obstacle
+
+    def obstacle_of(self, job: Job) -> Finding | None:
+        """What keeps a job that is due from running; None if it only waits for a worker, or that is not known."""
+        if not self.running:
+            return Finding("fault", "supervisors", "no supervisor is running")
+        if self.takes(job.type):
+            wanted = [(job.type, job.requires, job.priority)]
+            able = [one for one in self.takers if job.type in one.types and not unmet(wanted, [one])]
+            if self.unseen or able:
+                return self._obstacle_of(job.type, able)
+            return Finding("warning", "jobs", unmet(wanted, self.takers)[0])
+        return Finding(
+            "warning", "jobs", untaken(text_of(job.type), {each for one in self.takers for each in one.types})
+        )
 
 
 def serving(operations: Operations) -> Serving:
@@ -63,7 +87,23 @@ def serving(operations: Operations) -> Serving:
     controls = operations.controls.current()
     several = len({one.record.host for one in found}) > 1
     takers = [taker for one in found for taker in _takers(one, controls, several=several)]
-    return Serving(controls, takers, any(one.status is None for one in found))
+    return Serving(controls, takers, bool(found), any(one.status is None for one in found))
+
+
+def _takers(one: Seen, controls: ControlState, *, several: bool) -> Iterator[Taker]:
+    record, host = one.record, text_of(one.record.host)
+    served = {pool_of(worker.name) for worker in one.workers if worker.state is not State.STARTING}
+    where = f" on {host}" if several else ""
+    for name, pool in one.pools.items():
+        obstacle = None
+        if record.host in controls.drained:
+            obstacle = host_drained(f"supervisor {record.pid}{where}", host, record.id)
+        elif pool.get("problem") and pool.get("broken", True) and pool.get("target") and name not in served:
+            # With the target 0, nobody tries to start a worker before a job comes.
+            who = f"the pool {name} of supervisor {record.pid}{where}"
+            obstacle = pool_broken(who, text_of(pool["problem"], SENTENCE))
+        types = tuple(map(str, pool.get("types", ())))
+        yield Taker(record.host, types, pool.get("capabilities", ()), pool.get("min_priority"), obstacle)
 
 
 def why_untaken(operations: Operations, type_: str, configured: Collection[str]) -> str:
@@ -80,16 +120,22 @@ def why_untaken(operations: Operations, type_: str, configured: Collection[str])
     return untaken(type_, {*configured, *(each for taker in now.takers for each in taker.types)})
 
 
-def _takers(one: Seen, controls: ControlState, *, several: bool) -> Iterator[Taker]:
-    record, host = one.record, text_of(one.record.host)
-    served = {pool_of(worker.name) for worker in one.workers if worker.state is not State.STARTING}
-    where = f" on {host}" if several else ""
-    for name, pool in (one.status or {}).get("pools", {}).items():
-        obstacle = None
-        if record.host in controls.drained:
-            obstacle = host_drained(f"supervisor {record.pid}{where}", host, record.id)
-        elif pool.get("problem") and pool.get("broken", True) and pool.get("target") and name not in served:
-            # With the target 0, nobody tries to start a worker before a job comes.
-            who = f"the pool {name} of supervisor {record.pid}{where}"
-            obstacle = pool_broken(who, text_of(pool["problem"], SENTENCE))
-        yield Taker(record.host, frozenset(map(str, pool.get("types", ()))), obstacle)
+def why_waiting(operations: Operations, job: Job, now: float) -> str:
+    """Why a pending job does not run, and what to do about it; "" if it only waits for a worker."""
+    if job.status is not Status.PENDING:
+        return ""
+    if job.scheduled_at > now:
+        return "it is not due yet"
+    found = serving(operations).obstacle_of(job)
+    return "" if found is None else "; ".join(filter(None, (found.fact, found.advice)))
+
+
+def why_not_started(operations: Operations, job_id: int, database: str) -> str:
+    """What keeps it from starting; "" if that is not known. `database` is its URL. Raises StoreError."""
+    job = operations.jobs.get(job_id)
+    if job is None or job.status not in _NOT_STARTED:
+        return ""
+    now = serving(operations)
+    found = now.obstacle_of(job)
+    where = "" if now.running else f" on {without_password(database)}"
+    return "" if found is None else f"{found.fact}{where}"

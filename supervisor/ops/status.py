@@ -8,20 +8,19 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from supervisor.domain.errors import JobNotFound
-from supervisor.domain.history import QUIET, by_type, combined
-from supervisor.domain.job import Attempt, Job, Run, Status
+from supervisor.domain.history import HOUR, QUIET, Minute, by_type, combined, minute_of, recorded
+from supervisor.domain.job import Status
 from supervisor.domain.text import text_of, without_password
+from supervisor.maintenance.history import decoded_sums, sums_of
 from supervisor.maintenance.waking import pool_of
-from supervisor.ops import last_hour
-from supervisor.ops.cost_cache import CostCache
 from supervisor.ops.diagnosis import Taker, unmet
-from supervisor.ops.posted import Seen, seen
+from supervisor.ops.supervisors import Seen, seen
 from supervisor.ops.views import (
     COUNT_LIMIT,
     MOST_NAMED,
@@ -53,13 +52,38 @@ from supervisor.store.base import (
     TypeSpeed,
 )
 from supervisor.system.kernel import memory_of
+from supervisor.system.scoreboard import counters_of
 from supervisor.system.slot import Snapshot
 
-HOUR = 3600.0
 _MOST_SLOW = 10  # types among the slowest
 _POSTED = ("types", "capabilities", "size", "target", "min_workers", "max_workers", "fixed", "rate", "deaths")
 
 Named = TypeVar("Named")
+Answer = TypeVar("Answer")
+
+
+class CostCache(Generic[Answer]):
+    """Keeps an answer for `patience` times as long as it took to compute, so that frequent callers use at most
+    1/`patience` of a core.
+
+    Answers that are computed quickly are nearly always fresh.
+    """
+
+    def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._patience = patience
+        self._clock = clock
+        self._kept: Answer | None = None
+        self._until = 0.0
+
+    def answer(self, find: Callable[[], Answer]) -> Answer:
+        """The result of `find`, new or cached. Exceptions are not cached."""
+        began = self._clock()
+        kept = self._kept
+        if kept is None or began >= self._until:
+            kept = self._kept = find()
+            ended = self._clock()
+            self._until = ended + self._patience * (ended - began)
+        return kept
 
 
 @dataclass(slots=True)
@@ -73,44 +97,6 @@ class Costs:
     failures: CostCache[dict[str, int]] = field(default_factory=lambda: CostCache(200))
     speeds: CostCache[list[TypeSpeed]] = field(default_factory=lambda: CostCache(200))
     server: CostCache[ServerState | None] = field(default_factory=lambda: CostCache(100))
-
-
-class Doing(NamedTuple):
-    """What the worker that runs a job reports about it."""
-
-    worker: str
-    progress: float | None
-    text: str
-
-
-def running(operations: Operations) -> dict[int, Doing]:
-    """The jobs that are running now, by id, as far as this user can read the scoreboards."""
-    slots = [slot for one in seen(operations) for slot in one.workers]
-    return {slot.job: Doing(slot.name, slot.progress, slot.text) for slot in slots if slot.job}
-
-
-class Everything(NamedTuple):
-    """All that is known about one job; `worker` is the name of the worker that has claimed it, `host` where it runs."""
-
-    job: Job
-    errors: list[Attempt]
-    runs: list[Run]
-    worker: str | None
-    doing: Doing | None
-    host: str | None
-
-
-def everything(operations: Operations, job_id: int) -> Everything:
-    """Raises JobNotFound."""
-    job = operations.jobs.get(job_id) if abs(job_id) < 2**63 else None
-    if job is None:
-        raise JobNotFound(job_id)
-    doing = running(operations).get(job_id) if job.status is Status.RUNNING else None
-    owner = operations.registry.worker(job.locked_by) if job.locked_by else None
-    worker = None if owner is None else text_of(owner.name)
-    known = [] if owner is None else operations.registry.supervisors()
-    host = next((text_of(one.host) for one in known if owner is not None and one.id == owner.supervisor), None)
-    return Everything(job, operations.jobs.attempts(job_id), operations.jobs.runs(job_id), worker, doing, host)
 
 
 def gather(
@@ -135,7 +121,7 @@ def gather(
     failures = _by_name_of(costs.failures.answer(lambda: dict(operations.statistics.failures(now - HOUR))))
     speeds = {text_of(speed.type): speed for speed in costs.speeds.answer(operations.statistics.speeds)}
     backlog = _by_name_of(operations.backlog.by_type(now, COUNT_LIMIT))
-    minutes = last_hour.minutes(operations, [one.record for one in visible if one.local], now)
+    minutes = minutes_of_last_hour(operations, [one.record for one in visible if one.local], now)
     hour = _by_name_of(by_type(minutes))
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     totals = {status.value: 0 for status in Status}
@@ -193,6 +179,20 @@ def gather(
         unmet=unmet(operations.backlog.due_groups(now), takers)[:MOST_NAMED],
         last_hour=combined(minutes),
     )
+
+
+def minutes_of_last_hour(operations: Operations, here: Iterable[SupervisorRecord], now: float) -> list[Minute]:
+    """What ran in the last hour, also in the current minute, which the history does not have yet: of the supervisors
+    `here`, whose counters can be read. `now` is Unix seconds.
+
+    A minute that is recorded between the looks is missing once; it is never counted twice.
+    """
+    counted = [(record.id, sums_of(counters_of(Path(record.scoreboard)))) for record in here]
+    found = operations.history.minutes(now - HOUR, now)
+    for supervisor, sums in counted:
+        if sums:
+            found += recorded(minute_of(now), sums, decoded_sums(operations.history.counted(supervisor)), ())
+    return found
 
 
 def _posted(

@@ -43,13 +43,10 @@ class AdoptOptions:
 
 @dataclass(frozen=True, slots=True)
 class NeedsChange:
-    """A statement of an application that fails on its adopted table, or would mean something else, and why. It goes on
-    with the view `with_view` in place of the table, if that is given.
-    """
+    """A statement of an application that its adopted table refuses, and why."""
 
     statement: str
     reason: str
-    with_view: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +65,8 @@ class AdoptedColumn:
 class AdoptReport:
     """The result of taking over a table, or of its rehearsal, which has no `backup`.
 
-    `recovered` are running rows put back; `extra_columns` are the application's own; `going_on` are statements tried
-    that work as they are, `needing_change` those that do not. `job_types` are the most frequent ones.
+    `recovered` are running rows put back; `extra_columns` are the application's own. `job_types` are the most frequent
+    ones.
     """
 
     rows: int
@@ -84,7 +81,6 @@ class AdoptReport:
     types: Mapping[str, str]
     job_types: tuple[str, ...]
     view: str | None
-    going_on: tuple[str, ...]
 
 
 class RestoreReport(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from supervisor.config.settings import MachineSettings
@@ -21,58 +20,26 @@ from supervisor.domain.tenants import (
     Workers,
 )
 from supervisor.supervision.device_memory import DeviceMeter
-from supervisor.supervision.plan import allowed, needs_image_trial
+from supervisor.supervision.plan import allowed
 from supervisor.supervision.pool import Pool, is_typical, spares_wanted
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.sizes import KnownSizes, RecentPeak
+from supervisor.supervision.sizes import RecentPeak
 from supervisor.supervision.templates import Templates
-from supervisor.supervision.worker_process import WorkerProcess, is_idle
+from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel, resources
 
 _RESERVE = 0.1  # of the machine's memory, for others, if no budget is stated
-_HIGH = 5.0  # percent of the time that all processes wait for memory
-_RELIEF_EVERY = 10.0  # seconds; the kernel's average covers as many
-
-
-class Pressure:
-    """Whether the kernel is short of memory: then one idle worker is to leave, and another one later.
-
-    `file` is its account, None if there is none. Times are monotonic seconds.
-    """
-
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
-        self._until = self._relieved_at = 0.0
-        self._high = False
-
-    def look(self, machine: MachineSettings, now: float) -> None:
-        if self._file is None or (self._file == resources.OF_MACHINE and machine.memory is None):
-            return  # others on this machine may be the cause
-        if resources.pressure(self._file) >= _HIGH:
-            self._until = now + machine.min_residency
-            self._high = self._high or now - self._relieved_at >= _RELIEF_EVERY
-
-    def lasts(self, now: float) -> bool:
-        return now < self._until
-
-    def relieve(self, now: float) -> bool:
-        """Whether a worker is to leave now."""
-        high, self._high = self._high, False
-        self._relieved_at = now if high else self._relieved_at
-        return high
 
 
 class MemoryBudgets:
-    """As long as all pools fit at their largest sizes, it only measures each of them once; what it has measured is kept
-    in the `folder`. Times are monotonic seconds.
+    """As long as all pools fit at their largest sizes, it only measures each of them once. Times are monotonic
+    seconds.
     """
 
-    def __init__(self, pools: Pools, templates: Templates, folder: Path) -> None:
+    def __init__(self, pools: Pools, templates: Templates) -> None:
         self._pools = pools
         self._templates = templates
-        self._sizes = KnownSizes(folder)
         self._meter = DeviceMeter()
-        self._pressure = Pressure(resources.pressure_file())
         self._machine = MachineSettings()
         self._budgets: dict[str, int] = {}
         self._images: dict[str, str] = {}
@@ -104,8 +71,6 @@ class MemoryBudgets:
             size.on_device = (size.on_device or RecentPeak()).seen(used, now)
         self._meter.repeat(running, now, busy=any(p.scale.busy and self._devices_of(p) for p in self._pools.values()))
         self._look_again()
-        self._sizes.save()
-        self._pressure.look(self._machine, now)
 
     def _look_again(self) -> None:
         """Remember what has been measured; whether there may be too little for all pools at their largest."""
@@ -116,7 +81,7 @@ class MemoryBudgets:
         for name, pool in self._pools.items():
             need = needs[name] or Need(0)
             if self._is_measured(pool):
-                self._sizes.learn(pool.settings, need)
+                pool.size.known = need
             workers = max(pool.settings.max_workers, pool.scale.fixed or 0, len(pool.workers))
             workers += pool.settings.spares + 1  # one may be replaced
             most[MACHINE] += workers * need.worker
@@ -136,8 +101,8 @@ class MemoryBudgets:
                 template.memory = kernel.memory_shared_with_children(template.child.pid)
 
     def _need(self, pool: Pool) -> Need | None:
-        """Measured in this run, else before; None if neither and the budget is stated."""
-        known, size = self._sizes.of(pool.settings), pool.size
+        """As measured, perhaps before the last reload; None if it never was and the budget is stated."""
+        size, known = pool.size, pool.size.known
         if not self._is_measured(pool):
             return known or (None if self._machine.memory or self._devices_of(pool) else Need(size.memory.value))
         known = known or Need(0)
@@ -163,8 +128,7 @@ class MemoryBudgets:
 
     def divide(self, now: float) -> None:
         """Give each pool its share, after it has decided what it wants."""
-        pressed = self._pressure.lasts(now)
-        if not (self._scarce or pressed):
+        if not self._scarce:
             self._give_way()
             return
         self._divided = True
@@ -176,8 +140,6 @@ class MemoryBudgets:
             self._loaded_templates(),
             Patience(self._machine.min_residency, self._machine.max_wait),
             now,
-            pressed=pressed,
-            relieve=self._pressure.relieve(now),
         )
         for name, grant in grants.items():
             pool = self._pools[name]
@@ -206,7 +168,6 @@ class MemoryBudgets:
         due = scale.due
         if pool.needs_canary_worker and not current.failed and not due:  # it waits for a worker like a job
             due, waited = 1, now - current.reloaded_at
-        youngest_idle = max((worker.asked_at for worker in staying if is_idle(worker)), default=None)
         return Tenant(
             pool.name,
             wanted,
@@ -214,12 +175,11 @@ class MemoryBudgets:
             self._workers(pool, need),
             self._images.get(pool.name, pool.name),
             spares_wanted(pool),
-            Work(due, scale.busy, waited, youngest_idle),
+            Work(due, scale.busy, waited),
             pool.residency,
             Renewal(
                 replacing=any(worker.stale for worker in staying),
                 patient=current.failed and not all(worker.release.current for worker in staying),
-                untried=needs_image_trial(pool),
             ),
         )
 
@@ -267,6 +227,7 @@ class MemoryBudgets:
             "stated": self._machine.memory is not None,
             "pools": {name: sum(there.used for there in found.values()) for name, found in workers.items()},
             "templates": sum(template.memory for template in self._templates),
+            "needs": {name: pool.size.known._asdict() for name, pool in self._pools.items() if pool.size.known},
             "devices": devices,
         }
 

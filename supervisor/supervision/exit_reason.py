@@ -265,7 +265,7 @@ def _in_doubt(slot: Snapshot, known: Circumstances, cause: Cause) -> bool:
     the first time ended with that worker.
     """
     sure = cause in (Cause.ALONE, Cause.HELD_DATABASE)
-    return bool(slot.job) and slot.doubtful and not sure and slot.job not in known.suspects
+    return bool(slot.job and slot.doubtful) and not sure and slot.job not in known.suspects
 
 
 def _died(slot: Snapshot) -> Effect:

@@ -223,7 +223,7 @@ class Pool:
     def reload(self, settings: PoolSettings, now: float) -> None:
         """Begin a new release. Its workers may differ in size."""
         self.code.begin(settings, now)
-        self.size = WorkerSize()
+        self.size = WorkerSize(known=self.size.known)
         self.closing = False
 
     def close_down(self) -> None:

@@ -37,7 +37,7 @@ class ImageTrial(Enum):
 
     DUE = "it has not been loaded"
     RUNNING = "a template is loading it"
-    NO_ROOM = "there was no memory for it"
+    NO_ROOM = "memory is scarce: its next worker tries it"
     OVER = "it has been loaded, or is loaded when a worker is needed"
 
 

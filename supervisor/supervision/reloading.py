@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.text import shortened
 from supervisor.supervision.pool import Pool, old_code_serves, problem_of
-from supervisor.system.inotify import TreeWatch
 from supervisor.telemetry import events
 
+_LOOK_EVERY = 0.2  # seconds
 _QUIET = 0.2  # seconds without a change after which a reload begins: editors and git write several files
 _LONGEST = 2.0  # seconds after the first change
 _NAMED = 3  # files that are named
@@ -155,7 +156,8 @@ class ReloadOutcome:
 
 class SourceWatch:
     """For `run --watch`: watches Python files, the configuration, and the files that commands of pools name, below the
-    configuration's folder. Raises OSError if that is not possible.
+    configuration's folder, by their times. Links, hidden folders, virtual environments and installed packages are left
+    out.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -163,34 +165,38 @@ class SourceWatch:
         self._configuration = self._folder / settings.path.name
         self._programs: set[Path] = set()
         self.follow(settings)
-        self._tree = TreeWatch(self._folder, self._is_source)
+        self._stamps = dict(self._look())
+        self._looked = time.monotonic()
         self._changed: set[Path] = set()
         self._first = self._latest = 0.0
         self._awaited = ""  # what a reload that goes on was made for
         self._began = 0.0
-
-    def fileno(self) -> int:
-        return self._tree.fileno()
 
     def follow(self, settings: Settings) -> None:
         """Watch the programs of these settings."""
         commands = [word for pool in settings.pools.values() for word in pool.command]
         self._programs = {Path(os.path.normpath(self._folder / word)) for word in commands}
 
-    def hear(self) -> None:
-        """Called when the descriptor is readable."""
-        changed = self._tree.changed()
-        if changed:
-            self._latest = time.monotonic()
-            self._first = self._first if self._changed else self._latest
-            self._changed |= changed
+    def _look(self) -> Iterator[tuple[Path, tuple[int, int]]]:
+        """Each file with the time of its last change and its inode."""
+        for folder, inner, names in os.walk(self._folder):
+            inner[:] = [name for name in inner if _is_watched(Path(folder, name))]
+            for path in filter(self._is_source, (Path(folder, name) for name in names)):
+                with suppress(OSError):  # it is gone again
+                    found = path.lstat()
+                    yield path, (found.st_mtime_ns, found.st_ino)
 
     def moments(self) -> Iterable[float | None]:
         """When `due` must be asked, in monotonic seconds."""
-        return [min(self._latest + _QUIET, self._first + _LONGEST)] if self._changed else []
+        return [self._looked + _LOOK_EVERY]
 
     def due(self, now: float) -> str:
         """What has changed, if a reload should begin now; otherwise empty."""
+        if now >= self._looked + _LOOK_EVERY:
+            before, self._stamps, self._looked = self._stamps, dict(self._look()), now
+            if changed := {path for path, _ in before.items() ^ self._stamps.items()}:
+                self._first, self._latest = self._first if self._changed else now, now
+                self._changed |= changed
         if not self._changed or now < min(self._latest + _QUIET, self._first + _LONGEST):
             return ""
         self._awaited, self._began = _named(self._changed, self._folder), now
@@ -217,6 +223,11 @@ class SourceWatch:
         if path.suffix == ".py":
             return not path.name.startswith(".")  # such as those of an editor
         return path == self._configuration or path in self._programs
+
+
+def _is_watched(folder: Path) -> bool:
+    left_out = folder.name.startswith(".") or folder.name in ("__pycache__", "node_modules", "site-packages")
+    return not (left_out or (folder / "pyvenv.cfg").exists())
 
 
 def _named(changed: Iterable[Path], folder: Path) -> str:

@@ -10,7 +10,6 @@ import uuid
 from dataclasses import dataclass
 
 from supervisor.config.settings import Settings
-from supervisor.domain.tenants import CodeTrial
 from supervisor.domain.text import shortened
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.exit_reason import Cause
@@ -44,8 +43,7 @@ class Staffing:
     def staff(self, pool: Pool, settings: Settings) -> None:
         """Start missing workers of a pool and drain surplus ones."""
         now = time.monotonic()
-        in_turn = pool.grant is None or not self.templates.loading  # where memory is scarce: each may load a model
-        if in_turn and needs_image_trial(pool):
+        if needs_image_trial(pool):
             self._try_out(pool, settings, now)
         before = None if pool.code.old is None else self.templates.forking(pool.code.old)
         if before is None:
@@ -83,10 +81,7 @@ class Staffing:
 
     def _try_out(self, pool: Pool, settings: Settings, now: float) -> None:
         """After a reload, load the new code of a sleeping pool, to report whether it can be loaded."""
-        trial = CodeTrial.NOW if pool.grant is None else pool.grant.trial
-        if trial is CodeTrial.LATER:
-            return  # until the memory is free
-        if trial is CodeTrial.NEVER:
+        if pool.grant is not None:  # where memory is scarce, its next worker tries it
             pool.code.current.trial = ImageTrial.NO_ROOM
             return
         pool.code.current.trial = ImageTrial.OVER

@@ -93,8 +93,6 @@ class Supervisor:
 
     def _start(self) -> None:
         self._service.enter(self._settings.log)
-        if self._reloads.sources is not None:
-            self._service.reactor.watch(self._reloads.sources.fileno(), self._reloads.sources.hear)
         self._workforce.configure(self._settings)
         self._start_maintainer()
         self._admin.open(self._settings)

@@ -214,11 +214,6 @@ class Templates:
         """The template that forks workers with this code, if there is one; `alone`: for no other pool."""
         return next((one for one in self._templates if one.forks(release) and (one.spec.alone or not alone)), None)
 
-    @property
-    def loading(self) -> bool:
-        """Whether one has not loaded its code yet, so that nobody knows what it will use."""
-        return any(one.image.loading and not (one.retired or one.gone) for one in self._templates)
-
     # How they end
 
     def spare_memory(self, used: Container[TemplateProcess], now: float) -> None:

@@ -94,7 +94,7 @@ def judge_beat(worker: WorkerProcess, now: float) -> None:
     verdict = judge(signs, worker.watched.late, settings.heartbeat_timeout)
     run = (slot.job, slot.token)
     if verdict is Verdict.STUCK:
-        _dump_stacks(worker, now)
+        worker.process.signal(signals.DUMP_STACKS)  # of all its threads, which are kept for its job
         worker.kill(Cause.STUCK, run)
     elif verdict is Verdict.STOPPED:
         worker.kill(Cause.STOPPED, run)
@@ -134,7 +134,7 @@ def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
     if step is Step.INTERRUPT:
         if slot.places == 1:  # with concurrency, the worker has a limit for each run, and tells of each
             _tell_interrupted(worker, slot)
-            _dump_stacks(worker, now)
+            worker.process.signal(signals.DUMP_STACKS)  # of all its threads, which are kept for its job
         worker.slot.requests.cancel(slot.job, slot.token, ladder.reason)
         worker.process.signal(signals.INTERRUPT)
     elif step is Step.REPEAT:
@@ -145,13 +145,6 @@ def enforce_deadline(worker: WorkerProcess, now: float) -> float | None:
             cause = Cause.SILENT  # the run that is shown could not end, whatever it did
         worker.kill(cause, ladder.run)
     return ladder.due(slot)
-
-
-def _dump_stacks(worker: WorkerProcess, now: float) -> None:
-    """Let it write the stacks of all its threads, which are kept for its job."""
-    if worker.process.output is not None:
-        worker.process.output.passed_on.expect_stacks(now)
-    worker.process.signal(signals.DUMP_STACKS)
 
 
 def _tell_interrupted(worker: WorkerProcess, slot: Snapshot) -> None:

@@ -1,11 +1,8 @@
-"""A worker's stderr: passed on to the log with a rate limit; its tail is kept for errors.
-
-The stack dumps that the supervisor has requested are removed from what is passed on: they belong to the job."""
+"""A worker's stderr: passed on to the log with a rate limit; its tail is kept for errors."""
 
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,7 +17,6 @@ from supervisor.telemetry import events
 from supervisor.template.worker_start import BYTES_A_SECOND
 
 TAIL_BYTES = 8192  # kept for job_errors
-STACKS_WITHIN = 6.0  # seconds within which a worker writes its requested stacks or is killed
 _AT_ONCE = 1 << 18  # bytes per read
 _PAUSE = 0.01  # seconds between two reads during a flood
 
@@ -59,28 +55,17 @@ class Tail:
 
 
 class PassedOn:
-    """What goes on to the log: not more than BYTES_A_SECOND, and no stacks that the worker was asked for."""
+    """What goes on to the log: not more than BYTES_A_SECOND."""
 
     def __init__(self, worker: str, log: Outlet) -> None:
         self.dropped = 0  # bytes, since that was last reported
         self._worker = worker
         self._log = log
-        self._stacks: StackFilter | None = None
-        self._stacks_until = self._second = 0.0  # when the current second began
+        self._second = 0.0  # when the current second began
         self._passed = 0
         self._mid_line = False  # what was passed on last has no line break at its end
 
-    def expect_stacks(self, now: float) -> None:
-        """The worker was asked for its stacks: keep them for its job, but not in the log."""
-        self._stacks = self._stacks or StackFilter()
-        self._stacks_until = now + STACKS_WITHIN
-
     def put(self, data: bytes, now: float) -> None:
-        if self._stacks is not None:
-            data = self._stacks.pass_on(data)
-            if now > self._stacks_until:
-                data += self._stacks.rest()
-                self._stacks = None
         if now - self._second >= 1.0:
             self.tell_dropped()
             self._second, self._passed = now, 0
@@ -90,11 +75,6 @@ class PassedOn:
         if passed:
             self._log.put(passed)
             self._mid_line = not passed.endswith(b"\n")
-
-    def end(self) -> None:
-        if self._stacks is not None:
-            self._log.put(self._stacks.rest())
-        self.tell_dropped()
 
     def tell_dropped(self, now: float = inf) -> None:
         """Log dropped output, one line a second."""
@@ -139,7 +119,7 @@ class WorkerOutput:
             if not self.read(now) or self.resume_at is None:
                 break
         self._tail.see_run()  # it may have written nothing at all
-        self.passed_on.end()
+        self.passed_on.tell_dropped()
         return self._tail.data
 
     def close(self) -> None:
@@ -187,36 +167,3 @@ class Outputs:
 def _tell_lost(lost: int) -> None:
     hint = "the reader of the log had stopped, or the disk was full"
     events(process="supervisor").warning("log_lost", bytes=lost, hint=hint)
-
-
-_HEAD = re.compile(rb"(Current thread|Thread) 0x[0-9a-f]+( \[.*\])? \(most recent call first\):\s*")
-_FRAME = re.compile(rb'  (File ".*", line (\d+|\?\?\?) in .*|<.*>|\.\.\.)\s*')
-_LONGEST = 64 * 1024  # bytes of an incomplete line that are held back
-
-
-class StackFilter:
-    """Removes the output of `faulthandler` from a stream."""
-
-    def __init__(self) -> None:
-        self._begun = b""  # an incomplete line
-        self._inside = False
-
-    def pass_on(self, data: bytes) -> bytes:
-        """The other output, in complete lines."""
-        *lines, self._begun = (self._begun + data).split(b"\n")
-        kept = [line + b"\n" for line in lines if not self._is_stack(line)]
-        if len(self._begun) > _LONGEST:
-            kept.append(self.rest())
-        return b"".join(kept)
-
-    def rest(self) -> bytes:
-        """The incomplete last line."""
-        begun, self._begun = self._begun, b""
-        return b"" if self._is_stack(begun) else begun
-
-    def _is_stack(self, line: bytes) -> bool:
-        if _HEAD.fullmatch(line):
-            self._inside = True
-        elif line and not _FRAME.fullmatch(line):  # an empty line separates two stacks
-            self._inside = False
-        return self._inside

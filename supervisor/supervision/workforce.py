@@ -37,7 +37,7 @@ class Workforce:
             reactor, service.outlet, lambda: [w.process.output for w in self.pools.workers() if w.process.output]
         )
         self.staffing = Staffing(self.pools, self.templates, client.slots, self._outputs, self.ends, reactor)
-        self._budget = MemoryBudgets(self.pools, self.templates, engine.database.folder)
+        self._budget = MemoryBudgets(self.pools, self.templates)
         self._deadlines: list[float | None] = []  # of running jobs, and of runs that are to be stopped
         service.timers.add("ends", self.ends.moments)
         service.timers.add("floods", self._outputs.floods)

@@ -17,6 +17,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from supervisor.system import failpoints
@@ -38,15 +39,13 @@ _GONE = (errno.EPIPE, errno.ECONNRESET)
 _LATER = (errno.EAGAIN, errno.EINTR, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM)
 
 
+@dataclass(slots=True)
 class _Outgoing:
     """A message being sent: `sent` is the number of bytes already sent."""
 
-    __slots__ = ("data", "descriptors", "sent")
-
-    def __init__(self, data: bytes, descriptors: Sequence[int]) -> None:
-        self.data = data
-        self.descriptors = tuple(descriptors)
-        self.sent = 0
+    data: bytes
+    descriptors: tuple[int, ...]
+    sent: int = 0
 
 
 class Channel:
@@ -58,8 +57,7 @@ class Channel:
         self._backlog: deque[_Outgoing] = deque()
         self._waiting = 0  # bytes in it
         self._piece = _PIECE
-        self._parts: list[bytes] | None = None  # of a message that is not complete yet
-        self._size = 0  # bytes in these
+        self._whole: bytearray | None = None  # what has arrived of a message
         self.closed = False
 
     @classmethod
@@ -81,7 +79,7 @@ class Channel:
             if not self.closed:
                 _warn("message_too_large", bytes=len(data), keys=sorted(message)[:3])
             return
-        self._backlog.append(_Outgoing(data, descriptors))
+        self._backlog.append(_Outgoing(data, tuple(descriptors)))
         self._waiting += len(data)
         self.flush()
         if self._waiting > MOST_WAITING:
@@ -188,28 +186,36 @@ class Channel:
         return found
 
     def _put_together(self, data: bytes, *, cut: bool) -> Message | None:
-        """The message that a datagram completes, if it does and can be read."""
+        """The message that a datagram completes, if it does and can be read. What is not ours to understand is dropped,
+        up to the beginning of the next message.
+        """
         mark = data[0] if data else -1
         if cut or mark not in _MARKS:
-            self._parts = None
-            _warn("message_garbled", bytes=len(data), error="it has an unknown format")
-            return None
+            return self._garbled("it has an unknown format")
         if mark & _BEGINS:
-            if self._parts is not None:
-                _warn("message_garbled", bytes=self._size, error="its end is missing")
-            self._parts, self._size = [], 0
-        if self._parts is None:
-            return None  # the rest of one that has been dropped
-        self._parts.append(data[1:])
-        self._size += len(data) - 1
-        if self._size > LARGEST:
-            self._parts = None
-            _warn("message_garbled", bytes=self._size, error="it is too long")
+            if self._whole is not None:
+                self._garbled("its end is missing")
+            self._whole = bytearray()
+        if self._whole is None:
             return None
+        self._whole += data[1:]
+        if len(self._whole) > LARGEST:
+            return self._garbled("it is too long")
         if not mark & _ENDS:
             return None
-        whole, self._parts = b"".join(self._parts), None
-        return _read(whole)
+        try:
+            message = json.loads(self._whole)
+        except (ValueError, RecursionError) as error:
+            return self._garbled(str(error))
+        if not isinstance(message, dict):
+            return self._garbled("it is not a JSON object")
+        self._whole = None
+        return message
+
+    def _garbled(self, error: str) -> Message | None:
+        _warn("message_garbled", bytes=len(self._whole or b""), error=error)
+        self._whole = None
+        return None
 
     def finish(self) -> None:
         """Send nothing more; the other end reads the end of the channel."""
@@ -221,18 +227,6 @@ class Channel:
         self._forget_backlog()
         with contextlib.suppress(OSError):
             self._socket.close()
-
-
-def _read(data: bytes) -> Message | None:
-    try:
-        message = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        _warn("message_garbled", bytes=len(data), error=str(error))
-        return None
-    if not isinstance(message, dict):
-        _warn("message_garbled", bytes=len(data), error="it is not a JSON object")
-        return None
-    return message
 
 
 def _warn(event: str, **fields: Any) -> None:

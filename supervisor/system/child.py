@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn
 
-from supervisor.system import ending, failpoints, signals, standard
+from supervisor.system import ending, failpoints, signals, standard_streams
 from supervisor.system.channel import Channel
 from supervisor.system.kernel import die_with_parent, open_descriptors
 
@@ -129,7 +129,7 @@ def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int
     """
     kept = {*STANDARD, *keep, *lifeline_descriptors()}
     parent = os.getpid()
-    standard.flush()
+    standard_streams.flush()
     signals.block_all()
     try:
         failpoints.reach(f"fork_{role}.before")
@@ -218,5 +218,5 @@ def close_all_but(kept: set[int]) -> None:
 
 def leave(code: int) -> NoReturn:
     """Exit without the interpreter's teardown, which belongs to the process that was forked."""
-    standard.flush()
+    standard_streams.flush()
     os._exit(code)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from supervisor.system.mappings import keep_from_forks, mapped, words
+from supervisor.system.mappings import get_from_ring, keep_from_forks, mapped, put_in_ring, words
 
 REGION = 256 * 1024  # from one slot's to the next, a multiple of any page size
 _WORDS = struct.Struct("qq")
@@ -73,7 +73,7 @@ class ChunkWriter:
             if ends[1] != end:  # native code has written there
                 ends[1] = end
             ends[0] = room
-            self._put(memory, end, record)
+            put_in_ring(memory[_RING_AT:], end, record)
             ends[1] = end + len(record)
 
     def _opened(self) -> memoryview | None:
@@ -89,22 +89,11 @@ class ChunkWriter:
     def _room(self, memory: memoryview, oldest: int, end: int, size: int) -> int:
         """The oldest chunk that stays when so many bytes are added."""
         while end + size - oldest > RING_BYTES:
-            length = _HEAD.unpack(self._get(memory, oldest, _HEAD.size))[0]
+            length = _HEAD.unpack(get_from_ring(memory[_RING_AT:], oldest, _HEAD.size))[0]
             oldest += _HEAD.size + length
             if length > _LARGEST or oldest > end:
                 return end  # native code has written there
         return oldest
-
-    def _get(self, memory: memoryview, at: int, size: int) -> bytes:
-        at %= RING_BYTES
-        first = bytes(memory[_RING_AT + at : min(REGION, _RING_AT + at + size)])
-        return first + bytes(memory[_RING_AT : _RING_AT + size - len(first)])
-
-    def _put(self, memory: memoryview, at: int, data: bytes) -> None:
-        at %= RING_BYTES
-        first = RING_BYTES - at
-        memory[_RING_AT + at : _RING_AT + at + len(data[:first])] = data[:first]
-        memory[_RING_AT : _RING_AT + len(data[first:])] = data[first:]
 
 
 class ChunkReader:

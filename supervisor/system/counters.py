@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import add
 from pathlib import Path
 
 from supervisor.system.mappings import keep_from_forks, mapped
@@ -29,14 +32,11 @@ OTHERS = ""  # the type under which further types are added up
 HEADER_BYTES = ENTRY_BYTES = 512
 _BYTES = HEADER_BYTES + ENTRY_BYTES * (MOST_TYPES + 1)
 _REGION = 64 * 1024  # from one row to the next, a multiple of any page size
+_USED, _BUSY, _RECLAIMED = range(3)  # the words of the header
 _NAME_BYTES = 104
-# Words of the header.
-_USED, _BUSY, _RECLAIMED = range(3)
-# Words of an entry, after its name.
-_DONE, _FAILED, _RUN_SECONDS, _WAIT_SECONDS = range(_NAME_BYTES // 8, _NAME_BYTES // 8 + 4)
-_RUN = _WAIT_SECONDS + 1
+_ENTRY = struct.Struct(f"={_NAME_BYTES}sqqdd{BUCKETS}q{BUCKETS}q")  # the name, then the fields of TypeCounters
+_DONE, _FAILED, _RUN_SECONDS, _WAIT_SECONDS, _RUN = range(_NAME_BYTES // 8, _NAME_BYTES // 8 + 5)  # words of an entry
 _WAIT = _RUN + BUCKETS
-_END = _WAIT + BUCKETS
 
 
 @dataclass(slots=True)
@@ -58,8 +58,8 @@ class TypeCounters:
         self.failed += other.failed
         self.run_seconds += other.run_seconds
         self.wait_seconds += other.wait_seconds
-        self.run = [a + b for a, b in zip(self.run, other.run, strict=True)]
-        self.wait = [a + b for a, b in zip(self.wait, other.wait, strict=True)]
+        self.run = list(map(add, self.run, other.run))
+        self.wait = list(map(add, self.wait, other.wait))
 
 
 @dataclass(slots=True)
@@ -85,7 +85,8 @@ class Row:
         self._ints = self._bytes.cast("q")
         self._floats = self._bytes.cast("d")
         self._lock = threading.Lock()
-        self._entries = {_name(self._bytes, number): _entry(number) for number in range(_used(self._ints))}
+        entries = map(_entry, range(_used(self._ints)))
+        self._entries = {_text(bytes(self._bytes[8 * at : 8 * at + _NAME_BYTES])): at for at in entries}
 
     def detach(self) -> None:
         """In a process that a handler has forked: the row belongs to the worker; use private memory from now on."""
@@ -129,10 +130,9 @@ class Row:
         number = _used(self._ints)
         if number >= MOST_TYPES:
             return self._entries.setdefault(type_, _entry(MOST_TYPES))
-        data = type_.encode("utf-8", "replace")[:_NAME_BYTES]
-        at = HEADER_BYTES + number * ENTRY_BYTES
+        at = 8 * _entry(number)
         # All of it: a predecessor may have died before it counted the entry.
-        self._bytes[at : at + ENTRY_BYTES] = data.ljust(ENTRY_BYTES, b"\0")
+        self._bytes[at : at + ENTRY_BYTES] = type_.encode("utf-8", "replace")[:_NAME_BYTES].ljust(ENTRY_BYTES, b"\0")
         self._ints[_USED] = number + 1
         return self._entries.setdefault(type_, _entry(number))
 
@@ -149,34 +149,22 @@ def shared(path: Path, slot: int) -> Row:
 def read(path: Path) -> Counters:
     """The sums over all slots; zero if the file does not exist or cannot be read."""
     found = Counters()
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            whole = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) if size else b""
-    except OSError:
-        return found
-    memory = memoryview(whole)
-    for at in range(0, size - _BYTES + 1, _REGION):
-        found.add(_read_row(memory[at : at + _BYTES]))
+    with suppress(OSError), path.open("rb") as file:
+        if size := os.fstat(file.fileno()).st_size:
+            memory = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+            for at in range(0, size - _BYTES + 1, _REGION):
+                found.add(_read_row(memory[at : at + _BYTES]))
     return found
 
 
 def _read_row(memory: memoryview) -> Counters:
-    ints, floats = memory.cast("q"), memory.cast("d")
+    ints = memory.cast("q")
     found = Counters(store_busy=ints[_BUSY], locks_reclaimed=ints[_RECLAIMED])
     used = _used(ints)
-    numbers = [*range(used), MOST_TYPES] if used == MOST_TYPES else range(used)
-    for number in numbers:
-        at = _entry(number)
-        counters = TypeCounters(
-            done=ints[at + _DONE],
-            failed=ints[at + _FAILED],
-            run_seconds=floats[at + _RUN_SECONDS],
-            wait_seconds=floats[at + _WAIT_SECONDS],
-            run=ints[at + _RUN : at + _WAIT].tolist(),
-            wait=ints[at + _WAIT : at + _END].tolist(),
-        )
-        found.types.setdefault(_name(memory, number), TypeCounters()).add(counters)
+    for number in range(used + (used == MOST_TYPES)):
+        name, done, failed, run, wait, *buckets = _ENTRY.unpack_from(memory, 8 * _entry(number))
+        counters = TypeCounters(done, failed, run, wait, buckets[:BUCKETS], buckets[BUCKETS:])
+        found.types.setdefault(_text(name), TypeCounters()).add(counters)
     return found
 
 
@@ -186,14 +174,12 @@ def _used(ints: memoryview) -> int:
 
 
 def _entry(number: int) -> int:
-    """The first word of an entry; never 0."""
+    """The first word of an entry; never 0. That of the last one, behind MOST_TYPES others, has no name."""
     return (HEADER_BYTES + number * ENTRY_BYTES) // 8
 
 
-def _name(memory: memoryview, number: int) -> str:
-    """The type of an entry; the last one has none."""
-    at = HEADER_BYTES + number * ENTRY_BYTES
-    return bytes(memory[at : at + _NAME_BYTES]).rstrip(b"\0").decode("utf-8", "replace")
+def _text(name: bytes) -> str:
+    return name.rstrip(b"\0").decode("utf-8", "replace")
 
 
 def _buckets(seconds: Sequence[float]) -> Iterator[tuple[int, int]]:

@@ -6,14 +6,13 @@ logged once, and not waited for.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 
@@ -23,8 +22,9 @@ KILL_PATIENCE = 5.0  # seconds for killed processes to end
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02
 _MOST_NAMED = 1000
 
-_logged: set[tuple[int, int]] = set()  # logged already: pid and start
-_given_up: dict[int, int | None] = {}  # children that did not end when they were killed: start by pid
+_Process = tuple[int, int | None]  # pid and start
+_logged: set[_Process] = set()  # those that cannot be signalled
+_given_up: set[_Process] = set()  # children that did not end when they were killed
 
 
 class Sent(Enum):
@@ -63,21 +63,28 @@ def _send(send: Callable[[], None], pid: Callable[[], int]) -> Sent:
 
 def _pid_of(pidfd: int) -> int:
     """0 if unknown."""
-    with contextlib.suppress(OSError, ValueError, StopIteration):
+    with suppress(OSError, ValueError, StopIteration):
         lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").splitlines()
         return max(0, next(int(line.split()[1]) for line in lines if line.startswith("Pid:")))
     return 0
 
 
 def _log_refused(pid: int) -> None:
-    """Log a process that cannot be signalled, once; not one that has ended and is only not reaped yet."""
+    """Not one that has ended and is only not reaped yet."""
     started = kernel.start_ticks(pid) if pid else None
-    if started is None or (pid, started) in _logged:
-        return
-    if len(_logged) >= _MOST_NAMED:
-        _logged.clear()
-    _logged.add((pid, started))
-    _warn("signal_refused", pid, hint="it belongs to another user now: only that user or root can end it")
+    if started is not None and (pid, started) not in _logged:
+        _note(_logged, pid, "signal_refused", "it belongs to another user now: only that user or root can end it")
+
+
+def _note(noted: set[_Process], pid: int, event: str, hint: str) -> None:
+    """Note a process, and log it."""
+    if len(noted) >= _MOST_NAMED:
+        noted.clear()
+    noted.add((pid, kernel.start_ticks(pid)))
+    with suppress(Exception):  # in a worker, a handler may have changed it in any way
+        import structlog  # imported here: rarely needed, and slow to import
+
+        structlog.get_logger(pid=os.getpid()).error(event, process=pid, command=kernel.command_of(pid), hint=hint)
 
 
 def kill_children(spare: frozenset[int] = frozenset(), patience: float = KILL_PATIENCE) -> int | None:
@@ -99,11 +106,12 @@ def kill_children(spare: frozenset[int] = frozenset(), patience: float = KILL_PA
         for pid in targets:
             (refused if signal_child(pid, signal.SIGKILL) is Sent.REFUSED else killed).add(pid)
         gone = [_reaped(pid) for pid in targets]
-        awaited = [pid for pid in targets if pid not in refused and not _is_given_up(pid)]
+        awaited = [pid for pid in targets if pid not in refused and (pid, kernel.start_ticks(pid)) not in _given_up]
         if not awaited:
             return len(killed)
         if time.monotonic() > until:
-            _give_up(awaited)
+            for pid in awaited:
+                _note(_given_up, pid, "process_does_not_end", "it was killed, and waits for a disk or a network")
             return len(killed)
         if not any(gone):
             time.sleep(pause)
@@ -118,40 +126,21 @@ def _reaped(pid: int) -> bool:
         return True
 
 
-def _is_given_up(pid: int) -> bool:
-    return pid in _given_up and _given_up[pid] == kernel.start_ticks(pid)
-
-
-def _give_up(pids: list[int]) -> None:
-    """These were killed and still run: they hang in the kernel."""
-    if len(_given_up) >= _MOST_NAMED:
-        _given_up.clear()
-    for pid in pids:
-        _given_up[pid] = kernel.start_ticks(pid)
-        _warn("process_does_not_end", pid, hint="it was killed, and waits for a disk or a network")
-
-
-def _warn(event: str, pid: int, **fields: str) -> None:
-    import structlog  # imported here: rarely needed, and slow to import
-
-    with contextlib.suppress(Exception):  # in a worker, a handler may have changed it in any way
-        structlog.get_logger(pid=os.getpid()).error(event, process=pid, command=kernel.command_of(pid), **fields)
-
-
 Processes = Mapping[int, int]  # pid to start_ticks
 
 
-def resume_all(processes: Processes) -> None:
-    """Resume those that are stopped."""
+def signal_all(processes: Processes, number: int) -> None:
+    """Signal those that still exist."""
     for pid, started in processes.items():
         with _opened_exactly(pid, started) as pidfd:
             if pidfd is not None:
-                send_signal(pidfd, signal.SIGCONT)
+                send_signal(pidfd, number)
 
 
 def kill_all(processes: Processes, patience: float) -> Processes:
     """Kill them, and wait until they have ended, for at most this many seconds. Returns those that have not."""
-    return wait_for_all({pid: started for pid, started in processes.items() if _kill_exactly(pid, started)}, patience)
+    signal_all(processes, signal.SIGKILL)
+    return wait_for_all(processes, patience)
 
 
 def wait_for_all(processes: Processes, patience: float) -> Processes:
@@ -160,21 +149,9 @@ def wait_for_all(processes: Processes, patience: float) -> Processes:
     left = {}
     for pid, started in processes.items():
         with _opened_exactly(pid, started) as pidfd:
-            if pidfd is not None and not _ended(pidfd, max(0.0, deadline - time.monotonic())):
+            if pidfd is not None and not select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 left[pid] = started
     return left
-
-
-def _kill_exactly(pid: int, started: int) -> bool:
-    """Whether it may still exist."""
-    with _opened_exactly(pid, started) as pidfd:
-        return pidfd is not None and send_signal(pidfd, signal.SIGKILL) is not Sent.GONE
-
-
-def _ended(pidfd: int, seconds: float) -> bool:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
 
 
 @contextmanager
@@ -210,7 +187,7 @@ def mark_processes(scoreboard: Path) -> None:
     """From now on, processes that this one starts can be identified as that supervisor's."""
     global _mapping
     os.environ[SCOREBOARD_VARIABLE] = str(scoreboard)
-    with contextlib.suppress(OSError), scoreboard.open("rb") as file:  # may be gone, if the supervisor is gone, too
+    with suppress(OSError), scoreboard.open("rb") as file:  # may be gone, if the supervisor is gone, too
         _mapping = mmap.mmap(file.fileno(), mmap.PAGESIZE, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
 
 

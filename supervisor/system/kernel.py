@@ -76,19 +76,6 @@ def unread(pipe: int) -> int:
     return int(count)
 
 
-def file_ids() -> tuple[int, int]:
-    """The user and group ids of this process for file access; setting them to -1 changes nothing and returns them."""
-    return _libc.setfsuid(-1), _libc.setfsgid(-1)
-
-
-def set_file_ids(user: int, group: int) -> None:
-    """Raises OSError if that is not permitted: the calls themselves do not report it."""
-    _libc.setfsuid(user)
-    _libc.setfsgid(group)
-    if file_ids() != (user, group):
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-
 def file_of(descriptor: int) -> tuple[int, int] | None:
     """Device and inode of the file that a descriptor refers to; None if it is closed."""
     try:
@@ -136,26 +123,20 @@ def _text(file: Path) -> str:
 
 def memory_of(pid: int) -> int:
     """The unique set size in bytes, which ending the process would free; 0 if it is gone or unknown."""
-    return _memory(pid).unique
+    return _memory(pid)[0]
 
 
-class _Memory(NamedTuple):
-    unique: int = 0  # bytes that nobody else has
-    proportional: int = 0  # the same, with its part of what is shared
-
-
-def _memory(pid: int) -> _Memory:
+def _memory(pid: int) -> tuple[int, int]:
+    """Bytes that nobody else has, and the same with its part of what is shared."""
     unique = proportional = 0
-    try:
+    with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text(errors="replace").splitlines():
             name, _, rest = line.partition(":")
             if name in ("Private_Clean", "Private_Dirty"):
                 unique += int(rest.split()[0]) * 1024
             elif name == "Pss":
                 proportional = int(rest.split()[0]) * 1024
-    except (OSError, ValueError):
-        return _Memory()
-    return _Memory(unique, proportional)
+    return unique, proportional
 
 
 def is_stopped(pid: int) -> bool:
@@ -170,8 +151,8 @@ def memory_of_family(pid: int) -> int:
 
 def memory_shared_with_children(pid: int) -> int:
     """Bytes of a process that has forked others, with what these share with it, without what is theirs alone."""
-    own, *others = [_memory(member) for member in family(pid)]
-    return own.proportional + sum(other.proportional - other.unique for other in others)
+    (_, own), *others = [_memory(member) for member in family(pid)]
+    return own + sum(proportional - unique for unique, proportional in others)
 
 
 def gather_pages(seconds: float) -> int:
@@ -319,10 +300,10 @@ def command_of(pid: int, longest: int = 120) -> str:
 
 def started_at(pid: int) -> float | None:
     """When a process was started, in Unix seconds, accurate to one; None if it does not exist or is a zombie."""
+    import psutil  # rarely needed
+
     try:
-        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
-        booted = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
-    except (OSError, ValueError, IndexError, StopIteration):
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.Error:
         return None
-    ticks = start_ticks(pid)
-    return None if ticks is None else booted + ticks / os.sysconf("SC_CLK_TCK")

@@ -30,6 +30,20 @@ def words(memory: memoryview, count: int) -> memoryview:
     return memory[: 8 * count].cast("q")
 
 
+def put_in_ring(ring: memoryview, at: int, data: bytes) -> None:
+    """Write no more than the ring holds, at a position that counts all bytes that were ever written."""
+    at %= len(ring)
+    first, rest = data[: len(ring) - at], data[len(ring) - at :]
+    ring[at : at + len(first)] = first
+    ring[: len(rest)] = rest
+
+
+def get_from_ring(ring: memoryview, at: int, size: int) -> bytes:
+    at %= len(ring)
+    first = bytes(ring[at : at + size])
+    return first + bytes(ring[: size - len(first)])
+
+
 _MADV_WIPEONFORK = 18  # since Linux 4.14
 
 

@@ -21,7 +21,6 @@ from resource import getrusage
 from supervisor.system.kernel import file_of
 
 _ROOT = Path("/")
-OF_MACHINE = Path("/proc/pressure/memory")
 _UNLIMITED = 1 << 60  # version 1 writes a number near 2^63 for no limit
 _MOST = 64 << 10  # bytes; the longest of these files has some thousands
 
@@ -31,21 +30,6 @@ def available(root: Path = _ROOT) -> int:
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     texts = [_read(file) for file in _files(root, "memory.max", "memory.limit_in_bytes")]
     return min([total, *(int(text) for text in texts if text.strip().isdigit() and int(text) < _UNLIMITED)])
-
-
-def pressure_file() -> Path | None:
-    """Where the kernel tells how short of memory our control group is, else the machine; None if it does not tell."""
-    groups = (file for file in _files(_ROOT, "memory.pressure") if file.with_name("memory.max").exists())
-    return next((file for file in (*groups, OF_MACHINE) if file.exists()), None)
-
-
-def pressure(file: Path) -> float:
-    """For which part of the last ten seconds, in percent, all processes waited for memory; 0 if unknown."""
-    _, found, rest = _read(file).partition(b"full avg10=")
-    try:
-        return float(rest.split()[0]) if found else 0.0
-    except (ValueError, IndexError):
-        return 0.0
 
 
 class OomCounter:

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from supervisor.system import mappings
-from supervisor.system.mappings import ALWAYS, fork_mark, keep_from_forks
+from supervisor.system.mappings import ALWAYS, fork_mark, get_from_ring, keep_from_forks, put_in_ring
 
 HEAD_BYTES = 16 * 1024  # the beginning, where the first error is
 MOST_BYTES = 64 * 1024  # including the end, where the last error is
 _RING_BYTES = MOST_BYTES - HEAD_BYTES
 _WORDS = struct.Struct("qqq")  # job, token, size
-_RING_AT = _WORDS.size + HEAD_BYTES
-_BYTES = _WORDS.size + MOST_BYTES
+_HEAD_AT = _WORDS.size
+_RING_AT = _HEAD_AT + HEAD_BYTES
+_BYTES = _HEAD_AT + MOST_BYTES
 _REGION = 128 * 1024  # from one slot's to the next, a multiple of any page size
 _LEFT_OUT = re.compile(rb"^\[(\d+) bytes left out\]\n", re.MULTILINE)
 _REPLACED = {0: "?", 0xFFFD: "?"}  # NUL ends a text for many readers; with these, each byte is at most one character
@@ -61,27 +62,17 @@ class RunLog:
                 return
             at, self.size = self.size, self.size + len(data)
             if at < HEAD_BYTES:
-                own = data[: HEAD_BYTES - at]
-                self._put(_WORDS.size + at, own)
-                at, data = at + len(own), data[len(own) :]
+                head, data = data[: HEAD_BYTES - at], data[HEAD_BYTES - at :]
+                self._memory[_HEAD_AT + at : _HEAD_AT + at + len(head)] = head
             if data:
-                self._turn(at + len(data), data[-_RING_BYTES:])
+                tail = data[-_RING_BYTES:]
+                put_in_ring(self._memory[_RING_AT:], self.size - len(tail) - HEAD_BYTES, tail)
             # Last, so that a reader counts only what is there if we die.
             words = self._words
             if words[0] != run[0] or words[1] != run[1]:
                 words[2] = 0
                 words[0], words[1] = run[0], run[1]
             words[2] = self.size
-
-    def _turn(self, end: int, data: bytes) -> None:
-        """Write the last bytes, of `end` in all, into the ring."""
-        at = (end - len(data) - HEAD_BYTES) % _RING_BYTES
-        first, rest = data[: _RING_BYTES - at], data[_RING_BYTES - at :]
-        self._put(_RING_AT + at, first)
-        self._put(_RING_AT, rest)
-
-    def _put(self, at: int, data: bytes) -> None:
-        self._memory[at : at + len(data)] = data
 
     def text(self) -> str | None:
         """All of it, or beginning and end in whole lines around a line that says how much is missing; None if empty."""
@@ -127,12 +118,9 @@ def printed(path: Path, slot: int, job: int, token: int, since: int) -> tuple[by
         return b"", since
     # What was written while we read may have replaced the oldest bytes.
     oldest = max(HEAD_BYTES, max(size, now) - _RING_BYTES)
-    head = bytes(memory[_WORDS.size :][since : min(size, HEAD_BYTES)])
-    start = min(size, max(since, oldest))
-    ring = bytes(memory[_RING_AT:])
-    at, length = (start - HEAD_BYTES) % _RING_BYTES, max(0, size - start)
-    tail = (ring + ring)[at : at + length]
-    if missed := size - since - len(head) - length:
+    head = _stored(memory, since, min(size, HEAD_BYTES))
+    tail = _stored(memory, max(since, oldest), size)
+    if missed := size - since - len(head) - len(tail):
         return b"%b%b[%d bytes left out]\n%b" % (head, b"" if head.endswith(b"\n") else b"\n", missed, tail), size
     return head + tail, size
 
@@ -162,18 +150,21 @@ def _region(file: BinaryIO, slot: int, job: int, token: int) -> tuple[memoryview
 def _text(memory: memoryview, size: int) -> str | None:
     if size <= 0:
         return None
-    head = bytes(memory[_WORDS.size : _WORDS.size + min(size, HEAD_BYTES)])
-    behind = max(0, size - HEAD_BYTES)
-    ring = bytes(memory[_RING_AT : _RING_AT + min(behind, _RING_BYTES)])
-    if behind <= _RING_BYTES:
-        return _decoded(head + ring)
-    oldest = behind % _RING_BYTES
-    tail = ring[oldest:] + ring[:oldest]
+    if size <= MOST_BYTES:
+        return _decoded(_stored(memory, 0, size))
+    head, tail = _stored(memory, 0, HEAD_BYTES), _stored(memory, size - _RING_BYTES, size)
     head = head[: head.rfind(b"\n") + 1] or head
     tail = tail.partition(b"\n")[2] or tail
     between = "" if head.endswith(b"\n") else "\n"
     left_out = size - len(head) - len(tail)
     return f"{_decoded(head)}{between}[{left_out} bytes left out]\n{_decoded(tail)}"
+
+
+def _stored(memory: memoryview, start: int, end: int) -> bytes:
+    """What was printed from one position to another, of what is still there."""
+    head = bytes(memory[_HEAD_AT:_RING_AT][start:end])
+    at = max(start, HEAD_BYTES)
+    return head + get_from_ring(memory[_RING_AT:], at - HEAD_BYTES, end - at) if end > at else head
 
 
 def _decoded(data: bytes) -> str:

@@ -21,10 +21,11 @@ from typing import Any
 from supervisor.system.claim_gate import GATE_BYTES, ClaimGate
 from supervisor.system.slot import SLOT_BYTES, Slot, Snapshot
 
-MAGIC = 0x4A4F4253_00000002
+MAGIC = 0x4A4F4253_00000003  # with another layout, another number
 HEADER_BYTES = 4096
 MAX_SLOTS = 1024
 STATUS_BYTES = 256 * 1024
+_MOST_STATUS = STATUS_BYTES - 8
 _GATE_AT = 16
 _STATUS_AT = HEADER_BYTES + SLOT_BYTES * MAX_SLOTS
 SIZE = _STATUS_AT + STATUS_BYTES
@@ -35,14 +36,17 @@ ADMIN_SLOT = -1
 
 
 def run_logs_of(scoreboard: Path) -> Path:
+    """The file in which its workers capture the output of their runs; it does not exist before the first run."""
     return Path(f"{scoreboard}.run-logs")
 
 
 def chunks_of(scoreboard: Path) -> Path:
+    """The file in which its workers keep what their runs emit; it does not exist before the first chunk."""
     return Path(f"{scoreboard}.chunks")
 
 
 def counters_of(scoreboard: Path) -> Path:
+    """The file in which its workers and the maintainer count finished runs."""
     return Path(f"{scoreboard}.counters")
 
 
@@ -92,17 +96,14 @@ class Scoreboard:
 
     @property
     def run_logs(self) -> Path:
-        """The file in which its workers capture the output of their runs; it does not exist before the first run."""
         return run_logs_of(self.path)
 
     @property
     def chunks(self) -> Path:
-        """The file in which its workers keep what their runs emit; it does not exist before the first chunk."""
         return chunks_of(self.path)
 
     @property
     def counters(self) -> Path:
-        """The file in which its workers and the maintainer count finished runs."""
         return counters_of(self.path)
 
     @property
@@ -134,59 +135,47 @@ class Scoreboard:
         if supervisor_status == self._posted:
             return
         self._posted = supervisor_status
-        data = fitting(supervisor_status, STATUS_BYTES - 8)
+        data = _fitting(supervisor_status)
         at = _STATUS_AT
         self._view[at : at + 8] = bytes(8)
         self._view[at + 8 : at + 8 + len(data)] = data
         self._view[at : at + 8] = len(data).to_bytes(8, "little")
 
     def supervisor_status(self) -> dict[str, Any]:
-        return posted(self._view[_STATUS_AT:])
+        """What was posted; empty if nothing was, or if the supervisor died while it wrote."""
+        view = self._view[_STATUS_AT:]
+        for _ in range(100):
+            size = int.from_bytes(view[:8], "little")
+            try:
+                status = json.loads(bytes(view[8 : 8 + size]))
+            except ValueError:
+                time.sleep(0.001)
+                continue
+            return status if isinstance(status, dict) else {}
+        return {}
 
     def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
-        self.run_logs.unlink(missing_ok=True)
-        self.chunks.unlink(missing_ok=True)
-        self.counters.unlink(missing_ok=True)
+        for path in (self.path, self.run_logs, self.chunks, self.counters):
+            path.unlink(missing_ok=True)
 
 
-_FIXED = (0, 2)  # levels of the supervisor's status whose keys are fixed: its own, and each pool's
-
-
-def fitting(supervisor_status: dict[str, Any], most: int) -> bytes:
-    """The supervisor's status as JSON of at most `most` bytes. Long texts are cut first, then the longest lists."""
-    data = json.dumps(supervisor_status).encode()
-    longest, widest = 4096, 1 << 16
-    while len(data) > most:
-        data = json.dumps(_cut(supervisor_status, longest, widest) | {"clipped": True}).encode()
-        longest, widest = max(16, longest // 4), max(1, widest // 4)
-        if longest == 16 and widest == 1:
-            return data if len(data) <= most else b'{"clipped": true}'
+def _fitting(status: dict[str, Any]) -> bytes:
+    """The supervisor's status as JSON that fits. One that does not is cut: its texts and lists; if that is not enough,
+    what it tells of pools and the like is left out.
+    """
+    data = json.dumps(status).encode()
+    if len(data) > _MOST_STATUS:
+        data = json.dumps(_cut(status) | {"clipped": True}).encode()
+    if len(data) > _MOST_STATUS:
+        data = json.dumps({key: _cut(value, 0) for key, value in status.items()} | {"clipped": True}).encode()
     return data
 
 
-def _cut(value: Any, longest: int, widest: int, depth: int = 0) -> Any:
-    """The same with texts of limited length and, below the pools' own level, a limited number of items."""
+def _cut(value: Any, items: int = 20) -> Any:
     if isinstance(value, str):
-        return value if len(value) <= longest else value[: longest - 1] + "…"
+        return value if len(value) <= 300 else f"{value[:299]}…"
     if isinstance(value, list):
-        return [_cut(item, longest, widest, depth + 1) for item in value[:widest]]
-    if isinstance(value, dict):
-        items = list(value.items())
-        # Readers rely on the fields of the supervisor's status and of each pool.
-        kept = items if depth in _FIXED else items[:widest]
-        return {key: _cut(item, longest, widest, depth + 1) for key, item in kept}
+        return [_cut(item) for item in value[:items]]
+    if isinstance(value, dict):  # readers rely on its keys
+        return {key: _cut(item) for key, item in value.items()} if items else {}
     return value
-
-
-def posted(view: memoryview) -> dict[str, Any]:
-    """The status on the scoreboard: its length, which is 0 while it is being written, and the JSON."""
-    for _ in range(100):
-        size = int.from_bytes(view[:8], "little")
-        try:
-            news = json.loads(bytes(view[8 : 8 + size]))
-        except ValueError:
-            time.sleep(0.001)
-            continue
-        return news if isinstance(news, dict) else {}
-    return {}

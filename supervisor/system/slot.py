@@ -1,60 +1,174 @@
-"""One worker's slot on the scoreboard: its state, its runs and the supervisor's requests, as single words.
+"""One worker's slot on the scoreboard: its state, its runs and the supervisor's requests, as words of shared memory.
 
-`Slot` and its `work` are written by the worker, its `requests` by the supervisor; a `Snapshot` is a copy for readers.
-A job is published by writing its token first and its id last, so a reader never confuses two runs. All
-words are 8 bytes in the machine's byte order; times are CLOCK_MONOTONIC seconds.
+The fields of `Snapshot`, in their order, are the words of a slot: 8 bytes each in the machine's byte order, stored
+whole. Behind them are three texts and the cancel requests. A job is published by writing its token first and its id
+last, so a reader never confuses two runs, whenever the writer dies. Times are CLOCK_MONOTONIC seconds.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-
-from supervisor.system.snapshot import INCARNATION, NAME, TEXT, TEXTS, decoded
-from supervisor.system.snapshot import Cancel as Cancel
-from supervisor.system.snapshot import Phase as Phase
-from supervisor.system.snapshot import RecycleReason as RecycleReason
-from supervisor.system.snapshot import Snapshot as Snapshot
-from supervisor.system.snapshot import State as State
+from enum import IntEnum
+from typing import NamedTuple, get_type_hints
 
 SLOT_BYTES = 1024
-
-# The position of each word. The texts are behind the 16th, and the 12th is unused.
-_STATE, _PID, _BEAT, _JOB, _TOKEN, _STARTED, _DEADLINE, _CLAIMS, _DONE, _PROGRESS, _CANCELS, _SETTLED = range(12)
-_RECYCLE, _LOST, _START = 13, 14, 15
-_BATCH = 31
-_LAST_JOB, _LAST_TOKEN = 64, 65  # the run that ended last
-_DRAIN, _BUSY_SINCE = 66, 67  # it should exit; when it last took jobs after having none
-_DOUBTFUL = 68  # earlier jobs have left something behind that may end the run
-_RUNNING, _PLACES, _OPEN = 69, 70, 71  # of a worker with concurrency
-_CANCEL_AT = 72  # the cancel requests: a job, its token and the reason each
-_CANCEL_WORDS = 3
-_EARLIER_OUTPUT = 120
-_SERVE, _PHASE = 121, 122  # it may take jobs; what it does to become ready
-_CEASED, _ALONE = 123, 124  # when its teardown has begun; whether it had no child process then
-_FLOATS = {_BEAT, _STARTED, _DEADLINE, _PROGRESS, _BUSY_SINCE, _CEASED}
-_MOST_CANCELS = 1 << 62
 CANCELS = 16  # requests that can exist at the same time; beyond that, the oldest is dropped
 
 
-def _copying(*words: int) -> struct.Struct:
-    """Reads these words, in ascending order, at once."""
-    written, reached = "=", 0
-    for word in words:
-        written += f"{(word - reached) * 8}x{'d' if word in _FLOATS else 'q'}"
-        reached = word + 1
-    return struct.Struct(written)
+class State(IntEnum):
+    FREE = 0
+    STARTING = 1
+    IDLE = 2
+    BUSY = 3
+    DRAINING = 4
+    LEFT = 5  # exited as intended
+    BROKEN = 6  # could not be set up; the text says why
+    SPARE = 7  # set up; it takes no job until the supervisor lets it
 
 
-_SHOWN = _copying(
-    _STATE, _PID, _BEAT, _JOB, _TOKEN, _STARTED, _DEADLINE, _CLAIMS, _DONE, _PROGRESS, _SETTLED, _RECYCLE, _LOST,
-    _BATCH, _LAST_JOB, _LAST_TOKEN, _BUSY_SINCE, _DOUBTFUL, _RUNNING, _PLACES, _PHASE, _CEASED, _ALONE,
-)  # fmt: skip
+class Phase(IntEnum):
+    """What a worker does that runs no job."""
+
+    SET_UP = 0
+    WARM_UP = 1
+    CANARY = 2
+    AFTER_INTERRUPT = 3  # no set-up: the handler is asked whether what was interrupted is quiet
+
+    @property
+    def label(self) -> str:
+        """As in the sentences for people."""
+        return ("set-up", "warmup", "canary", "after_interrupt")[self]
+
+
+class RecycleReason(IntEnum):
+    """Why a worker asks for a successor."""
+
+    NOT = 0
+    OLD = 1  # near max_jobs_per_worker
+    LARGE = 2  # over max_memory
+    LEAKY = 3  # many descriptors stay open after its jobs
+    CHANGED = 4  # a handler has changed its process in a way that cannot be undone
+    FAR_LARGE = 5  # so far over max_memory that it cannot wait for its successor
+    INTERRUPTED = 6  # what a run that was interrupted has begun may go on
+
+
+class Cancel(IntEnum):
+    """Why a running job is asked to stop."""
+
+    NONE = 0
+    REQUESTED = 1  # it was cancelled
+    TIMEOUT = 2  # it has exceeded its time limit
+
+
+class Snapshot(NamedTuple):
+    """A copy of one slot. What native code may have written in the place of a number of ours is read as the first."""
+
+    # Written by the worker about itself
+    state_number: int
+    pid: int
+    beat: float
+    recycle_number: int
+    lost: int  # its program has died, or had to be killed
+    busy_since: float  # when it last took jobs after having none
+    phase_number: int  # while it is starting
+    ceased_at: float  # when its teardown has begun: it runs no job any more; 0 before
+    alone: int  # and jobs had left no processes in it
+    open: int  # a job that arrives should wake it, although it is busy
+    # By the worker about its runs
+    job: int
+    token: int
+    started: float
+    deadline: float  # 0 means none
+    batch: int  # jobs in the run that has started
+    doubtful: int  # the run started while there were recent leftovers of earlier jobs, which may end it
+    earlier_output: int  # bytes on its stderr that were unread when the run began
+    fraction: float  # its progress; below 0 until a handler reports some
+    claims: int  # taken and not settled
+    done: int  # runs that have ended
+    settled: int  # of these, those whose outcomes are committed
+    last_job: int  # the run that ended last, 0 before the first has ended
+    last_token: int
+    running: int  # jobs that run at the same time, in a worker with concurrency; `job` is one of them
+    concurrency: int
+    # By the supervisor
+    start: int
+    serve: int
+    drain: int
+    cancels: int  # requests made so far
+    # Written by both
+    incarnation_bytes: bytes
+    name_bytes: bytes
+    text_bytes: bytes
+
+    @property
+    def state(self) -> State:
+        return _STATES.get(self.state_number, State.FREE)
+
+    @property
+    def phase(self) -> Phase:
+        return _PHASES.get(self.phase_number, Phase.SET_UP)
+
+    @property
+    def recycle_reason(self) -> RecycleReason:
+        return _RECYCLE_REASONS.get(self.recycle_number, RecycleReason.NOT)
+
+    @property
+    def progress(self) -> float | None:
+        return self.fraction if self.fraction >= 0 else None
+
+    @property
+    def unsettled(self) -> int:
+        """Runs that have ended, but whose outcomes are not committed yet."""
+        return max(0, self.done - self.settled)
+
+    @property
+    def places(self) -> int:
+        """Its concurrency."""
+        return max(1, self.concurrency)
+
+    @property
+    def together(self) -> int:
+        """The runs any of which may be the cause if the worker dies now. With concurrency, an ended run that is not
+        committed is one of them.
+        """
+        if self.places > 1:
+            return self.running + self.unsettled
+        return self.batch if self.job else 1
+
+    @property
+    def incarnation(self) -> str:
+        return _decoded(self.incarnation_bytes)
+
+    @property
+    def name(self) -> str:
+        return _decoded(self.name_bytes)
+
+    @property
+    def text(self) -> str:
+        return _decoded(self.text_bytes)
+
+
+# The positions of the words.
+_STATE, _PID, _BEAT, _RECYCLE, _LOST, _BUSY_SINCE, _PHASE, _CEASED, _ALONE, _OPEN = range(10)
+_JOB, _TOKEN, _STARTED, _DEADLINE, _BATCH, _DOUBTFUL, _EARLIER_OUTPUT, _PROGRESS = range(10, 18)
+_CLAIMS, _DONE, _SETTLED, _LAST_JOB, _LAST_TOKEN, _RUNNING, _PLACES = range(18, 25)
+_START, _SERVE, _DRAIN, _CANCELS = range(25, 29)
+_WORDS = "".join({int: "q", float: "d"}.get(kind, "") for kind in get_type_hints(Snapshot).values())
+_INCARNATION, _NAME, _TEXT = (256, 40), (296, 80), (376, 256)  # position and bytes
+_LAYOUT = struct.Struct(f"={_WORDS}{_INCARNATION[0] - 8 * len(_WORDS)}x40s80s256s")
+_CANCEL_AT = _LAYOUT.size // 8  # the cancel requests: a job, its token and the reason each
+_CANCEL_WORDS = range(_CANCEL_AT, _CANCEL_AT + 3 * CANCELS, 3)
+_MOST_CANCELS = 1 << 62
 
 _BUSY = State.BUSY.value
-_STATES = {state.value: state for state in State}  # native code may have written any other number
+_STATES = {state.value: state for state in State}
 _PHASES = {phase.value: phase for phase in Phase}
 _RECYCLE_REASONS = {reason.value: reason for reason in RecycleReason}
+
+
+def _decoded(text: bytes) -> str:
+    return text.rstrip(b"\0").decode("utf-8", "replace")
 
 
 class _Part:
@@ -108,17 +222,16 @@ class Requests(_Part):
         Requests for several jobs of a batch may exist at the same time.
         """
         ints = self._ints
-        made = min(max(0, ints[_CANCELS]), _MOST_CANCELS)  # native code may have written anything there
         at = self._find_cancel(job, token)
-        new = at is None
+        made = ints[_CANCELS]
         if at is None:
-            at = _CANCEL_AT + made % CANCELS * _CANCEL_WORDS
+            at = _CANCEL_WORDS[made % CANCELS]
             ints[at] = 0
+            made += 1
         ints[at + 1] = token
         ints[at + 2] = reason
         ints[at] = job
-        if new:
-            ints[_CANCELS] = made + 1
+        ints[_CANCELS] = made % _MOST_CANCELS  # native code may have written anything there
 
     def cancel_requested(self, job: int, token: int) -> Cancel:
         """Why this run should stop; NONE if it should not."""
@@ -132,11 +245,7 @@ class Requests(_Part):
 
     def _find_cancel(self, job: int, token: int) -> int | None:
         ints = self._ints
-        for number in range(min(ints[_CANCELS], CANCELS)):
-            at = _CANCEL_AT + number * _CANCEL_WORDS
-            if ints[at] == job and ints[at + 1] == token:
-                return at
-        return None
+        return next((at for at in _CANCEL_WORDS if ints[at] == job and ints[at + 1] == token), None)
 
 
 class Work(_Part):
@@ -160,8 +269,8 @@ class Work(_Part):
         self, job: int, token: int, at: float, deadline: float, batch: int = 1, doubtful: bool = False, unread: int = 0
     ) -> None:
         """A handler is about to run, with one job or with a `batch` of this size, of which this is the first.
-        `doubtful`: threads or processes that earlier jobs have left may end it. `unread` is how many bytes that
-        earlier runs wrote are still to be read. The id is written last: only then the rest counts.
+        `unread` are the bytes of earlier runs' output still to be read. The id is written last: only then the rest
+        counts.
         """
         ints, floats = self._ints, self._floats
         ints[_TOKEN] = token
@@ -177,12 +286,11 @@ class Work(_Part):
 
     def progress(self, fraction: float, text: str) -> None:
         self._floats[_PROGRESS] = fraction
-        self._write(TEXT, text)
+        self._write(_TEXT, text)
 
     def forget_progress(self) -> None:
         if self._floats[_PROGRESS] >= 0:
-            self._floats[_PROGRESS] = -1.0
-            self._write(TEXT, "")
+            self.progress(-1.0, "")
 
     def finish(self, done: int) -> None:
         """The handler has returned, with any result: `done` runs have ended so far."""
@@ -197,13 +305,10 @@ class Work(_Part):
 
     def show(self, first: tuple[int, int, float, float], running: int, *, doubtful: bool) -> None:
         """With concurrency: so many jobs run, and this one, (job, token, started, deadline), has to end first."""
-        ints, floats = self._ints, self._floats
+        ints = self._ints
         ints[_JOB] = 0
         ints[_RUNNING] = running
-        ints[_DOUBTFUL] = doubtful
-        job, ints[_TOKEN], floats[_STARTED], floats[_DEADLINE] = first
-        ints[_BATCH] = 1
-        ints[_JOB] = job
+        self.begin(*first, doubtful=doubtful)
 
     def end(self, done: int, last: tuple[int, int], running: int) -> None:
         """With concurrency: `done` runs have ended so far, `last` the latest; so many still run. The run that is shown
@@ -244,21 +349,22 @@ class Slot(_Part):
         self.requests = Requests(view)
         self.work = Work(view)
 
-    # The supervisor, around the worker's life
+    @classmethod
+    def private(cls) -> Slot:
+        """One that no other process sees."""
+        return cls(memoryview(bytearray(SLOT_BYTES)))
 
     def assign(self, incarnation: str, name: str) -> None:
-        """Clear the slot and assign it to a new worker."""
+        """In the supervisor: clear the slot and assign it to a new worker."""
         self.clear()
-        self._write(INCARNATION, incarnation)
-        self._write(NAME, name)
+        self._write(_INCARNATION, incarnation)
+        self._write(_NAME, name)
         self._floats[_PROGRESS] = -1.0
         self._floats[_BEAT] = time.monotonic()
         self._ints[_STATE] = State.STARTING
 
     def clear(self) -> None:
         self._bytes[:] = bytes(SLOT_BYTES)
-
-    # The worker
 
     def occupy(self, pid: int) -> None:
         self._ints[_PID] = pid
@@ -296,18 +402,16 @@ class Slot(_Part):
     def lose(self, text: str) -> None:
         """Its program has died, or had to be killed; the worker exits. The text says why."""
         self._ints[_LOST] = 1
-        self._write(TEXT, text)
+        self.tell(text)
 
     def give_up(self, text: str) -> None:
         """It cannot be set up; the text says why."""
-        self._write(TEXT, text)
+        self.tell(text)
         self._ints[_STATE] = State.BROKEN
 
     def tell(self, text: str) -> None:
         """Record in words what is wrong."""
-        self._write(TEXT, text)
-
-    # Any process
+        self._write(_TEXT, text)
 
     def is_idle(self) -> bool:
         """Whether a job that arrives should wake it."""
@@ -315,37 +419,9 @@ class Slot(_Part):
 
     @property
     def name(self) -> str:
-        return decoded(self._bytes, NAME)
+        at, size = _NAME
+        return _decoded(bytes(self._bytes[at : at + size]))
 
     def read(self) -> Snapshot:
         """A copy; only what is asked of it is decoded, since the supervisor reads every slot several times a second."""
-        (
-            state, pid, beat, job, token, started, deadline, claims, done, progress, settled, recycle, lost, batch,
-            last_job, last_token, busy_since, doubtful, running, places, phase, ceased, alone,
-        ) = _SHOWN.unpack_from(self._bytes)  # fmt: skip
-        return Snapshot(
-            _STATES.get(state, State.FREE),
-            pid,
-            beat,
-            job,
-            token,
-            started,
-            deadline,
-            claims,
-            batch,
-            done,
-            progress if progress >= 0 else None,
-            max(0, done - settled),
-            last_job,
-            last_token,
-            _RECYCLE_REASONS.get(recycle, RecycleReason.NOT),
-            bool(lost),
-            busy_since,
-            bool(doubtful),
-            bytes(self._bytes[TEXTS]),
-            running,
-            max(1, places),
-            _PHASES.get(phase, Phase.SET_UP),
-            ceased,
-            bool(alone),
-        )
+        return Snapshot._make(_LAYOUT.unpack_from(self._bytes))

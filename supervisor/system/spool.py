@@ -1,24 +1,20 @@
 """A folder for the bodies of requests that are files: bounded, private, and emptied as their jobs go.
 
-A request whose body is a picture or a recording becomes a job with the path of a file. This module keeps the files;
-what becomes of them, in the order in which it happens:
+A request whose body is a picture or a recording becomes a job with the path of a file. This module keeps the files:
 
-1. The body is written, piece by piece, to TOKEN.part, with mode 0600 in a folder with mode 0700, where no link is
-   followed. It counts as it arrives: when it becomes larger than one file may be, or the folder fuller than it may be,
-   or the disk is full, it is removed, and the request is refused. So it is when the client goes away.
+1. The body is written, piece by piece, to TOKEN.part, with mode 0600 in a folder with mode 0700. It counts as it
+   arrives: when it is too large, or the folder or the disk is full, it is removed, and the request is refused. So it is
+   when the client goes away.
 2. When it is whole, it gets its name, TOKEN-SHA256, and TOKEN.label is written, which says for which job it is. Both
    and the folder are synchronized with the disk.
 3. Only then is the job inserted. A commit survives a power failure, and so must what its payload names: there is
    never a job with half a file. If the insert is refused, the file is removed.
-4. A process that is killed at any of these moments leaves a file without a job. Twice a minute, the admin process
-   compares the labels of the files with the jobs (`admin/uploads.py`): a file without a job goes when nothing
-   of it has changed for ten minutes, by the clock that dates the files, so that no insert can still be on its way. So
-   does the file of a job that was deleted, whoever has deleted it, and that of a job that succeeded some time ago. A
-   job that failed, was cancelled or is quarantined keeps its file: it can be retried.
+4. A process that is killed at any of these moments leaves a file without a job: `admin/uploads.py` compares labels
+   with jobs and removes what no job needs.
 
-The label holds the type and the unique key of the job, which an index of the tables finds at once, and not its id,
-which is not known before the insert; with the id, a crash would leave files that nobody can judge. It also holds the
-URL of the database: files of another one, in a folder that two share by mistake, are left alone.
+The label holds the type and the unique key of the job, and not its id, which is not known before the insert: with the
+id, a crash would leave files that nobody can judge. It also holds the URL of the database: files of another one, in a
+folder that two share by mistake, are left alone.
 
 What the folder holds is added up at most every ten seconds, and what this process writes is added to that. If several
 hosts share it, together they may exceed the limit by what the others write in ten seconds.
@@ -33,16 +29,15 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
 _FRESH = 10.0  # seconds for which a sum holds
-_FULL_FOR = 1.0  # and one that leaves no room
 _BLOCK = 4096  # bytes: what a file takes at least
 _LARGEST_LABEL = 8192  # bytes
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -74,18 +69,15 @@ class Spool:
 
     def begin(self, size: int | None) -> Upload:
         """A file to be written; `size` is what it is said to have. Raises FileTooLarge and SpoolFull."""
-        if size is not None and size > self.max_file:
-            raise self._too_large()
-        try:
-            descriptor = self._opened()
-        except OSError as error:
-            raise _told(error) from None
-        try:
-            self._take(0, _room(size or 1) + _BLOCK)  # with its label
-            return Upload(self, descriptor)
-        except BaseException as error:
-            os.close(descriptor)
-            raise _told(error) from None
+        self.require_room_in_file(size or 0)
+        with _full_disk():
+            with suppress(FileExistsError):
+                self.folder.mkdir(mode=0o700)
+                _synchronize(self.folder.parent)
+            if problem := folder_problem(self.folder):
+                raise PermissionError(errno.EACCES, problem)
+            self.take(0, _room(size or 1) + _BLOCK)  # with its label
+            return Upload(self)
 
     def found(self) -> list[Found]:
         """What lies in the folder; empty if there is none."""
@@ -103,11 +95,10 @@ class Spool:
     def label(self, token: str) -> bytes:
         """The label of a file; empty if there is none."""
         try:
-            descriptor = os.open(self.folder / _label(token), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with _opened(self.folder / f"{token}.label", os.O_RDONLY) as file:
+                return file.read(_LARGEST_LABEL)
         except FileNotFoundError:
             return b""
-        with os.fdopen(descriptor, "rb") as file:
-            return file.read(_LARGEST_LABEL)
 
     def remove(self, names: Iterable[str]) -> None:
         """The label last: without it, nobody would know any more whose the body is."""
@@ -117,40 +108,25 @@ class Spool:
         with self._guard:
             self._summed_at = -_FRESH
 
-    def _opened(self) -> int:
-        """A descriptor of the folder, which is made if necessary."""
-        with suppress(FileExistsError):
-            self.folder.mkdir(mode=0o700)
-            _synchronize(self.folder.parent)
-        problem = folder_problem(self.folder)
-        if problem:
-            raise PermissionError(errno.EACCES, problem)
-        return os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    def require_room_in_file(self, size: int) -> None:
+        if size > self.max_file:
+            raise FileTooLarge(f"the body is too large; the limit is {self.max_file} bytes, max_file in [spool]")
 
-    def _take(self, size: int, more: int = 0) -> None:
-        """Count the room of what is about to be written, in bytes. Raises SpoolFull if it and `more` do not fit."""
+    def take(self, size: int, more: int = 0) -> None:
+        """Count the room of what is about to be written, in bytes; less than 0 gives it back. Raises SpoolFull if it
+        and `more` do not fit.
+        """
         with self._guard:
-            is_full = self._used + size + more > self._max_total
-            if time.monotonic() - self._summed_at > (_FULL_FOR if is_full else _FRESH):
-                self._used = self._sum()
+            if size + more > 0 and time.monotonic() - self._summed_at > _FRESH:
+                with os.scandir(self.folder) as entries:
+                    self._used = sum(map(_size, entries))
                 self._summed_at = time.monotonic()
-            if self._used + size + more > self._max_total:
+            if size + more > 0 and self._used + size + more > self._max_total:
                 raise SpoolFull(
                     f"the spool is full: its files have {self._used} of the {self._max_total} bytes that are allowed; "
                     "they are removed with their jobs"
                 )
-            self._used += size
-
-    def _give_back(self, size: int) -> None:
-        with self._guard:
-            self._used = max(0, self._used - size)
-
-    def _sum(self) -> int:
-        with os.scandir(self.folder) as entries:
-            return sum(_size(entry) for entry in entries)
-
-    def _too_large(self) -> FileTooLarge:
-        return FileTooLarge(f"the body is too large; the limit is {self.max_file} bytes, max_file in [spool]")
+            self._used = max(0, self._used + size)
 
 
 class Upload:
@@ -159,97 +135,68 @@ class Upload:
     It may be discarded while another thread writes.
     """
 
-    def __init__(self, spool: Spool, folder: int) -> None:
+    def __init__(self, spool: Spool) -> None:
         self.token = secrets.token_hex(16)
         self._spool = spool
         self._guard = threading.Lock()
-        self._folder = folder
-        self._file = os.open(_part(self.token), _NEW, 0o600, dir_fd=folder)
+        self._path = spool.folder / f"{self.token}.part"
+        self._label = spool.folder / f"{self.token}.label"
+        self._file = _opened(self._path, _NEW)
         self._digest = hashlib.sha256()
         self._size = 0
         self._taken = 0
-        self._names = [_part(self.token)]
-        self._open = True
 
     def write(self, data: bytes) -> None:
         """Raises FileTooLarge, SpoolFull, and OSError."""
-        with self._guard:
-            self._require_open()
-            try:
-                if self._size + len(data) > self._spool.max_file:
-                    raise self._spool._too_large()
-                self._take(_room(self._size + len(data)) - _room(self._size))
-                self._size += len(data)
-                self._digest.update(data)
-                _write(self._file, data)
-            except BaseException as error:
-                self._discard()
-                raise _told(error) from None
+        with self._whole_or_nothing():
+            self._spool.require_room_in_file(self._size + len(data))
+            self._take(_room(self._size + len(data)) - _room(self._size))
+            self._size += len(data)
+            self._digest.update(data)
+            _write(self._file, data)
 
     def finish(self, label: bytes) -> Path:
         """The path of the file, which survives a power failure from now on. Raises SpoolFull and OSError."""
-        with self._guard:
-            self._require_open()
-            try:
-                name = f"{self.token}-{self._digest.hexdigest()}"
-                os.rename(self._names[0], name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-                self._names[0] = name
-                self._label(label)
-                os.fsync(self._file)
-                os.fsync(self._folder)  # last: most file systems have written it with the file, and it costs nothing
-                path = self._spool.folder / name
-                self._require_there(path)
-            except BaseException as error:
-                self._discard()
-                raise _told(error) from None
-            os.close(self._file)
-            os.close(self._folder)
-            self._open = False
-            return path
+        with self._whole_or_nothing():
+            self._path = self._path.rename(self._path.with_name(f"{self.token}-{self._digest.hexdigest()}"))
+            self._take(_room(len(label)))
+            with _opened(self._label, _NEW) as file:
+                _write(file, label)
+                os.fsync(file)
+            os.fsync(self._file)
+            _synchronize(self._path.parent)  # last: most file systems have written it with the file
+        self._file.close()
+        return self._path
 
     def discard(self) -> None:
         """Remove it, finished or not."""
         with self._guard:
-            if self._open:
+            self._discard()
+
+    @contextmanager
+    def _whole_or_nothing(self) -> Iterator[None]:
+        with self._guard:
+            if self._file.closed:
+                raise OSError(errno.ECANCELED, "the upload has ended")
+            try:
+                with _full_disk():
+                    yield
+            except BaseException:
                 self._discard()
-            else:
-                self._spool.remove(self._names)
-            self._names = []
-
-    def _require_open(self) -> None:
-        if not self._open:
-            raise OSError(errno.ECANCELED, "the upload has ended")
-
-    def _require_there(self, path: Path) -> None:
-        """The descriptor of the folder may be that of another one than the path that the job will name."""
-        with suppress(FileNotFoundError, NotADirectoryError):
-            if os.path.samestat(os.fstat(self._file), path.lstat()):
-                return
-        raise OSError(errno.ESTALE, "its folder was replaced while the file was written")
+                raise
 
     def _take(self, room: int) -> None:
-        self._spool._take(room)
+        self._spool.take(room)
         self._taken += room
 
-    def _label(self, label: bytes) -> None:
-        self._take(_room(len(label)))
-        descriptor = os.open(_label(self.token), _NEW, 0o600, dir_fd=self._folder)
-        self._names.append(_label(self.token))
-        try:
-            _write(descriptor, label)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
     def _discard(self) -> None:
-        for name in self._names:
+        for path in (self._path, self._label):
             with suppress(OSError):
-                os.unlink(name, dir_fd=self._folder)
-        self._names = []
-        os.close(self._file)
-        os.close(self._folder)
-        self._open = False
-        self._spool._give_back(self._taken)
+                path.unlink()
+        self._file.close()
+        with suppress(OSError):
+            self._spool.take(-self._taken)
+        self._taken = 0
 
 
 def folder_problem(folder: Path) -> str:
@@ -269,12 +216,19 @@ def folder_problem(folder: Path) -> str:
     return "" if os.access(folder, os.R_OK | os.W_OK | os.X_OK) else f"{folder}: it cannot be written"
 
 
-def _part(token: str) -> str:
-    return f"{token}.part"
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
-def _label(token: str) -> str:
-    return f"{token}.label"
+def _opened(path: Path, flags: int) -> FileIO:
+    """A private file without a buffer; no link is followed."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    return FileIO(descriptor, "rb" if flags == os.O_RDONLY else "wb")
+
+
+def _write(file: FileIO, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _synchronize(folder: Path) -> None:
@@ -285,16 +239,14 @@ def _synchronize(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
-def _told(error: BaseException) -> BaseException:
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        return SpoolFull(f"the disk of the spool has no room: {error.strerror}")
-    return error
+@contextmanager
+def _full_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise SpoolFull(f"the disk of the spool has no room: {error.strerror}") from None
 
 
 def _found(entry: os.DirEntry[str]) -> Found | None:

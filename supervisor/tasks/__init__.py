@@ -312,14 +312,14 @@ def default_queue() -> Queue:
 def _configured() -> tuple[str, str | None]:
     import tomllib
 
-    from supervisor.config.database import DEFAULT, absolute
+    from supervisor.config.checks import DEFAULT_DATABASE, absolute
 
     here = Path.cwd()
     for folder in (here, *here.parents):
         file = folder / _CONFIGURATION
         try:
             found = tomllib.loads(file.read_text("utf-8-sig"))
-            return absolute(found.get("database", DEFAULT), folder), found.get("listen_database")
+            return absolute(found.get("database", DEFAULT_DATABASE), folder), found.get("listen_database")
         except FileNotFoundError:
             continue
         except (OSError, ValueError, AttributeError, TypeError) as error:

@@ -14,7 +14,7 @@ import signal
 
 from supervisor.domain.text import shortened
 from supervisor.store.base import Engine
-from supervisor.system import child, ending, kernel, released, signals, standard
+from supervisor.system import child, descriptors, ending, kernel, signals, standard_streams
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
@@ -63,7 +63,7 @@ class Template:
             self._lacking = lacking(self._spec.pools)
             for pool in self._spec.pools.values():
                 runner_of(pool)  # imported once for all of its workers
-            standard.make_safe(keep_open=True)  # what was imported may have closed or removed them
+            standard_streams.make_safe()  # what was imported may have closed or removed them
         except (HandlerError, OSError) as error:
             self._channel.send({"broken": shortened(str(error))})
             return EXIT_BROKEN
@@ -129,13 +129,13 @@ class Template:
                 ending.signal_child(pid, signal.SIGKILL)  # our own unreaped child
 
     def _become_worker(self, request: Message, stderr: int, files: set[int]) -> int:
-        released.numbers.update(files)
+        descriptors.disown(files)
         pool, slot, device = self._spec.pools[request["pool"]], request["slot"], request["device"]
         record = record_of(self._spec.supervisor, pool, request["incarnation"], request["name"], slot)
         log = os.dup(2)
         # Both go through the supervisor, which always reads, within limits: jobs that print must not depend on
         # whether the supervisor's own stdout is read.
-        for number in (standard.STDOUT, standard.STDERR):
+        for number in (standard_streams.STDOUT, standard_streams.STDERR):
             os.dup2(stderr, number)
         os.close(stderr)
         try:

@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn, TextIO, cast
 
 from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import child, counters, kernel, run_log, settled_notice, signals, standard
+from supervisor.system import child, counters, kernel, run_log, settled_notice, signals, standard_streams
 from supervisor.system.chunk_ring import ChunkWriter
 from supervisor.system.outlet import Outlet, Ration
 from supervisor.system.scoreboard import Scoreboard
@@ -79,7 +79,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
     kernel.become_subreaper()
     show_title(f"job-supervisor: {record.name}")
     slot = board.slot(record.slot)
-    standard.make_safe(keep_open=True)
+    standard_streams.make_safe()
     recorder = recorder_for(pool, cautious=spec.cautious)
     recorder.attach(run_log.shared(board.run_logs, record.slot), ChunkWriter(board.chunks, record.slot))
     log = Outlet(spec.log)

@@ -22,11 +22,9 @@ from contextvars import ContextVar
 from typing import Any
 
 from supervisor.worker.context import JobInterrupted
-from supervisor.worker.process_state import Changes
 
 _MOMENT = 1.0  # seconds in which tasks that a job has left running must end when they are cancelled
 _ROUNDS = 3  # a task that ends may leave another one behind
-_CHANGED = Changes(lasting=("the event loop",))
 _JOB = "job"  # the run, where there is one at a time
 _EXITS = 20  # exceptions that leftovers may raise through the loop meanwhile
 
@@ -45,7 +43,7 @@ def run_of(task: Future[Any]) -> Any:
 
 
 class EventLoop:
-    """Runs one awaitable after the other. `changes` is what jobs have changed since it was last set to None.
+    """Runs one awaitable after the other. `changed` tells that a job has changed what cannot be put back.
 
     What a job leaves on it ends with the job: tasks are cancelled, timers are dropped. What the set-up has started
     stays. A loop in which a job has changed more is not used again: the worker is replaced. If it had a run of its own
@@ -56,7 +54,7 @@ class EventLoop:
         self._loop = new_event_loop()
         self._run_forever, self._stop_it = type(self._loop).run_forever, type(self._loop).stop
         self._found: _Found | None = None
-        self.changes: Changes | None = None
+        self.changed = False
         self.lost = False
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
@@ -99,7 +97,7 @@ class EventLoop:
         for leftover in leftovers:
             leftover.cancel()
         if self._found.is_changed():
-            self.changes = _CHANGED
+            self.changed = True
 
     def detach(self) -> None:
         """In a process that a job has forked: run nothing of the other jobs."""
@@ -158,7 +156,7 @@ class EventLoop:
             self._give_up()
 
     def _give_up(self) -> None:
-        self.changes = _CHANGED
+        self.changed = True
         self.lost = True
         self.close()
 

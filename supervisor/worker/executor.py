@@ -44,9 +44,8 @@ from supervisor.worker.recorder import WORTH, Recorder
 @dataclass(eq=False)
 class Executor:
     """A handler and what it needs. `timeout` gives the seconds of a type, for messages only; `exhausted` is called when
-    a handler has reached the memory limit; `out_of_files` tells whether an error was caused by descriptors that
-    other jobs have left open. `recorder` keeps what runs use and print. `mark` distinguishes the worker from a fork of
-    it. `log` names pool and worker.
+    a handler has reached the memory limit. `recorder` keeps what runs use and print. `mark` distinguishes the worker
+    from a fork of it. `log` names pool and worker.
     """
 
     handler: AnyHandler
@@ -59,7 +58,6 @@ class Executor:
     timeout: Callable[[str], float] = lambda type: 0.0
     timed_out: Callable[[Claim], bool] = lambda claim: False
     exhausted: Callable[[], None] = lambda: None
-    out_of_files: Callable[[BaseException], bool] = lambda error: False
     recorder: Recorder = field(default_factory=Recorder)
     mark: Mark = ALWAYS
     middleware: WorkerMiddleware | None = None
@@ -150,8 +148,6 @@ class Executor:
             return crashed(claim, failure, self.policy.retry_of(claim.type), self.policy.max_crashes, chance=random())
         if isinstance(error, MemoryError):
             self.make_room(error)
-        elif self.out_of_files(error):
-            return released(claim)
         kind, policy = _kind(error), self.policy.retry_of(claim.type)
         message, stack = described(error)
         return failed(

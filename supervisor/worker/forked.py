@@ -7,7 +7,6 @@ a second time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import faulthandler
 import signal
 import sys
@@ -18,7 +17,7 @@ from os import _exit
 from traceback import print_exception
 from typing import Any, NoReturn
 
-from supervisor.system import signals
+from supervisor.system import signals, standard_streams
 
 _FAILED, _INTERRUPTED = 1, 130
 
@@ -28,9 +27,7 @@ def end(error: BaseException | None = None) -> NoReturn:
     code = _FAILED
     try:
         code = _code(error)
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
+        standard_streams.flush()
     finally:
         _exit(code)
 
@@ -41,10 +38,8 @@ def _code(error: BaseException | None) -> int:
     if not isinstance(error, SystemExit):
         print_exception(error)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
-    if error.code is None:
-        return 0
-    if isinstance(error.code, int):
-        return error.code & 0xFF
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
     sys.stderr.write(f"{error.code}\n")
     return _FAILED
 
@@ -64,9 +59,7 @@ class Forks:
 
     def before(self) -> None:
         """Flush what was printed; otherwise both processes would write it."""
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # not our stream; it may be closed
-                stream.flush()
+        standard_streams.flush()
         self._here.loop = asyncio._get_running_loop()
         self._here.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._foreign)
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from supervisor.tasks.parameters import signature_of
 from supervisor.worker.context import BatchContext, Context
 from supervisor.worker.event_loop import EventLoop
-from supervisor.worker.process_state import Changes
 
 Handle = Callable[[Any, Context], Any]
 HandleBatch = Callable[[list[Any], Context], Any]
@@ -29,10 +28,10 @@ class HandlerError(Exception):
 class AnyHandler(Protocol):
     """What a worker needs from a handler: a function, a class or a program.
 
-    `changes` is what jobs have changed in the state that it keeps for all jobs. The reader resets it to None.
+    `loop_changed` tells that a job has changed the event loop, which it keeps for all jobs, for good.
     """
 
-    changes: Changes | None
+    loop_changed: bool
 
     def setup(self, ctx: Context) -> None: ...
 
@@ -78,7 +77,7 @@ class Handler:
         self._check_parameters()
         self._is_set_up = False
         self._loop: EventLoop | None = None
-        self.changes: Changes | None = None
+        self.loop_changed = False
         self.on_shared_loop: Callable[[Awaitable[Any]], Any] | None = None
         """Awaits for the run of the current thread, in a worker whose event loop several runs share."""
         self.handle: Handle = self._awaited if _is_async(self._handle) else self._called
@@ -190,8 +189,8 @@ class Handler:
         try:
             return loop.run_job(awaitable)
         finally:
-            if loop.changes is not None:
-                self.changes, loop.changes = loop.changes, None
+            if loop.changed:
+                self.loop_changed, loop.changed = True, False
                 if loop.lost:
                     self._loop = None
 

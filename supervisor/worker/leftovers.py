@@ -12,8 +12,6 @@ import threading
 from _thread import _count
 from concurrent.futures.thread import _worker
 from os import getpid, stat, waitid
-
-# Imported by name: a handler that replaces them must not affect the loop.
 from time import monotonic
 from types import FrameType
 
@@ -61,11 +59,8 @@ class Leftovers:
         self._asked, self._rested = now, 0.0
         # Between two quick jobs only another thread can start one, even one that belongs to the set-up.
         paused = now - rested < _SHORT_PAUSE and threads <= _OURS
-        if (rested if paused else now) - asked < _QUICKEST_FORK:
-            return now - self._came < NEW
-        if self._children and now - self._listed < _OFTEN:
-            return now - self._came < NEW
-        if self._children or has_children():
+        too_short = (rested if paused else now) - asked < _QUICKEST_FORK
+        if not too_short and (now - self._listed >= _OFTEN if self._children else has_children()):
             self._list_children(now)
         return now - self._came < NEW
 
@@ -73,13 +68,14 @@ class Leftovers:
         """Whether something that the run which has just ended has started is still at work: a thread of Python, or a
         process. A thread of an executor that waits for work is not.
         """
-        frames = sys._current_frames()
-        if any(_is_at_work(frame) for frame in frames.values()):
+        if an_executor_is_at_work():
             return True
+        frames = sys._current_frames()
         for thread in threading.enumerate():
-            if thread not in self._known and not _waits_for_work(frames.get(thread.ident or 0)):
+            innermost = frames.get(thread.ident or 0)
+            if thread not in self._known and innermost is not None and innermost.f_code is not _EXECUTOR:
                 return True
-        return has_children() and bool((_children() or frozenset()) - self._children)
+        return bool((_children() or frozenset()) - self._children)
 
     def look(self) -> None:
         """The same for threads that only the kernel knows: those of C libraries."""
@@ -95,11 +91,10 @@ class Leftovers:
     def _list_children(self, now: float) -> None:
         children = _children()
         self._listed = now
-        if children is None:
-            return
-        if children - self._children:
-            self._came = now
-        self._children = children
+        if children is not None:
+            if children - self._children:
+                self._came = now
+            self._children = children
 
 
 def an_executor_is_at_work() -> bool:
@@ -112,10 +107,6 @@ def _is_at_work(innermost: FrameType) -> bool:
     while frame is not None and frame.f_code is not _EXECUTOR:
         frame = frame.f_back
     return frame is not None and frame is not innermost
-
-
-def _waits_for_work(innermost: FrameType | None) -> bool:
-    return innermost is None or innermost.f_code is _EXECUTOR
 
 
 def has_children() -> bool:

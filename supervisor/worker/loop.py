@@ -63,8 +63,8 @@ class Runner(Protocol):
     def rest(self) -> float:
         """There is nothing to do. Returns for how many seconds at most; 0 or less if that has changed meanwhile."""
 
-    def check(self, *, closely: bool) -> bool:
-        """Check the process while no run is on. Returns whether something cannot be restored. Raises Ruined."""
+    def check(self) -> None:
+        """Check the process while no run is on. Raises Ruined."""
 
 
 class Loop:
@@ -130,8 +130,8 @@ class Loop:
         """Let new jobs wake the worker, if there is room for them. One may have come just before: look once more."""
         runner = self._runner
         if not runner.running():
-            if not self._fitness.seen_closely(runner.done):
-                runner.check(closely=True)
+            if not self._fitness.seen(runner.done):
+                runner.check()
             if self._want():
                 self._slot.state(State.IDLE)
                 return True
@@ -155,5 +155,7 @@ class Loop:
 
     def _failed(self, error: StoreError) -> None:
         """The cause of an error of the database may be in our own process; while jobs run, it cannot be judged."""
-        if not self._runner.running() and self._runner.check(closely=False):
-            raise Ruined(f"a handler has changed the process permanently, and {error}") from None
+        if not self._runner.running():
+            self._runner.check()
+            if self._fitness.is_restricted():
+                raise Ruined(f"a handler has changed the user or a limit of the process, and {error}") from None

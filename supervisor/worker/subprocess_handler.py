@@ -29,7 +29,6 @@ from supervisor.worker.context import BatchContext, Context, JobInterrupted
 from supervisor.worker.handler import HandlerError
 from supervisor.worker.outcomes import Crashed, NotBegun, Reported
 from supervisor.worker.output import Output
-from supervisor.worker.process_state import Changes
 from supervisor.worker.program import Ending, Program
 from supervisor.worker.program_link import CLOSING, Ended, ProgramLink
 from supervisor.worker.protocol import (
@@ -64,7 +63,7 @@ class SubprocessHandler:
     died or was killed because of its own fault. `recorder` receives what runs and what it prints.
     """
 
-    changes: Changes | None = None  # the program's state ends with the program
+    loop_changed = False
 
     def __init__(
         self,

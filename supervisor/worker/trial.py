@@ -57,6 +57,6 @@ def _try(executor: Executor, pool: PoolSettings, trial: Trial, name: str, mark: 
         ctx._board = RUN_ENDED
         if isinstance(handler, Handler):
             handler.on_shared_loop = shared
-        handler.changes = None  # what a set-up leaves in the process is what jobs find there
+        handler.loop_changed = False  # what a set-up leaves in the process is what jobs find there
     if why := trial.mismatch(result):
         raise HandlerError(f"{name} failed: {why}")

@@ -25,7 +25,8 @@ FOREIGN = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.
 class Wakeups:
     """Handles the process's signals. `wake` is the pool's eventfd; `interrupt` is the handler of that signal.
 
-    `handlers` are all that the worker has set; `descriptor` is what signals write to.
+    `handlers` are all that the worker has set, `needed` are those without which it does not learn what the supervisor
+    asks for; `descriptor` is what signals write to.
     """
 
     def __init__(self, slot: Slot, wake: int, interrupt: Handler) -> None:
@@ -34,11 +35,8 @@ class Wakeups:
         self._vain = 0
         self._inbox = signals.Inbox(obeyed=())
         self.descriptor = self._inbox.wakeup
-        self.handlers: dict[int, Handler] = {
-            **dict.fromkeys(FOREIGN, signals.swallow),
-            signals.DRAIN: self._note_drain,
-            signals.INTERRUPT: interrupt,
-        }
+        self.needed: dict[int, Handler] = {signals.DRAIN: self._note_drain, signals.INTERRUPT: interrupt}
+        self.handlers: dict[int, Handler] = {**dict.fromkeys(FOREIGN, signals.swallow), **self.needed}
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
         faulthandler.register(signals.DUMP_STACKS, all_threads=True)

@@ -9,10 +9,10 @@ from functools import partial
 
 from supervisor.domain import middleware
 from supervisor.domain.errors import StoreError
-from supervisor.system import failpoints, mappings, settled_notice
+from supervisor.system import descriptors, failpoints, mappings, settled_notice
 from supervisor.system.slot import State
 from supervisor.telemetry import events
-from supervisor.worker import descriptors, forked
+from supervisor.worker import forked
 from supervisor.worker.counting import Counter
 from supervisor.worker.exchange import Exchange
 from supervisor.worker.fitness import Fitness, Ruined, leave_ruined
@@ -102,7 +102,7 @@ class Worker:
         assignment, pool, slot = self._assignment, self._assignment.pool, self._slot
         exchange.open()
         fitness = Fitness(slot, assignment.news, self._log, leave_soon)
-        exchange.closed = fitness.closed
+        exchange.closed = descriptors.gone
         handler = self._handler = self._handler or load(pool.handler)
         executor = executor_of(assignment, handler, self._mark, self._log)
         executor.exhausted = fitness.out_of_memory
@@ -119,7 +119,7 @@ class Worker:
         try_out(executor, pool, slot, self._mark, unproven=assignment.unproven)
         failpoints.reach("set_up")
         check_memory(pool.max_memory)
-        fitness.set_up(handler, wakeups.handlers, wakeups.descriptor)
+        fitness.set_up(wakeups.needed, wakeups.descriptor)
         wakeups.wait_to_be_watched()
         wakeups.wait_to_serve(assignment.news, spare=pool.spares > 0)
         return parts

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli import meant
-from supervisor.cli.program import COMMANDS
-
 from .conftest import Run, count
 
 USAGE, DATABASE = 2, 3
@@ -279,31 +276,3 @@ def test_a_fault_of_ours_is_one_line_too(cli: Run, database: Path, monkeypatch: 
     monkeypatch.setenv("SUPERVISOR_TRACEBACK", "1")
     with pytest.raises(RuntimeError, match="on fire"):
         cli("status")
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (["tail", "3"], "supervisor logs ID"),
-        (["worker"], "supervisor run"),
-        (["workers"], "supervisor status"),
-        (["stop"], "to stop a supervisor, press Ctrl-C or send it SIGTERM"),
-        (["jobs", "stop", "3"], "supervisor jobs cancel ID"),
-        (["jobs", "logs", "3"], "supervisor logs ID"),
-        (["submit", "greet"], "supervisor enqueue TYPE [JSON]"),
-        (["run", "--concurrency", "4"], "`workers = 4` in the pool's table, or `supervisor scale POOL 4`"),
-        (["frobnicate"], "supervisor --help"),
-    ],
-)
-def test_a_command_of_another_program_is_answered_with_ours(cli: Run, words: list[str], hint: str) -> None:
-    ran = cli(*words)
-    assert (ran.code, ran.err.splitlines()[-1]) == (USAGE, f"hint: {hint}")
-
-
-def test_every_command_that_is_hinted_at_is_one() -> None:
-    for hint in (*meant._COMMANDS, *meant._OF_JOBS):
-        words = hint.split()
-        if words[0] == "supervisor":
-            assert words[1] in COMMANDS
-    unknown = {word for words in meant._COMMANDS.values() for word in words.split()}
-    assert not unknown & set(COMMANDS)

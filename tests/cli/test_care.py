@@ -14,7 +14,7 @@ import pytest
 
 from supervisor.cli import status as status_command
 from supervisor.domain.job import Status
-from supervisor.ops.doctor import place
+from supervisor.ops.doctor import machine
 from tests.samples import sampled
 
 from .conftest import CONFIGURATION, Run, command, execute
@@ -208,7 +208,7 @@ def test_so_is_an_own_folder_but_not_to_who_mistypes_a_module_in_it(cli: Run, pr
 def test_check_and_run_refuse_a_program_that_is_not_there(cli: Run, project: Path) -> None:
     text = (project / "supervisor.toml").read_text()
     (project / "supervisor.toml").write_text(f"{text}[pools.tag]\ncommand = ['./tag', 'x']\n")
-    missing = f"pools.tag.command: there is no program {project}/tag"
+    missing = f"pools.tag.command: there is no program {project}/tag, or it is not executable"
 
     for words in (["check"], ["run"], ["run", "--pool", "tag"]):
         ran = cli(*words)
@@ -291,13 +291,13 @@ def test_the_doctor_sees_another_program_s_table(cli: Run, database: Path) -> No
 def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(folder: str, kind: str) -> None:
     mounts = "/dev/sda / ext4 rw 0 0\nproc /proc proc rw 0 0\nnas:/x /srv/data nfs4 rw 0 0\n"
 
-    assert place.kind_of(Path(folder), mounts) == kind
+    assert machine.kind_of(Path(folder), mounts) == kind
 
 
 def test_a_mount_point_with_a_space_and_one_above_another_are_understood(tmp_path: Path) -> None:
     mounts = "/dev/sda / ext4 rw 0 0\nnas:/x /mnt/my\\040data cifs rw 0 0\ntmpfs /mnt/my\\040data tmpfs rw 0 0\n"
 
-    assert place.kind_of(Path("/mnt/my data/jobs"), mounts) == "tmpfs"
+    assert machine.kind_of(Path("/mnt/my data/jobs"), mounts) == "tmpfs"
 
 
 def test_supervisord_in_the_same_environment_is_a_fault_at_start_too(

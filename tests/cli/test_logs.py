@@ -149,7 +149,7 @@ def test_a_job_that_waits_says_why(site: Site, logs: Logs, cli: Run) -> None:
     job = site.queue.enqueue("say", {"text": "words"})
     with logs("-f", job) as following:
         assert following.stderr is not None
-        assert "its type is paused" in following.stderr.readline()
+        assert "the type say is paused" in following.stderr.readline()
         assert cli("resume", "say", "-c", site.config).code == 0
         assert following.wait(20) == 0
         assert "words 0" in following.stdout.read()  # type: ignore[union-attr]

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from rich.console import Console
 
 from supervisor import __version__
-from supervisor.cli.top import frame, keys
-from supervisor.cli.top.actions import Cancel, Pause, Retry, Scale
-from supervisor.cli.top.panes import most_interesting, panes
+from supervisor.cli.top import screen as drawn
+from supervisor.cli.top.loop import decode
+from supervisor.cli.top.panes import panes
 from supervisor.cli.top.poller import Seen
-from supervisor.cli.top.side import chart
-from supervisor.cli.top.view import Pressed, Subject, View, press
+from supervisor.cli.top.view import Action, View, cancel, pause, retry, scale
 from supervisor.domain.history import Minute
 from supervisor.ops.views import AdminView, Overview, PoolView, SupervisorView, TypeView, WorkerView
 
@@ -66,37 +66,44 @@ def overview(**given: Any) -> Overview:
     return Overview(**values | given)
 
 
-def plain(screen: list[str]) -> list[str]:
-    """Lines without their colours. Nothing but colours may be left to take away."""
-    return [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in screen]
+def viewed(of: Overview, *pressed: str, failures: dict[str, str] | None = None) -> View:
+    """The view after these keys."""
+    view = View()
+    view.see(of, failures or {})
+    for key in pressed:
+        view.press(key)
+    return view
+
+
+def action(*pressed: str, of: Overview | None = None) -> Action | None:
+    """What the last key requests."""
+    *first, last = pressed
+    asked = viewed(of or overview(), *first).press(last)
+    return asked and asked._replace(question="")
 
 
 def shown(
-    of: Overview | None, view: View | None = None, *, width: int = 80, height: int = 24, **seen: Any
+    of: Overview | None, view: View | None = None, *, width: int = 80, height: int = 24, at: float = 100.0, **seen: Any
 ) -> list[str]:
-    at = seen.pop("at", 100.0)
-    return plain(frame.lines(Seen(overview=of, at=at, **seen), view or View(), width, height, 100.0))
+    """The lines of the screen, without colours and empty ends."""
+    if view is None:
+        view = View()
+        view.see(of, seen.get("failures", {}))
+    console = Console(width=width, height=height, color_system=None)
+    whole = drawn.screen(Seen(overview=of, at=at, **seen), view, width, height, 100.0)
+    return ["".join(part.text for part in line).rstrip() for line in console.render_lines(whole)]
 
 
 def line_of(screen: list[str], word: str) -> str:
     return next(line for line in screen if word in line)
 
 
-def after(view: View, *pressed: str, of: Overview | None = None) -> Pressed:
-    of = of or overview()
-    result = Pressed(view)
-    for key in pressed:
-        result = press(result.view, key, panes(of, {}), of)
-    return result
-
-
 def test_one_screen_tells_everything() -> None:
     screen = shown(overview(), failures={"mail": "SMTP says no"})
 
     assert len(screen) == 24
-    assert "app.db" in screen[0]
-    assert "6 pending  2 running  12,345 done  4 failed" in screen[0]
-    assert "supervisor 7, up 60s" in screen[1]
+    assert screen[0].startswith("6 pending  2 running  12,345 done  4 failed  app.db  ")
+    assert line_of(screen, "supervisor 7, up 60s")
     assert line_of(screen, "›mail").split() == ["›mail", "2/3", "3", "12s", "0.5/s", "3", "due"]
     assert "25% picture 25" in line_of(screen, "mail-1")
     assert "SMTP says no" in line_of(screen, "SMTP")
@@ -112,22 +119,23 @@ def test_on_several_hosts_each_row_says_where() -> None:
         workers=[worker("tag-1", host="alpha"), worker("tag-1", host="beta", job=13)],
     )
     screen = shown(both, width=110)
-    assert "supervisor 7 on alpha, up 60s; supervisor 7 on beta, up 60s" in screen[1]
+    assert line_of(screen, "supervisor 7 on alpha, up 60s; supervisor 7 on beta, up 60s")
     assert [line.split()[:3] for line in screen if "tag " in line] == [["›tag", "alpha", "2/3"], ["tag", "beta", "2/1"]]
     assert [line.split()[:2] for line in screen if "tag-1  " in line] == [["›tag-1", "alpha"], ["tag-1", "beta"]]
-    assert after(View(), "down", "+", of=both).action == Scale("tag", 2)
-    assert panes(both, {})["workers"].rows[1].types == ("other",)
+    assert action("down", "+", of=both) == Action(scale, ("tag", 2))
+    assert panes(both, {})["workers"][1].types == ["other"]
     assert "HOST" not in "".join(shown(overview(), width=110))
-    assert "alpha" in line_of(shown(both, width=60), "supervisor 7")  # where there is no room, rows go without it
 
 
 def test_a_worker_with_several_jobs_shows_how_many_more() -> None:
     assert "12 +49" in line_of(shown(overview(workers=[worker("mail-1", running=50)])), "mail-1")
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (61, 13), (200, 60), (20, 5), (80, 11)])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (61, 13), (200, 60), (80, 11)])
 @pytest.mark.parametrize("many", [0, 1, 60])
-def test_no_line_is_wider_than_the_screen_and_there_are_never_more(width: int, height: int, many: int) -> None:
+def test_no_line_is_wider_than_the_screen_and_what_is_wrong_is_never_left_out(
+    width: int, height: int, many: int
+) -> None:
     names = [f"pool-with-quite-a-long-name-{number}" for number in range(many)]
     full = overview(
         pools=[pool(name, why="because " * 20, oldest_age=3e5, due=10_000) for name in names],
@@ -136,20 +144,13 @@ def test_no_line_is_wider_than_the_screen_and_there_are_never_more(width: int, h
         unhandled=names,
         supervisors=[supervisor(n, trouble="disk full " * 9) for n in range(many)],
     )
-    for view in (View(), View(help=True), View(pane="types", message="m " * 99), View(typed="12")):
-        screen = shown(
-            full, view, width=width, height=height, trouble="gone " * 30, failures=dict.fromkeys(names, EVIL)
-        )
-        assert len(screen) <= height
-        if width >= frame.NARROWEST and height >= frame.LOWEST:
-            assert screen[-1].startswith(
-                "m m" if view.message and height < 18 else "workers: 12" if view.typed and height < 18 else "q quit"
-            )
-            # One line each, whatever they say; on a low screen the header has one line for what is wrong.
-            assert "gone" in screen[1 if height < 18 else 2]
-            assert height < 18 or screen[1].startswith(("supervisor ", "no supervisor"))
-            assert many == 0 or height < 18 or "no pool takes" in screen[3]
+    for pressed, last in (("?", "q quit"), ("p", "q quit"), ("7", "workers: 7" if height < 18 else "q quit")):
+        view = viewed(full, pressed) if many or pressed == "?" else View()
+        screen = shown(full, view, width=width, height=height, trouble="gone " * 30)
+        assert len(screen) == height
         assert max(map(cell_len, screen)) <= width
+        assert "gone" in screen[1]
+        assert not many or screen[-1].startswith(last)
 
 
 def test_whatever_a_row_holds_reaches_the_terminal_as_text() -> None:
@@ -162,60 +163,62 @@ def test_whatever_a_row_holds_reaches_the_terminal_as_text() -> None:
         unhandled=[EVIL],
         supervisors=[supervisor(trouble=EVIL)],
     )
-    for view in (View(), View(message=EVIL), after(View(), "r", of=evil).view, after(View(), "p", of=evil).view):
+    said = viewed(evil)
+    said.message = EVIL
+    for view in (viewed(evil), said, viewed(evil, "down", "r"), viewed(evil, "tab", "c")):
         for width in (80, 200):
             screen = shown(evil, view, width=width, trouble=EVIL, failures={"b": EVIL})
             assert all(char.isprintable() for line in screen for char in line), screen
 
 
-def test_rows_without_room_are_counted_and_the_selected_one_is_shown() -> None:
+def test_rows_without_room_are_counted_and_the_important_ones_come_first() -> None:
     many = overview(
-        pools=[pool(f"p{n:02}", oldest_age=None, due=0) for n in range(45)],
-        workers=[worker(f"w-{n}", state="idle", job=None, running_for=None, progress=None, text="") for n in range(45)],
+        pools=[*(pool(f"p{n:02}", due=0) for n in range(45)), pool("zz", problem="no such module", broken=True)],
+        workers=[worker(f"w-{n}", state="idle", job=None, running_for=None) for n in range(45)]
+        + [worker(f"b-{n}", running_for=float(n), job=n) for n in range(50)],
+        types=[*(type_(f"t{n:02}", jobs={}) for n in range(45)), type_("bad", failures_last_hour=3)],
     )
-    broken = replace(many, pools=[*many.pools, pool("zz", problem="no such module", broken=True)])
 
-    screen = shown(broken, View(pane="types", selected={"pools": "p44@7@"}))
+    screen = shown(many)
 
-    assert "BROKEN: no such module" in line_of(screen, " zz ")
-    assert "›p44" in line_of(screen, "p44")
-    assert re.search(r"… and 4\d more pools", line_of(screen, "more pools"))
-    assert "more workers" in line_of(screen, "more workers")
+    assert "BROKEN: no such module" in line_of(screen, "›zz")
+    assert "49" in line_of(screen, "›b-49")
+    assert line_of(screen, "›bad")
+    for name in ("pools", "workers", "types"):
+        assert re.search(rf"… and \d\d more {name}", line_of(screen, f"more {name}"))
 
 
 def test_arrows_scroll_through_the_rows() -> None:
     many = overview(pools=[pool(f"p{n:02}") for n in range(45)])
-    view = after(View(), *["down"] * 20, of=many).view
-    screen = shown(many, view)
-    rows = [line.split()[0].lstrip("›") for line in screen if re.match(r"[ ›]p\d\d ", line)]
+    down = ["down"] * 20
+    rows = [line.split()[0].lstrip("›") for line in shown(many, viewed(many, *down)) if re.match(r"[ ›]p\d\d ", line)]
     assert "p20" in rows
     assert rows == [f"p{n:02}" for n in range(int(rows[0][1:]), int(rows[0][1:]) + len(rows))]
-    assert after(view, "pageup", of=many).view.selected == {"pools": "p10@7@"}
-    assert after(view, "G", of=many).view.selected == {"pools": "p44@7@"}
-    assert after(view, "pagedown", "home", of=many).view.selected == {"pools": "p00@7@"}
+    assert viewed(many, *down, "pageup").selected["pools"] == "p10@7@"
+    assert viewed(many, *down, "G").selected["pools"] == "p44@7@"
+    assert viewed(many, *down, "pagedown", "home").selected["pools"] == "p00@7@"
 
 
 @pytest.mark.parametrize(("width", "height"), [(40, 10), (61, 13), (80, 11)])
 def test_a_small_screen_shows_one_pane_whose_rows_scroll(width: int, height: int) -> None:
     many = overview(workers=[worker(f"w-{n:02}", job=n + 1, running_for=float(99 - n)) for n in range(30)])
     pools = shown(many, width=width, height=height)
-    assert "6 pending  2 running  12,345 done" in pools[0]  # these come before clock and database
-    assert line_of(pools, "▸pools 2").rstrip().endswith("workers 30  types 2")
+    assert "6 pending  2 running  12,345 done" in pools[0]
     assert [line.split()[0] for line in pools if "3 due" in line] == ["›mail", "tag"]
-    assert not any(line.startswith("supervisor 7") for line in pools)
+    assert not any("WORKER" in line for line in pools)
 
-    screen = shown(many, after(View(), "tab", *["down"] * 15, of=many).view, width=width, height=height)
-    assert re.search(r"▸workers \d+–\d+ of 30", line_of(screen, "▸workers"))
-    assert "picture 25" in line_of(screen, "›w-15")
-    assert sum("picture" in line for line in screen) >= height - 5
+    screen = shown(many, viewed(many, "tab", *["down"] * 15), width=width, height=height)
+    assert line_of(screen, "▸WORKER")
+    assert line_of(screen, "›w-15")
+    assert sum(line.startswith(" w-") for line in screen) >= height - 7
     assert screen[-1].startswith("q quit  ? help  Tab pane")
-    asked = shown(many, after(View(), "tab", "c", of=many).view, width=width, height=height)
+    asked = shown(many, viewed(many, "tab", "c"), width=width, height=height)
     assert asked[-1] == "cancel job 1 of w-00? y/n"
-    helped = "\n".join(shown(many, View(help=True), width=width, height=height))
+    helped = "\n".join(shown(many, viewed(many, "?"), width=width, height=height))
     assert all(f"{key} " in helped for key in ("Tab", "p", "l", "c", "r", "a", "Enter"))
 
 
-def test_a_wide_screen_has_charts_and_the_log_of_the_selected_job() -> None:
+def test_a_large_screen_has_charts_and_the_log_of_the_selected_job() -> None:
     minutes = [Minute(1020.0 - 60 * back - 60, "mail", done=back, failed=back == 3, waiting=7) for back in range(60)]
     log = "\n".join(f"line {number} {EVIL}" for number in range(100))
     for width, height in ((200, 50), (140, 40), (90, 60)):
@@ -225,7 +228,7 @@ def test_a_wide_screen_has_charts_and_the_log_of_the_selected_job() -> None:
         assert "0 now, 59 at most" in line_of(screen, "DONE A MINUTE")
         assert "0 now, 1 at most" in line_of(screen, "FAILED ATTEMPTS")
         assert "7 now" in line_of(screen, "WAITING")
-        assert "█" in "".join(screen)
+        assert sum("█" in line for line in screen) == 3
         assert "LOG OF JOB 12, mail-1" in line_of(screen, "LOG OF")
         assert "\\x1b[31mboom" in line_of(screen, "line 99")
         assert all(char.isprintable() for line in screen for char in line)
@@ -234,140 +237,105 @@ def test_a_wide_screen_has_charts_and_the_log_of_the_selected_job() -> None:
 
 def test_l_shows_the_log_of_the_selected_workers_job_on_any_screen() -> None:
     of = overview()
-    view = after(View(), "tab", "down", "l", of=of).view
-    assert view.subject(panes(of, {})) == Subject(13, "tag-1")
+    view = viewed(of, "tab", "down", "l")
     screen = shown(of, view, width=40, height=10, log=(13, "one\ntwo\n"))
-    assert screen[1:4] == ["LOG OF JOB 13, tag-1", "one", "two"]
-    assert "…" in shown(of, view, log=(12, "another job's"))[3]
-    assert "nothing yet" in shown(of, view, log=(13, ""))[3]
-    assert after(view, "l", of=of).view.log is False
-    assert after(view, "escape", of=of).view.log is False
+    assert screen[2:5] == ["LOG OF JOB 13, tag-1", "one", "two"]
+    assert "…" in shown(of, view, log=(12, "another job's"))
+    assert "nothing yet" in shown(of, view, log=(13, ""))
+    for key in ("l", "escape"):
+        assert line_of(shown(of, viewed(of, "l", key)), "▸POOL")
     idle = overview(workers=[worker("w-1", job=None)])
-    assert "no job is running" in shown(idle, View(log=True))[2]
-
-
-@pytest.mark.parametrize(
-    ("values", "width", "bars"),
-    [
-        ([0, 4, 8], 3, ["  █", "·██"]),
-        ([0, 1, 1000], 6, ["    ██", "··▁▁██"]),
-        ([5, 6, 7], 2, ["▆█", "██"]),
-        ([0, 0], 2, ["", "··"]),
-    ],
-)
-def test_charts_show_the_latest_values_on_the_right(values: list[int], width: int, bars: list[str]) -> None:
-    assert chart(values, width, 2) == bars
-
-
-def test_the_longest_running_job_is_among_those_shown() -> None:
-    busy = [worker(f"w-{n}", running_for=float(n), job=n) for n in range(50)]
-    screen = shown(overview(workers=busy))
-
-    assert "49" in line_of(screen, "›w-49")
+    assert "no job is running" in shown(idle, viewed(idle, "l"))
 
 
 def test_a_database_that_cannot_be_used_for_a_while_is_shown_with_what_was_known() -> None:
-    assert "disk is gone" in shown(None, trouble="the disk is gone")[1]
+    assert "the disk is gone" in shown(None, View(), trouble="the disk is gone")
     screen = shown(overview(), trouble="the disk is gone", at=90.0)
-    assert "10s old: the disk is gone" in screen[2]
+    assert screen[1] == "10s old: the disk is gone"
     assert line_of(screen, "›mail")
-    assert "does not answer" in shown(overview(), at=90.0)[2]
+    assert "does not answer" in shown(overview(), at=90.0)[1]
 
 
-def test_trouble_of_supervisors_is_told_first() -> None:
+def test_what_is_wrong_is_told_first() -> None:
     several = [supervisor(1), supervisor(2, trouble="read-only"), supervisor(3, alive=False)]
     assert shown(overview(supervisors=several))[1].startswith("supervisor 2: the database cannot be used")
-    admin = AdminView(None, "127.0.0.1:8787", "the address is in use")
-    assert "admin process unavailable: the address" in shown(overview(supervisors=[supervisor(admin=admin)]))[1]
     assert "no supervisor is running" in shown(overview(supervisors=[], pools=[], workers=[]))[1]
-
-
-@pytest.mark.parametrize(("wants", "room", "given"), [
-    ([2, 3, 4], 20, [2, 3, 4]), ([50, 2, 50], 14, [6, 2, 6]), ([9, 9, 9], 4, [2, 1, 1]), ([9, 9, 9], -3, [0, 0, 0]),
-])  # fmt: skip
-def test_panes_share_the_room(wants: list[int], room: int, given: list[int]) -> None:
-    assert frame.share(wants, room) == given
-
-
-def test_interesting_rows_keep_their_order() -> None:
-    rows = panes(overview(pools=[pool(n, oldest_age=a) for n, a in [("a", 1), ("b", 9), ("c", 5), ("d", 7)]]), {})[
-        "pools"
-    ].rows
-    assert [row.pool for row in most_interesting(rows, 2, "")] == ["b", "d"]
-    assert [row.pool for row in most_interesting(rows, 2, "a@7@")] == ["a", "b"]
-    assert most_interesting(rows, 0, "") == ()
+    admin = AdminView(None, "127.0.0.1:8787", "the address is in use")
+    of = overview(supervisors=[supervisor(admin=admin, version=__version__)])
+    assert "admin process unavailable: the address" in shown(of)[1]
 
 
 def test_arrows_select_and_tab_changes_the_pane() -> None:
-    assert after(View(), "down").view.row(panes(overview(), {})).pool == "tag"  # type: ignore[union-attr]
-    assert after(View(), "j", "j", "k").view.selected == {"pools": "mail@7@"}
-    assert after(View(), "tab").view.pane == "workers"
-    assert after(View(), "backtab").view.pane == "types"
-    assert after(View(), "down", "tab", "tab", "tab").view.selected == {"pools": "tag@7@"}
+    of = overview()
+    assert viewed(of, "down").selected["pools"] == "tag@7@"
+    assert viewed(of, "j", "j", "k").selected["pools"] == "mail@7@"
+    assert viewed(of, "tab").pane == "workers"
+    assert viewed(of, "backtab").pane == "types"
+    assert viewed(of, "down", "tab", "tab", "tab").selected["pools"] == "tag@7@"
 
 
-def test_a_selection_that_is_gone_falls_to_the_first_row() -> None:
-    view = after(View(), "down").view
-    assert view.row(panes(overview(pools=[pool("new")]), {})).pool == "new"  # type: ignore[union-attr]
+def test_the_selection_stays_on_its_row_and_goes_to_the_first_if_that_is_gone() -> None:
+    view = viewed(overview())
+    view.see(overview(pools=[pool("mail"), pool("tag", problem="broken")]), {})
+    assert view.press("+") == Action(scale, ("mail", 4))  # and not the pool that came to the top meanwhile
+    view.see(overview(pools=[pool("new")]), {})
+    assert view.press("+") == Action(scale, ("new", 4))
 
 
 def test_p_pauses_the_selected_pools_types_and_lets_them_go_on() -> None:
     both = overview(pools=[pool("mail", types=["mail", "sms"])])
-    assert after(View(), "p", of=both).action == Pause(("mail", "sms"), paused=True)
-    assert after(View(), "p", of=replace(both, paused=["sms"])).action == Pause(("mail",), paused=True)
-    assert after(View(), "p", of=replace(both, paused=["sms", "mail"])).action == Pause(("mail", "sms"), paused=False)
-    assert after(View(pane="types"), "down", "p").action == Pause(("tag",), paused=True)
+    assert action("p", of=both) == Action(pause, (["mail", "sms"], True))
+    assert action("p", of=replace(both, paused=["sms"])) == Action(pause, (["mail"], True))
+    assert action("p", of=replace(both, paused=["sms", "mail"])) == Action(pause, (["mail", "sms"], False))
+    assert action("backtab", "down", "p") == Action(pause, (["tag"], True))
 
 
 def test_keys_scale_the_selected_pool() -> None:
-    assert after(View(), "down", "+").action == Scale("tag", 4)
-    assert after(View(), "-", of=overview(pools=[pool("mail", fixed=7)])).action == Scale("mail", 6)
-    assert after(View(), "a").action == Scale("mail", None)
-    assert after(View(), "1", "2", "enter").action == Scale("mail", 12)
-    assert after(View(), "1", "2", "backspace", "enter").action == Scale("mail", 1)
+    assert action("down", "+") == Action(scale, ("tag", 4))
+    assert action("-", of=overview(pools=[pool("mail", fixed=7)])) == Action(scale, ("mail", 6))
+    assert action("a") == Action(scale, ("mail", None))
+    assert action("1", "2", "enter") == Action(scale, ("mail", 12))
+    assert action("1", "2", "backspace", "enter") == Action(scale, ("mail", 1))
 
 
 def test_a_size_that_is_probably_a_typing_error_must_be_confirmed() -> None:
-    asked = after(View(), "5", "0", "0", "enter")
-    assert asked.action is None
-    assert asked.view.question is not None
-    assert asked.view.question.text == "scale mail to 500 workers?"
-    assert after(View(), "5", "0", "0", "enter", "y").action == Scale("mail", 500)
-    assert after(View(), "1", "0", "0", "enter").action == Scale("mail", 100)
-    assert after(View(), "1", "escape").action is None
-    assert after(View(), "1", "x").view.typed == ""
-    assert after(View(), "-", of=overview(pools=[pool("mail", fixed=0)])).action is None
-    assert after(View(pane="types"), "+").action is None
-    assert "Tab" in after(View(pane="types"), "5").view.message
+    asked = viewed(overview(), "5", "0", "0", "enter")
+    assert line_of(shown(overview(), asked), "scale mail to 500 workers? y/n")
+    assert action("5", "0", "0", "enter", "y") == Action(scale, ("mail", 500))
+    assert action("1", "0", "0", "enter") == Action(scale, ("mail", 100))
+    assert action("1", "escape") is None
+    assert viewed(overview(), "1", "x").typed == ""
+    assert action("backtab", "+") is None
+    assert "Tab" in viewed(overview(), "backtab", "5").message
 
 
 def test_retry_and_cancel_ask_and_only_y_is_yes() -> None:
-    asked = after(View(pane="types"), "r")
-    assert asked.action is None
-    assert asked.view.question is not None
-    assert asked.view.question.text == "retry 2 jobs of mail?"
-    assert "retry 2 jobs of mail? y/n" in shown(overview(), asked.view)[-2]
-    assert after(asked.view, "y").action == Retry(("mail",), 2)
+    of = overview()
+    assert line_of(shown(of, viewed(of, "backtab", "r")), "retry 2 jobs of mail? y/n")
+    assert action("backtab", "r", "y") == Action(retry, (["mail"], 2))
     for key in ("n", "q", "enter", "r"):
-        assert after(asked.view, key) == Pressed(View(pane="types", message="nothing was changed"))
-    assert after(View(pane="workers"), "c", "y").action == Cancel(12)
-    assert after(View(), "c").view.question is None
-    assert "has failed" in after(View(), "r", of=overview(types=[])).view.message
+        assert action("backtab", "r", key) is None
+        refused = viewed(of, "backtab", "r", key)
+        assert (refused.message, refused.asked, refused.quitting) == ("nothing was changed", None, False)
+    assert action("tab", "c", "y") == Action(cancel, (12,))
+    assert viewed(of, "c").asked is None
+    assert "has failed" in viewed(overview(types=[]), "r").message
 
 
 def test_nothing_to_act_upon_is_said() -> None:
     empty = overview(pools=[], workers=[], types=[])
     for key in ("p", "+", "a", "r", "c", "3", "down"):
-        assert after(View(), key, of=empty).action is None
-    assert press(View(), "p", panes(empty, {}), None).view.message
+        assert action(key, of=empty) is None
+        assert viewed(empty, key).message
+    assert View().press("p") is None
 
 
 def test_q_leaves_also_from_the_help() -> None:
-    assert after(View(), "q").view.quitting
-    assert after(View(), "?", "q").view.quitting
-    assert after(View(), "?").view.help
-    assert not after(View(), "?", "x").view.help
-    assert any("press it again to resume" in line for line in shown(overview(), View(help=True)))
+    of = overview()
+    assert viewed(of, "q").quitting
+    assert viewed(of, "?", "q").quitting
+    assert line_of(shown(of, viewed(of, "?")), "p pause/resume")
+    assert line_of(shown(of, viewed(of, "?", "x")), "▸POOL")
 
 
 @pytest.mark.parametrize(
@@ -385,4 +353,4 @@ def test_q_leaves_also_from_the_help() -> None:
     ],
 )
 def test_what_terminals_send_is_understood(sent: bytes, meant: list[str]) -> None:
-    assert keys.decode(sent) == meant
+    assert decode(sent) == meant

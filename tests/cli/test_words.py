@@ -29,22 +29,6 @@ def test_a_negative_number_is_refused_in_one_sentence(cli: Run, database: Path, 
         assert (ran.code, ran.errors()) == (2, ["'-5' is not a job's id"])
 
 
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (["stop"], "to stop a supervisor, press Ctrl-C or send it SIGTERM"),
-        (["retry", "3"], "supervisor jobs retry ID"),
-        (["worker"], "supervisor run"),
-        (["run", "--workers", "4"], "`workers = 4` in the pool's table, or `supervisor scale POOL 4`"),
-        (["enqueue", "greet", "--retry", "3"], "--max-attempts N"),
-    ],
-)
-def test_what_other_programs_call_otherwise_has_a_hint(cli: Run, database: Path, words: list[str], hint: str) -> None:
-    ran = cli(*words)
-    assert ran.code == 2
-    assert f"hint: {hint}\n" in ran.err
-
-
 def test_keys_of_other_programs_have_a_hint(cli: Run, project: Path) -> None:
     (project / "supervisor.toml").write_text(CONFIGURATION + "processes = 4\nqueue = 'x'\n")
     assert [error.partition("; ")[2] for error in cli("check").errors()] == [

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import shape
+from supervisor.config import settings
 from supervisor.domain.text import seconds
 from tests.docs.markdown import ROOT
 from tests.docs.test_snippets import environment
@@ -115,7 +115,7 @@ def test_the_compose_file_keeps_its_container_small() -> None:
     assert service["user"] == "10001:10001"
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    grace = shape.PoolTable.keys["shutdown_grace"].default
+    grace = settings.POOL["shutdown_grace"].default
     assert seconds(service["stop_grace_period"]) >= grace + 10
     assert any(volume.endswith("data:/srv/app/data") for volume in service["volumes"])  # the folder, not the file
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import supervisor
 from supervisor.admin.app import make_app
-from supervisor.config import shape
-from supervisor.config.values import Table
+from supervisor.config import settings
 from supervisor.engine import open_engine
 from tests.docs.markdown import ROOT
 from tests.docs.test_reference import commands, options_of
@@ -25,10 +24,8 @@ LISTED = Path(__file__).with_name("public_names.txt")
 
 
 def configuration() -> Iterator[str]:
-    yield from (f"config {key}" for key in shape.TOP)
-    for name, table in vars(shape).items():
-        if isinstance(table, type) and issubclass(table, Table) and table.__module__ == shape.__name__:
-            yield from (f"config {name.removesuffix('Table').lower()}.{key}" for key in table.keys)
+    yield from (f"config {key}" for key in settings.TOP)
+    yield from (f"config {name}.{key}" for name, (_, keys) in settings.TABLES.items() for key in keys if name != "file")
 
 
 def command_line() -> Iterator[str]:

@@ -22,11 +22,11 @@ from handlers import options
 from supervisor import Context, Queue, Status
 from supervisor.cli import errors
 from supervisor.cli.program import COMMANDS, app
-from supervisor.config import database, shape
-from supervisor.config.values import Table
+from supervisor.config import settings
+from supervisor.config.checks import Keys
 from supervisor.engine import open_engine
-from supervisor.store.postgres import failing as on_a_server
-from supervisor.store.sqlite.failing import KINDS
+from supervisor.store.postgres.failing import ENDS, STATES
+from supervisor.store.sql.failing import CODES
 from supervisor.system import failpoints
 from tests.docs.markdown import DOCUMENTS, ROOT, blocks, named, prose, spans, table
 
@@ -138,33 +138,15 @@ def test_the_make_targets_shown_exist() -> None:
 # The configuration
 
 CONFIGURATION = "docs/configuration.md"
-KEYS: list[tuple[str, type[Table]]] = [
-    ("pool", shape.PoolTable),
-    ("retry", shape.RetryTable),
-    ("canary", shape.CanaryTable),
-    ("schedules", shape.ScheduleTable),
-    ("alerts", shape.AlertTable),
-    ("retention", shape.RetentionTable),
-    ("machine", shape.MachineTable),
-    ("device", shape.DeviceTable),
-    ("spool", shape.SpoolTable),
-    ("log", shape.LogTable),
-]
-
-
-def test_every_key_of_the_admin_process_is_listed_with_its_default() -> None:
-    rows = table(CONFIGURATION, "keys: admin")
-    assert set(named(rows)) == set(shape.AdminTable.keys)
-    for cell, default, *_ in rows:
-        expected = shape.AdminTable.keys[spans(cell)[0]].default
-        assert (None if default == "none" else tomllib.loads(f"x = {spans(default)[0]}")["x"]) == expected, cell
+KEYS = {**settings.TABLES, "schedules": settings.TABLES["schedule"], "alerts": settings.TABLES["alert"]}
+KEYS = {name: keys for name, (_, keys) in KEYS.items() if name not in ("file", "warmup", "schedule", "alert", "type")}
 
 
 def test_every_key_of_the_configuration_is_listed() -> None:
     file = {name.strip("[]").removesuffix(".NAME") for name in named(table(CONFIGURATION, "keys: file"))}
-    assert file == set(shape.TOP)
-    for mark, model in KEYS:
-        assert set(named(table(CONFIGURATION, f"keys: {mark}"))) == set(model.keys), mark
+    assert file == set(settings.TOP)
+    for mark, keys in KEYS.items():
+        assert set(named(table(CONFIGURATION, f"keys: {mark}"))) == set(keys), mark
 
 
 def test_every_table_is_named_where_uninstalling_is_told(schema: Path) -> None:
@@ -174,22 +156,23 @@ def test_every_table_is_named_where_uninstalling_is_told(schema: Path) -> None:
     assert [name for name in tables if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize(("mark", "model"), KEYS)
-def test_the_defaults_listed_are_the_defaults(mark: str, model: type[Table]) -> None:
+@pytest.mark.parametrize(("mark", "keys"), KEYS.items())
+def test_the_defaults_listed_are_the_defaults(mark: str, keys: Keys) -> None:
     for cell, default, *_ in table(CONFIGURATION, f"keys: {mark}"):
         [key] = spans(cell)
+        check = keys[key].check
         if spans(default):
-            [value] = spans(default)
-            assert model.keys[key].check(tomllib.loads(f"x = {value}")["x"]) == model.keys[key].default, key
+            value = tomllib.loads(f"x = {spans(default)[0]}")["x"]
+            assert (check(value) if callable(check) else value) == keys[key].default, key
         elif default == "none":
-            assert model.keys[key].default is None, key
+            assert keys[key].default is None, key
         else:
             assert default in ("required", "the pool's name", "see below"), key
 
 
 def test_the_default_database_is_the_one_listed() -> None:
     [row] = [row for row in table(CONFIGURATION, "keys: file") if row[0] == "`database`"]
-    assert tomllib.loads(f"x = {spans(row[1])[0]}")["x"] == database.DEFAULT
+    assert tomllib.loads(f"x = {spans(row[1])[0]}")["x"] == settings.ALONE["database"].default
 
 
 OPTIONS = sorted(
@@ -307,12 +290,22 @@ def test_the_tests_named_exist() -> None:
 
 
 def test_every_failpoint_of_our_own_code_is_listed() -> None:
-    messages = named(table("CONTRIBUTING.md", "messages"))
-    listed = named(table("CONTRIBUTING.md", "failpoints"))
-    every = {place.replace("MESSAGE", message) for place in listed for message in messages}
-    assert sorted(every) == sorted(failpoints.PLACES)
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "supervisor").rglob("*.py"))
+    reached = {
+        re.sub(r"{_kind_of\(.*", "MESSAGE", place)
+        for place in re.findall(r'reach\(f?"([^"]+)"', sources)
+        if not place.startswith(("{name}", "{place}"))  # of statements
+    }
+    roles = ("maintainer", "admin", "template", "worker", "program")
+    assert {place.replace("{role}", role) for place in reached for role in roles} == set(
+        named(table("CONTRIBUTING.md", "failpoints"))
+    )
+    messages = set(named(table("CONTRIBUTING.md", "messages")))
+    made = set(re.findall(r"""\{\s*"(\w+)":""", sources))
+    sent = set(re.findall(r"""send\(\s*\{\s*"(\w+)":""", sources)) - {"type"}  # to a browser
+    assert sent <= messages <= made
     kinds = {word.removeprefix("fail:") for word in named(table("CONTRIBUTING.md", "failpoint actions"))}
-    assert kinds == {*failpoints.SIGNALS, *KINDS, *on_a_server.KINDS, "EAGAIN", "EPIPE"}
+    assert kinds == {*failpoints.SIGNALS, *CODES, *STATES, *ENDS, "EAGAIN", "EPIPE"}
 
 
 def test_the_files_named_exist() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import shape
+from supervisor.config import settings
 from supervisor.domain.text import seconds
 from tests.docs.markdown import ROOT
 
@@ -74,7 +74,7 @@ def test_the_service_has_a_user_and_may_write_beside_its_database(service: dict[
 
 def test_a_stop_is_given_more_time_than_running_jobs_are(service: dict[str, list[str]]) -> None:
     [limit] = service["TimeoutStopSec"]
-    assert float(limit) >= shape.PoolTable.keys["shutdown_grace"].default + 10
+    assert float(limit) >= settings.POOL["shutdown_grace"].default + 10
 
 
 def test_the_watchdog_is_slower_than_the_supervisors_loop(service: dict[str, list[str]]) -> None:

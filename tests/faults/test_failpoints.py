@@ -16,7 +16,6 @@ import pytest
 from supervisor import Queue
 from supervisor.domain.errors import StoreError
 from supervisor.system.failpoints import VARIABLE
-from tests import forkserver
 from tests.faults.test_killed_adoptions import armed
 from tests.fresh import make_tables
 from tests.site_under_test import Site, wait_for
@@ -45,29 +44,6 @@ def stopped(process: subprocess.Popen[str]) -> None:
     """Wait until it has stopped itself, as its parent is told."""
     pid, status = os.waitpid(process.pid, os.WUNTRACED)
     assert (pid, os.WIFSTOPPED(status)) == (process.pid, True), process.stderr.read() if process.stderr else ""
-
-
-@pytest.mark.parametrize(
-    ("points", "words"),
-    [
-        ("worker:settle_doen=kill", "there is no place 'settle_doen'; did you mean 'settle_done'?"),
-        ("worker:settle_done=explode", "'explode' is not an action"),
-        ("wrkr:settle_done=kill", "'wrkr' is not a role"),
-    ],
-)
-def test_a_mistake_ends_the_command_with_one_sentence_and_nothing_written(
-    tmp_path: Path, points: str, words: str
-) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    (empty / "supervisor.toml").write_text('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
-    for arguments in (["run", "--burst"], ["enqueue", "work"]):
-        ended = forkserver.run(arguments, cwd=empty, env=os.environ | {VARIABLE: points})
-        assert (ended.returncode, ended.stdout) == (2, "")
-        assert ended.stderr.count("\n") == 1, ended.stderr
-        assert f"{VARIABLE}: " in ended.stderr
-        assert words in ended.stderr
-    assert [path.name for path in empty.iterdir()] == ["supervisor.toml"]
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def work(payload, ctx):
     for value in (circle, Unspeakable(), 10**5000, deep, "plain"):
         for log in (ctx.log, structlog.get_logger()):
             log.info("shown", value=value)
-    print("said é")
+    print("said é", flush=True)
 """
 
 

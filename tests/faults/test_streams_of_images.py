@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from supervisor.system import child, standard
+from supervisor.system import child, standard_streams
 from tests.samples import sampled
 from tests.site_under_test import Site, wait_for
 
@@ -83,4 +83,4 @@ def test_a_child_that_cannot_say_why_it_fails_still_ends_there(monkeypatch: pyte
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     os.close(pidfd)
     monkeypatch.delattr(sys, "stderr")
-    standard.flush()
+    standard_streams.flush()

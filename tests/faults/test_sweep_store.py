@@ -22,8 +22,8 @@ from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import NewJob
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
+from supervisor.store.sql.failing import OTHERS
 from supervisor.store.sqlite.connection import QUERIES
-from supervisor.store.sqlite.failing import OTHERS
 from supervisor.system import failpoints
 from supervisor.system.failpoints import VARIABLE
 from tests.postgres_server import Databases
@@ -48,7 +48,6 @@ ELSEWHERE = {
     "has_column": "test_a_migration_can_be_tried_again",
     "make_epoch": "test_a_migration_can_be_tried_again",
     "named_parts": "tests/store/sqlite/test_damage_check.py",
-    "parts": "tests/store/sqlite/test_damage_check.py",
     "whole_backlog": "tests/store/sqlite/test_many_kinds.py, where there are thousands of kinds",
     "job_meta": "tests of ctx.meta, which has a connection for itself",
     "job_status": "tests/queue/test_operating.py, where a cancel is refused",
@@ -59,11 +58,6 @@ ELSEWHERE = {
     "payloads": "tests/store/sqlite/test_files.py, where a trigger inserts rows in between",
     "unique_rules": "tests/queue/test_groups.py, where a rule of the application suppresses a job",
     "to_renew": "the renewal here, where a row is refused",
-    "renumber_errors": "tests/store/sqlite/test_fences.py, where ids have run out",
-    "continue_errors": "tests/store/sqlite/test_fences.py, where ids have run out",
-    "note_renumbered": "tests/store/sqlite/test_fences.py, where ids have run out",
-    "renumber_jobs": "tests/store/sqlite/test_fences.py, where ids have run out",
-    "continue_jobs": "tests/store/sqlite/test_fences.py, where ids have run out",
     "renew_one": "the renewal here, where a row is refused",
     "open": "test_a_role_whose_opening_fails_leaves_nothing_behind",
 }
@@ -81,7 +75,7 @@ class FileWorld:
         shutil.copy(self._made, folder / "jobs.db")
         return open_engine(f"sqlite:///{folder}/jobs.db")
 
-    def renumber(self) -> None:
+    def same_ids(self) -> None:
         """Ids that were taken by what was rolled back are free again by themselves."""
 
     def is_free(self, engine: Engine) -> bool:
@@ -118,10 +112,10 @@ class ServerWorld:
 
     def fresh(self, folder: Path) -> Engine:
         self._session.execute(self._put_back)
-        self.renumber()
+        self.same_ids()
         return open_engine(self._url)
 
-    def renumber(self) -> None:
+    def same_ids(self) -> None:
         """Ids that were taken by what was rolled back are given again, so that results can be compared."""
         self._session.execute("SELECT setval('jobs_id_seq', (SELECT max(id) FROM jobs))")
 
@@ -180,7 +174,7 @@ class Trial:
         self.role = ROLES[deed.role](self.engine)
 
     def act(self, points: str = NEVER) -> Any:
-        self._world.renumber()
+        self._world.same_ids()
         arm(points)
         try:
             return self.deed.act(self.role)

@@ -32,15 +32,6 @@ class Clock:
         return self.wall + self.at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told(Result):
-    jobs: int = 0
-
-    @property
-    def news(self) -> bool:
-        return bool(self.jobs)
-
-
 class Noted(Duty):
     """Writes its name into the list, then does what it is told."""
 
@@ -51,7 +42,7 @@ class Noted(Duty):
         self._ground = ground
         self.exact: float | None = None
         self.error: Exception | None = None
-        self.result = Told()
+        self.result = Result()
         self.takes = 0.0
 
     def next_at(self, now: float) -> float | None:
@@ -164,18 +155,18 @@ class TestWhen:
     def test_who_stopped_at_its_bound_goes_on_after_the_others(self, ground: Ground) -> None:
         long, other = ground.duty("long", 1000.0), ground.duty("other", 1000.0, rest=0.0)
         scheduler = ground.scheduler(long, other)
-        long.result = Told(more=True)
+        long.result = Result(more=True)
         scheduler.hasten(long)
         scheduler.changed()
         scheduler.perform()
         assert ground.ran == ["long", "other"]
-        long.result = Told()
+        long.result = Result()
         assert ground.after(scheduler, 1) == ["long"]
 
     def test_news_of_one_runs_the_others_in_the_same_pass_but_not_itself(self, ground: Ground) -> None:
         teller = ground.duty("teller", 1000.0, rest=0.0)
         scheduler = ground.scheduler(teller, ground.duty("listener", 1000.0, rest=0.0))
-        teller.result = Told(jobs=1)
+        teller.result = Result(news=True)
         scheduler.hasten(teller)
         scheduler.perform()
         assert ground.ran == ["teller", "listener"]
@@ -234,10 +225,10 @@ def test_an_error_that_is_a_bug_is_told_with_its_class(ground: Ground) -> None:
 def test_what_failed_in_part_is_told_and_not_put_off(ground: Ground) -> None:
     duty = ground.duty("many", 1.0)
     scheduler = ground.scheduler(duty)
-    duty.result = Told(problem="worker tag-1: refused")
+    duty.result = Result(problem="worker tag-1: refused")
     assert ground.after(scheduler, 5.5).count("many") == 5
     assert scheduler.failing["many"].error == "worker tag-1: refused"
-    duty.result = Told()
+    duty.result = Result()
     ground.after(scheduler, 1)
     assert scheduler.failing == {}
 

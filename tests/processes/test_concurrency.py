@@ -156,7 +156,7 @@ def test_five_hundred_jobs_that_wait_take_no_longer_than_fifty_at_a_time_need(ma
     [(took,)] = site.rows("SELECT max(completed_at) - min(started_at) FROM jobs WHERE type = 'many'")
     assert took < 10  # one after the other, they would take 50 s
     assert site.rows("SELECT DISTINCT attempts, crashes FROM jobs WHERE type = 'many'") == [(1, 0)]
-    assert not site.event("process_restored")
+    assert not site.event("process_changed")
 
 
 @KINDS
@@ -539,7 +539,7 @@ def test_a_pool_does_not_grow_while_its_workers_have_free_places(make_site: Make
     site.verdict()
 
 
-def test_what_a_job_changes_in_the_process_is_restored_when_no_job_runs(make_site: MakeSite) -> None:
+def test_the_working_directory_is_put_back_and_a_changed_loop_replaced_when_no_job_runs(make_site: MakeSite) -> None:
     handlers = (
         HANDLERS
         + """
@@ -555,7 +555,7 @@ async def on_loop(payload, ctx):
     site.start()
     before = site.done(site.queue.enqueue("many")).result
     site.done(site.queue.enqueue("many", {"change": True}))
-    wait_for(lambda: site.event("process_restored"), "the change to be found")
+    wait_for(lambda: site.event("process_changed"), "the change to be found")
     after = site.queue.enqueue("many")
     assert site.done(after).result == before
     assert site.queue.acknowledged

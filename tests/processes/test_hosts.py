@@ -425,7 +425,7 @@ def test_on_a_file_the_name_of_its_only_host_pauses_and_scales(make_site: Callab
     wait_for(lambda: len(site.workers("work")) == 3, "three workers")
     job = site.queue.enqueue("work")
     stays(lambda: not site.runs("start", job), 1.0)
-    assert f"its type is paused on {here}" in site.command("jobs", "show", str(job)).stdout
+    assert f"is paused on {here}" in site.command("jobs", "show", str(job)).stdout
     told = site.command("pause", "work", "--host", "elsewhere", code=2).stderr
     assert f"no supervisor runs on the host 'elsewhere'; supervisors run on {here}" in told
     site.command("resume", "work")

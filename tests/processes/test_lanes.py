@@ -164,6 +164,6 @@ def test_jobs_below_the_only_pool_of_their_type_are_named(make_site: MakeSite) -
     site.done(site.queue.enqueue("work", {}, priority=10))
     sentence = "no pool that takes work takes jobs below priority 10, and some wait"
     assert sentence in site.command("status").stdout
-    assert "no pool that takes its type takes jobs below priority 10" in site.command("jobs", "show", str(below)).stdout
+    assert sentence in " ".join(site.command("jobs", "show", str(below)).stdout.split())
     assert site.job(below).status is Status.PENDING
     site.verdict(pending=[below])

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -172,27 +171,6 @@ def test_with_memory_for_one_worker_the_old_code_serves_on_after_a_failed_canary
 
 
 SLEEPY = 'min_workers = 0\nmax_workers = 1\npreload_setup = true\nscale_down_delay = "100ms"'
-
-
-def test_where_memory_is_scarce_a_reload_loads_the_models_of_sleeping_pools_one_after_another(
-    make_site: MakeSite,
-) -> None:
-    """Else there would be all of them at once for a moment, however many fit."""
-    names = ("caption", "embed", "tag", "tiny")
-    config = "".join(pool(name, SLEEPY).replace(" }", ", seconds = 0.4 }") for name in names) + machine(170)
-    site = make_site(config, MODELS)
-    site.start()
-    for name in names:
-        site.done(site.queue.enqueue(name, {}))
-    wait_for(lambda: not site.workers(), "all to sleep")
-    (site.folder / "set-ups").unlink()
-
-    told = site.command("reload", "--wait", "--timeout", "30s")
-    assert told.returncode == 0
-
-    times = sorted(tuple(map(float, line.split())) for line in (site.folder / "set-ups").read_text().splitlines())
-    assert len(times) == len(names), told.stdout
-    assert all(ended <= began for (_, ended), (began, _) in pairwise(times)), times
 
 
 def test_a_model_that_is_being_loaded_into_a_template_counts(make_site: MakeSite) -> None:

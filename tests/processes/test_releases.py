@@ -156,5 +156,5 @@ def test_a_worker_whose_release_is_deleted_goes_on_until_the_reload(site: Site) 
     in_shell(f"ln -s releases/{NEW} next && mv -T next current && rm -r {old}", site.folder.parent)
     for _ in range(3):
         assert site.done(site.queue.enqueue("forked")).result == worker
-    assert not site.event("process_restored")
+    assert not site.event("process_changed")
     assert not site.event("replacement_planned")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -11,14 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.system import kernel
+from supervisor.system.scoreboard import Scoreboard
 from tests.faults.cgroups import Cgroup, cgroup
-from tests.samples import sampled
 from tests.site_under_test import Site, kill, wait_for
 
 MakeSite = Callable[..., Site]
@@ -87,16 +85,11 @@ def never_twice_within(site: Site, residency: float) -> bool:
     return all(later - earlier >= residency for at in loads(site).values() for earlier, later in pairwise(at))
 
 
-def sizes(site: Site) -> Path:
-    return site.folder / "app.db-supervisor" / "sizes.json"
-
-
-def known(site: Site) -> dict[str, int]:
-    """The bytes that a worker of each pool needs, as they are remembered."""
-    if not sizes(site).exists():
-        return {}
-    pools = json.loads(sizes(site).read_text())["pools"]
-    return {name: found["worker"] for name, found in pools.items()}
+def needs(site: Site) -> dict[str, dict[str, int]]:
+    """The bytes that a worker of each pool needs, as the one supervisor has measured them."""
+    [path] = site.scoreboards()
+    board = Scoreboard.open(path)
+    return {} if board is None else dict(board.supervisor_status().get("memory", {}).get("needs", {}))
 
 
 def settled(site: Site, jobs: list[int], patience: float = 60.0) -> None:
@@ -203,7 +196,7 @@ def test_the_same_without_a_budget_has_all_three_at_once(make_site: MakeSite) ->
 def test_the_loaded_pools_go_on_until_another_has_waited_for_max_wait(make_site: MakeSite) -> None:
     site = make_site(pools() + machine("170MiB", max_wait=2.0), MODELS)
     supervisor = site.start()
-    wait_for(lambda: len(site.workers()) == 2 and sizes(site).exists(), "two of them")
+    wait_for(lambda: len(site.workers()) == 2 and needs(site), "two of them")
     loaded = {slot.name.rpartition("-")[0] for slot in site.workers()}
     [other] = set(POOLS) - loaded
     for name in loaded:
@@ -219,30 +212,15 @@ def test_the_loaded_pools_go_on_until_another_has_waited_for_max_wait(make_site:
     assert time.monotonic() - asked >= 1.9
 
 
-def test_sizes_are_remembered_so_that_the_next_start_measures_none(make_site: MakeSite) -> None:
-    site = make_site(pools(low=0) + machine("170MiB"), MODELS)
-    supervisor = site.start()
-    jobs, _ = in_bursts(site, rounds=1, each=2)
-    settled(site, jobs)
-    wait_for(lambda: len(known(site)) == 3, "the sizes")
-    assert site.stop(supervisor) == 0
-    assert all(60 * MIB <= size < 80 * MIB for size in known(site).values())
-
-    site.start()
-    settled(site, [job for name in POOLS for job in site.queue.enqueue_many(name, [{}] * 4)])
-    assert not any("measur" in e.get("why", "") for e in site.events() if e.get("event") == "pool_scaled")
-
-
 @pytest.mark.parametrize("how", [{"slow": 1.5}, {"lazy": True}], ids=["slowly", "with the first job"])
 def test_a_model_that_is_still_to_be_loaded_has_its_place_already(make_site: MakeSite, how: dict[str, Any]) -> None:
     """Its worker was measured before, or in the middle of its set-up."""
-    site = make_site(pools(low=0, **how) + machine("100MiB", min_residency=4.0), MODELS)
+    site = make_site(pools(low=0, scale_down_delay='"100ms"', **how) + machine("100MiB", min_residency=4.0), MODELS)
     supervisor = site.start()
     for name in ("embed", "tag"):
         settled(site, site.queue.enqueue_many(name, [{"seconds": 0.5}] * 4))
-        wait_for(lambda name=name: known(site).get(name, 0) > 60 * MIB, "its size")
-    assert site.stop(supervisor) == 0
-    supervisor = site.start()
+        wait_for(lambda name=name: needs(site).get(name, {}).get("worker", 0) > 60 * MIB, "its size")
+    wait_for(lambda: not site.workers(), "both to have left")
 
     peak = Peak(site)
     jobs = [site.queue.enqueue("embed", {"seconds": 1.0})]
@@ -255,22 +233,6 @@ def test_a_model_that_is_still_to_be_loaded_has_its_place_already(make_site: Mak
     assert peak.most == 1
     assert not [e for e in site.events() if "no memory is left" in e.get("why", "")]
     assert site.stop(supervisor) == 0
-
-
-@pytest.mark.parametrize(
-    "content",
-    sampled(["{", '{"pools": {"tag": {"worker": -1}}}', "", "[]", '{"pools": 3}', "\\0" * 99], quick=2),
-)
-def test_a_file_of_sizes_that_cannot_be_used_costs_one_line(make_site: MakeSite, content: str) -> None:
-    site = make_site(pools(mib=1) + machine("1GiB"), MODELS)
-    sizes(site).parent.mkdir(exist_ok=True)
-    sizes(site).write_text(content)
-
-    site.start()
-
-    settled(site, [site.queue.enqueue(name) for name in POOLS])
-    assert [e["problem"] for e in site.events() if e.get("event") == "sizes_unknown"] == ["is not as it was written"]
-    wait_for(lambda: "version" in sizes(site).read_text(), "it to be replaced")
 
 
 def test_a_worker_that_has_grown_is_counted_by_what_it_uses_now(make_site: MakeSite) -> None:
@@ -330,7 +292,7 @@ class TestOnDevices:
         jobs, peak = in_bursts(site)
 
         settled(site, jobs)
-        wait_for(lambda: len(json.loads(sizes(site).read_text())["pools"]) == 3, "the sizes")
+        wait_for(lambda: len(needs(site)) == 3, "the sizes")
         wait_for(lambda: len({slot.name for slot in site.workers()}) == 2, "two of them")
         used = site.supervisor_status(supervisor)["memory"]["devices"]
         assert {name: one["used"] for name, one in used.items()} == {"0": 6000 * MIB, "1": 6000 * MIB}
@@ -364,8 +326,7 @@ class TestOnDevices:
 
         def known() -> set[tuple[int, int]]:
             """MiB of each model, in tens, and on its device."""
-            found = json.loads(sizes(site).read_text())["pools"].values() if sizes(site).exists() else ()
-            return {(round(one["worker"] / (10 * MIB)), one["device"] // MIB) for one in found}
+            return {(round(one["worker"] / (10 * MIB)), one["device"] // MIB) for one in needs(site).values()}
 
         def learnt(condition: Callable[[], bool]) -> bool:
             """A worker that leaves before the program has answered is not measured."""
@@ -403,8 +364,7 @@ class TestOnDevices:
         for name in POOLS:
             site.done(site.queue.enqueue(name), 60)
 
-        found = json.loads(sizes(site).read_text())["pools"].values()
-        assert {one["device"] // MIB for one in found} == {6000}
+        assert {one["device"] // MIB for one in needs(site).values()} == {6000}
         assert not site.event("devices_unmeasured")
 
     def test_without_the_program_the_budget_is_told_as_not_kept(self, site: Site) -> None:

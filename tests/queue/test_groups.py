@@ -17,7 +17,7 @@ from supervisor import AsyncQueue, Conflict, Queue, StoreError
 from supervisor.client import lanes
 from supervisor.domain.job import NewJob
 from supervisor.engine import open_engine
-from supervisor.store.sqlite.inserting import Inserter
+from supervisor.store.sqlite.connection import Transaction
 
 RAISED = [StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit, asyncio.CancelledError]
 
@@ -128,22 +128,16 @@ def test_only_what_was_certainly_not_committed_is_inserted_again(
     url: str, monkeypatch: pytest.MonkeyPatch, code: str, alone: bool
 ) -> None:
     producer = open_engine(url).producer(create=True)
-    insert, failed = Inserter.with_room, []
+    leave, failed = Transaction.__exit__, []
 
-    def failing(inserter: Inserter, work: Any) -> Any:
-        if failed:
-            return insert(inserter, work)
-
-        def refused(raw: sqlite3.Connection) -> Any:
-            work(raw)
-            failed.append(raw.total_changes)
+    def failing(transaction: Transaction, kind: Any, error: Any, stack: Any) -> None:
+        if not failed:
             error = sqlite3.OperationalError("disk I/O error")
             error.sqlite_errorcode = getattr(sqlite3, code)
-            raise error
+            failed.append(error)
+        leave(transaction, kind, error, stack)
 
-        return insert(inserter, refused)
-
-    monkeypatch.setattr(Inserter, "with_room", failing)
+    monkeypatch.setattr(Transaction, "__exit__", failing)
     jobs = [NewJob("tag", "1"), NewJob("tag", "2")]
     with contextlib.closing(producer):
         if alone:

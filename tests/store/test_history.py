@@ -32,7 +32,7 @@ def historian(desk: Desk, path: Path, name: str = "s1", begun: float = START + 1
     """A maintainer's, as it is after its start."""
     desk.maintenance.registry.register(supervisor_record(name, desk.engine, "/nowhere"))
     found = HistoryRecorder(desk.maintenance.history, desk.maintenance.backlog, name, path)
-    assert found.run(begun).minutes == 0
+    assert found.run(begun).done == 0
     return found
 
 
@@ -47,13 +47,13 @@ class TestMinutes:
         ran(row, times=2)
         ran(row, failed=True)
 
-        assert duty.run(START + 59).minutes == 0
-        assert duty.run(START + 60).minutes == 1
+        assert duty.run(START + 59).done == 0
+        assert duty.run(START + 60).done == 1
         assert desk.operations.history.minutes(0) == [Minute(START, "tag", 2, 1, 0, 0, 1.5, 0.75)]
 
         ran(row, "mail")
-        assert duty.run(START + 61).minutes == 0
-        assert duty.run(START + 125).minutes == 1
+        assert duty.run(START + 61).done == 0
+        assert duty.run(START + 125).done == 1
         assert desk.operations.history.minutes(START + 1) == [Minute(START + 60, "mail", 1, 0, 0, 0, 0.5, 0.25)]
 
     def test_how_the_queue_stands_is_written_with_it(self, desk: Desk, path: Path, row: Row) -> None:
@@ -64,7 +64,7 @@ class TestMinutes:
         desk.put("mail", priority=5)
         desk.claim(want=1)
 
-        assert duty.run(START + 60).minutes == 2
+        assert duty.run(START + 60).done == 2
         assert desk.operations.history.minutes(0) == [
             Minute(START, "mail", waiting=1),
             Minute(START, "tag", waiting=2, running=1),
@@ -78,7 +78,7 @@ class TestMinutes:
         before = desk.operations.statistics.log_size()
 
         for minute in range(2, 20):
-            assert duty.run(START + 60 * minute).minutes == 0
+            assert duty.run(START + 60 * minute).done == 0
         assert desk.operations.statistics.log_size() == before
         assert len(desk.operations.history.minutes(0)) == 1
 
@@ -90,7 +90,7 @@ class TestMinutes:
 
         second = historian(desk, path, begun=START + 70)  # the same supervisor's
         ran(row, times=2)
-        assert second.run(START + 120).minutes == 1
+        assert second.run(START + 120).done == 1
         assert [minute.done for minute in desk.operations.history.minutes(0)] == [5, 5]
 
     def test_a_successor_that_starts_in_another_minute_loses_nothing_either(
@@ -139,7 +139,7 @@ class TestMinutes:
         desk.maintenance.registry.forget("s1", NOW)
         ran(row)
 
-        assert duty.run(START + 60).minutes == 0
+        assert duty.run(START + 60).done == 0
         assert desk.operations.history.minutes(0) == []
 
 
@@ -166,7 +166,7 @@ class TestBounds:
         for _ in range(7):
             desk.put("waits")
 
-        assert duty.run(START + 60).minutes == 51
+        assert duty.run(START + 60).done == 51
         found = {minute.type: minute for minute in desk.operations.history.minutes(0)}
         assert len(found) == 51
         assert set(found) == {f"type-{number:02}" for number in range(10, 60)} | {""}
@@ -203,11 +203,11 @@ def write(desk: Desk, minutes: Iterable[Minute]) -> None:
 
 
 def tidy(duty: HistoryRecorder, now: float) -> int:
-    """Let the duty run until it is done. Returns how many rows it has rolled up."""
-    rolled_up = 0
-    while (result := duty.run(now)).more:
-        rolled_up += result.rolled_up
-    return rolled_up
+    """Let the duty run until it is done. Returns how many hours it has rolled up."""
+    hours = 0
+    while duty.run(now).more:
+        hours += 1
+    return hours
 
 
 class TestRollingUp:
@@ -223,7 +223,7 @@ class TestRollingUp:
                 Minute(HOURS + HOUR, "tag", 1000),
             ],
         )
-        assert tidy(duty, LATER) == 3
+        assert tidy(duty, LATER) == 1
 
         assert desk.operations.history.minutes(0) == [
             Minute(HOURS, "mail", 5, 0, 7, 0),
@@ -236,7 +236,7 @@ class TestRollingUp:
         write(desk, [Minute(HOURS + HOUR * hour + 60, "tag", done=1) for hour in range(4)])
         now = HOURS + 2 * HOUR + DAY + 11 * MINUTE
 
-        assert [duty.run(now).rolled_up for _ in range(3)] == [1, 1, 0]
+        assert [duty.run(now).more for _ in range(3)] == [True, True, False]
         assert [row.at for row in desk.operations.history.minutes(0)] == [
             HOURS,
             HOURS + HOUR,

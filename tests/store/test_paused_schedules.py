@@ -19,11 +19,11 @@ def test_a_resumed_schedule_catches_up_as_its_misfire_says(desk: Desk, misfire: 
 
     desk.operations.schedules.pause("hourly", NOW + 1)
     for at in (3601, 3700, 7300, 14300):
-        assert duty.run(NOW + at).jobs == 0
+        assert duty.run(NOW + at).done == 0
     assert duty.next_at(NOW + 14300) is None  # it is not waited for
     assert duty.rest is not None  # but a change is heard of
     desk.operations.schedules.resume("hourly")
-    assert duty.run(NOW + 14500).jobs == jobs
+    assert duty.run(NOW + 14500).done == jobs
 
     assert duty.rest is None
     assert duty.next_at(NOW + 14500) == pytest.approx(NOW + 5 * 3600, abs=0.01)

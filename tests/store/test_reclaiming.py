@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from supervisor.domain.duty import Result, moved
 from supervisor.domain.job import Status
 from supervisor.domain.recovery import JobPolicy, observation_time, renewal_interval
 from supervisor.domain.settlement import done, released
-from supervisor.maintenance.locks import Reclaimed, Reclaimer
+from supervisor.maintenance.locks import Reclaimer
 from tests.store.kit import LOCK, NOW, Desk, execute, worker_record
 
 LATER = NOW + 7200.0  # the wall clock jumps by two hours
@@ -28,11 +29,11 @@ def clock() -> Clock:
     return Clock()
 
 
-def look_for(reclaimer: Reclaimer, clock: Clock, seconds: float, now: float = LATER) -> Reclaimed:
+def look_for(reclaimer: Reclaimer, clock: Clock, seconds: float, now: float = LATER) -> Result:
     """Look as often as the reclaimer wants to, for so long. Returns what came of the last look."""
     end = clock.at + seconds
     result = reclaimer.run(now)
-    while clock.at < end and not result.jobs:
+    while clock.at < end and not result.done:
         clock.at += reclaimer.every
         result = reclaimer.run(now)
     return result
@@ -43,8 +44,8 @@ def test_a_lock_that_nobody_renews_is_taken_after_patience_and_not_before(desk: 
     claim = desk.one()
     reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, LOCK, clock)
 
-    assert look_for(reclaimer, clock, observation_time(LOCK) * 0.75) == Reclaimed(0, 1)
-    assert look_for(reclaimer, clock, observation_time(LOCK)) == Reclaimed(1, 0)
+    assert look_for(reclaimer, clock, observation_time(LOCK) * 0.75) == moved(0)
+    assert look_for(reclaimer, clock, observation_time(LOCK)) == moved(1)
 
     assert (desk.status(job_id), desk.job(job_id).crashes) == (Status.PENDING, 1)
     assert desk.settle(done(claim, None)) == [job_id]
@@ -58,9 +59,9 @@ def test_a_supervisor_takes_no_lock_of_its_own_living_worker_that_it_has_failed_
     living = {"w1"}
     reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, LOCK, clock, renewed=lambda: living)
 
-    assert look_for(reclaimer, clock, observation_time(LOCK) * 3) == Reclaimed(0, 0)
+    assert look_for(reclaimer, clock, observation_time(LOCK) * 3) == moved(0)
     living.clear()  # stopped or stuck, and so no longer renewed
-    assert look_for(reclaimer, clock, observation_time(LOCK) * 2) == Reclaimed(1, 0)
+    assert look_for(reclaimer, clock, observation_time(LOCK) * 2) == moved(1)
 
     assert (desk.status(job_id), desk.job(job_id).crashes) == (Status.PENDING, 1)
 
@@ -72,9 +73,9 @@ def test_a_jump_of_the_wall_clock_takes_nothing_from_an_owner_that_renews(desk: 
 
     for hours in range(1, 10):
         now = NOW + hours * 3600.0
-        assert look_for(reclaimer, clock, renewal_interval(LOCK), now) == Reclaimed(0, 1)
+        assert look_for(reclaimer, clock, renewal_interval(LOCK), now) == moved(0)
         desk.maintenance.locks.renew(["w1"], now + LOCK * 2 / 3, now + LOCK)
-        assert look_for(reclaimer, clock, renewal_interval(LOCK), now) == Reclaimed(0, 0)
+        assert look_for(reclaimer, clock, renewal_interval(LOCK), now) == moved(0)
 
     assert desk.settle(done(claim, None)) == []
     assert desk.job(job_id).crashes == 0
@@ -88,10 +89,10 @@ def test_a_peer_with_short_locks_is_patient_with_an_owner_that_renews_seldom(des
     claim = desk.one(lock_time=long)
     reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, short, clock)
 
-    assert look_for(reclaimer, clock, renewal_interval(long)) == Reclaimed(0, 1)
+    assert look_for(reclaimer, clock, renewal_interval(long)) == moved(0)
     desk.maintenance.locks.renew(["w1"], LATER + long * 2 / 3, LATER + long)
 
-    assert look_for(reclaimer, clock, observation_time(long)) == Reclaimed(0, 0)
+    assert look_for(reclaimer, clock, observation_time(long)) == moved(0)
     assert desk.settle(done(claim, None)) == []
     assert desk.job(job_id).crashes == 0
 
@@ -102,13 +103,13 @@ def test_being_stopped_together_with_the_owner_takes_nothing(desk: Desk, clock: 
     desk.put()
     claim = desk.one()
     reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, LOCK, clock)
-    assert reclaimer.run(LATER) == Reclaimed(0, 1)
+    assert reclaimer.run(LATER) == moved(0)
 
     clock.at += renewals * renewal_interval(LOCK)
-    assert reclaimer.run(LATER) == Reclaimed(0, 1)
+    assert reclaimer.run(LATER) == moved(0)
     desk.maintenance.locks.renew(["w1"], LATER + LOCK * 2 / 3, LATER + LOCK)
 
-    assert look_for(reclaimer, clock, observation_time(LOCK)) == Reclaimed(0, 0)
+    assert look_for(reclaimer, clock, observation_time(LOCK)) == moved(0)
     assert desk.settle(done(claim, None)) == []
 
 
@@ -118,7 +119,7 @@ def test_a_foreign_claim_is_taken_after_our_own_patience(desk: Desk, clock: Cloc
     desk.one(owner="foreign")
     reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, 1.0, clock)
 
-    assert look_for(reclaimer, clock, observation_time(LOCK)) == Reclaimed(1, 0)
+    assert look_for(reclaimer, clock, observation_time(LOCK)) == moved(1)
 
 
 @pytest.mark.parametrize("value", ["'infinity'", "'NaN'", "-1e300"])

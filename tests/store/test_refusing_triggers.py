@@ -36,17 +36,6 @@ def trigger(desk: Desk) -> Iterator[Trigger]:
         execute(url, f"DROP TRIGGER {name}" + ("" if sqlite else f" ON {table}; DROP FUNCTION {name}"))
 
 
-@pytest.mark.parametrize("result", [None, '"x"'])
-def test_a_success_that_a_trigger_ignores_is_quarantined(desk: Desk, trigger: Trigger, result: str | None) -> None:
-    first, second = desk.put(), desk.put()
-    claims = desk.claim(want=2)
-    trigger("UPDATE ON jobs", f"NEW.status = 'done' AND NEW.id = {first}", "ignore")
-    for claim in claims:
-        assert desk.settle(done(claim, result)) == []
-    assert (desk.status(first), desk.status(second)) == (Status.QUARANTINED, Status.DONE)
-    assert "a trigger ignores the change" in (desk.job(first).last_error or "")
-
-
 def test_a_claim_that_is_lost_is_left_alone(desk: Desk) -> None:
     job = desk.put()
     claim = desk.one()

@@ -134,7 +134,7 @@ def test_a_clock_that_is_set_a_day_ahead_and_back_costs_one_misfire_and_no_silen
     for now in (NOW, NOW + 601, NOW + day + 700, NOW + 702, NOW + 1303, NOW + 1903):
         duty = FireSchedule(schedules, schedule) if restarted else duty
         assert (duty.next_at(now) or now) <= now
-        fired.append(duty.run(now).jobs)
+        fired.append(duty.run(now).done)
 
     assert fired == [0, 1, missed, 0, 1, 1]
     [planned] = schedules.planned()

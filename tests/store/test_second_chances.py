@@ -88,25 +88,25 @@ def test_one_whose_unique_key_an_unfinished_job_has_is_retried_when_that_has_end
     late = fail(desk, unique_key="cat", at=NOW + 1)
     unfinished = desk.put("tag", unique_key="cat", at=NOW + 1e6)
 
-    assert redriver.run(NOW + 20).jobs == 1
+    assert redriver.run(NOW + 20).done == 1
     fresh = fail(desk, at=NOW + 20, priority=1)
-    assert redriver.run(NOW + 30).jobs == 1
+    assert redriver.run(NOW + 30).done == 1
     assert {desk.job(job).status for job in (old, late)} == {Status.FAILED}
     assert {desk.job(job).status for job in (other, fresh)} == {Status.PENDING}
 
     desk.operations.actions.cancel(unfinished, NOW + 30)
-    assert redriver.run(NOW + 40).jobs == 1
+    assert redriver.run(NOW + 40).done == 1
     assert (desk.status(old), desk.status(late)) == (Status.PENDING, Status.FAILED)
     desk.operations.actions.cancel(old, NOW + 40)
-    assert redriver.run(NOW + 50).jobs == 1
-    assert redriver.run(NOW + 60).jobs == 0
+    assert redriver.run(NOW + 50).done == 1
+    assert redriver.run(NOW + 60).done == 0
     assert desk.status(late) is Status.PENDING
 
 
 def test_a_clock_that_is_put_back_leaves_nobody_waiting(desk: Desk) -> None:
     reviver = Redriver(desk.maintenance.finished, [RedrivePolicy(TAG, 60.0, 5)])
     fail(desk)
-    assert reviver.run(NOW + 60).jobs == 1
+    assert reviver.run(NOW + 60).done == 1
     fail(desk, at=NOW - 7200)
 
-    assert reviver.run(NOW - 7200 + 60).jobs == 1
+    assert reviver.run(NOW - 7200 + 60).done == 1

@@ -34,9 +34,9 @@ def test_a_delay_counts_from_now_if_it_counted_from_a_time_to_come(
 ) -> None:
     settled(desk, job := desk.put(at=NOW - 1), settle)
 
-    assert ClockWatch(desk.maintenance.backlog).run(LATER).jobs == 1
+    assert ClockWatch(desk.maintenance.backlog).run(LATER).done == 1
     assert desk.job(job).scheduled_at == pytest.approx(LATER + delay)
-    assert ClockWatch(desk.maintenance.backlog).run(LATER).jobs == 0
+    assert ClockWatch(desk.maintenance.backlog).run(LATER).done == 0
 
 
 def test_what_was_due_when_it_was_inserted_is_due_and_what_was_not_waits(desk: Desk) -> None:
@@ -45,7 +45,7 @@ def test_what_was_due_when_it_was_inserted_is_due_and_what_was_not_waits(desk: D
     for job, at in ((named[0], LATER - 60), (named[1], NOW), (at_once, NOW)):
         execute(desk.engine.url, f"UPDATE jobs SET created_at = {at}, updated_at = {at} WHERE id = {job}")
 
-    assert ClockWatch(desk.maintenance.backlog).run(LATER).jobs == 1
+    assert ClockWatch(desk.maintenance.backlog).run(LATER).done == 1
     assert [desk.job(job).scheduled_at for job in (*named, at_once)] == [LATER + 60, NOW + 60, LATER]
     assert [claim.job_id for claim in desk.claim(now=LATER)] == [at_once]
 
@@ -56,10 +56,10 @@ def test_a_running_watch_looks_only_after_the_clock_was_set_back(desk: Desk) -> 
     settled(desk, desk.put(at=NOW - 1), lambda claim: failed(claim, BROKEN, POLICY, chance=0.5))
 
     assert watch.next_at(NOW + 1) is None
-    assert watch.run(NOW + 1).jobs == 0
+    assert watch.run(NOW + 1).done == 0
     assert watch.next_at(LATER) == LATER
     assert watch.run(LATER).more
-    assert watch.run(LATER).jobs == 0
+    assert watch.run(LATER).done == 0
     assert watch.next_at(LATER) is None
 
 
@@ -71,6 +71,6 @@ def test_an_application_may_write_anything_into_updated_at(desk: Desk) -> None:
     for job, written in ((texts, "'2026-01-01 12:00'"), (never[0], "'2026-01-01 12:00'"), (never[1], "4e12")):
         execute(desk.engine.url, f"UPDATE jobs SET updated_at = {written} WHERE id = {job}")
 
-    assert ClockWatch(desk.maintenance.backlog).run(LATER).jobs == 1
+    assert ClockWatch(desk.maintenance.backlog).run(LATER).done == 1
     assert desk.job(texts).scheduled_at == LATER + 15  # from the start of its run
     assert [desk.job(job).scheduled_at for job in never] == [NOW + 60] * 2

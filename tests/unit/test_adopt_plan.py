@@ -1,41 +1,38 @@
-"""What is proposed for an application's table: pure decisions from its columns, its words and the options."""
+"""What is proposed for an application's table: decisions from its columns, its words and the options."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 
 import pytest
 
 from supervisor.domain.errors import InvalidOption, StoreError
-from supervisor.store.sqlite.adopt.parts import Facts, assign
-from supervisor.store.sqlite.adopt.shape import Old, our_definition
-from supervisor.store.sqlite.adopt.words import Words, understand
-from supervisor.store.sqlite.definition import Column, parse
+from supervisor.store.base import AdoptOptions
+from supervisor.store.sqlite.adopt.plan import Plan, propose
 
 BASE = "id INTEGER PRIMARY KEY, type TEXT, payload TEXT, status TEXT"
-OURS = our_definition()
 
 
-def table(columns: str, key: str = "id") -> Old:
-    definition = parse(f"CREATE TABLE jobs ({columns})")
-    return Old("jobs", definition, False, key, frozenset(), (), (), (), (), frozenset())
+def plan(columns: str, *rows: str, **options: Mapping[str, str]) -> Plan:
+    """For a table with these columns and rows."""
+    with closing(sqlite3.connect(":memory:")) as raw:
+        raw.execute(f"CREATE TABLE jobs ({columns})")
+        for row in rows:
+            raw.execute(f"INSERT INTO jobs {row}")
+        return propose(raw, AdoptOptions(**options), "jobs")  # type: ignore[arg-type]
 
 
-def proposed(
-    columns: str, renames: Mapping[str, str] | None = None, *, key: str = "id", integer: bool = True, written: str = ""
-) -> dict[str, tuple[str, str | None]]:
-    facts = Facts(integer, frozenset(filter(None, [written])))
-    return {part.old: (part.name, part.ours) for part in assign(table(columns, key), OURS, renames or {}, facts)}
+def proposed(columns: str, renames: Mapping[str, str] | None = None, *rows: str) -> dict[str, tuple[str, str | None]]:
+    parts = plan(columns, *rows, renames=renames or {}).parts
+    return {part.old: (part.name, part.meaning or None) for part in parts}
 
 
-def words(found: list[tuple[str | None, int]], status: Mapping[str, str] | None = None, more: str = "") -> Words:
-    understood, reasons = understand(found, column(f"status TEXT {more}"), [], status or {}, {})
-    assert reasons == []
-    return understood
-
-
-def column(definition: str) -> Column:
-    return parse(f"CREATE TABLE jobs ({definition})").columns[0]
+def words(found: list[str], status: Mapping[str, str] | None = None, more: str = "") -> Plan:
+    rows = [f"(type, status) VALUES ('tag', '{word}')" for word in found]
+    columns = f"id INTEGER PRIMARY KEY, type TEXT, payload TEXT, status TEXT {more}"
+    return plan(columns, *rows, statuses=status or {})
 
 
 @pytest.mark.parametrize(
@@ -50,9 +47,6 @@ def column(definition: str) -> Column:
         ("priority TEXT", {"priority": "importance"}, {"priority": ("importance", None)}),
         ("result TEXT", {"result": "last_error"}, {"result": ("old_result", "last_error")}),
         ("locked_by TEXT", {}, {"locked_by": ("old_locked_by", None)}),
-        ("result TEXT, old_result TEXT", {"result": "last_error"}, {"result": ("old_result_", "last_error")}),
-        ("locked_by TEXT, old_locked_by TEXT", {}, {"locked_by": ("old_locked_by_", None)}),
-        ("locked_by TEXT, host TEXT", {"host": "old_locked_by"}, {"locked_by": ("old_locked_by_", None)}),
         ("Locked_By TEXT", {"locked_by": "worker"}, {"Locked_By": ("worker", None)}),
         ("data TEXT", {"payload": "old", "data": "payload"}, {"payload": ("old", None), "data": ("data", "payload")}),
     ],
@@ -65,17 +59,23 @@ def test_each_column_gets_a_place_and_perhaps_a_meaning(
 
 
 def test_a_time_that_is_written_as_text_keeps_its_original() -> None:
-    columns = f"{BASE}, scheduled_at TEXT"
-    assert proposed(columns, written="scheduled_at")["scheduled_at"] == ("old_scheduled_at", "scheduled_at")
-    assert proposed(columns)["scheduled_at"] == ("scheduled_at", "scheduled_at")
+    written = "(type, status, scheduled_at) VALUES ('t', 'done', '2024-05-01')"
+    for columns, rows in ((f"{BASE}, scheduled_at TEXT", ()), (f"{BASE}, scheduled_at", (written,))):
+        assert proposed(columns, None, *rows)["scheduled_at"] == ("old_scheduled_at", "scheduled_at")
+    assert proposed(f"{BASE}, scheduled_at REAL")["scheduled_at"] == ("scheduled_at", "scheduled_at")
 
 
 def test_ids_that_are_no_integers_stay_beside_a_new_id() -> None:
     columns = BASE.replace("id INTEGER", "id TEXT")
-    assert proposed(columns, integer=False)["id"] == ("old_id", "id")
-    assert proposed(columns, {"id": "uuid"}, integer=False)["id"] == ("uuid", "id")
-    columns = BASE.replace("id INTEGER", "key TEXT")
-    assert proposed(columns, key="key", integer=False)["key"] == ("key", "id")
+    assert proposed(columns)["id"] == ("old_id", "id")
+    assert proposed(columns, {"id": "uuid"})["id"] == ("uuid", "id")
+    assert proposed(BASE.replace("id INTEGER", "key TEXT"))["key"] == ("key", "id")
+
+
+@pytest.mark.parametrize("columns", ["result TEXT, old_result TEXT", "locked_by TEXT, old_locked_by TEXT"])
+def test_two_columns_that_would_have_one_name_are_refused(columns: str) -> None:
+    with pytest.raises(StoreError, match="two of its columns would be `old_"):
+        proposed(f"{BASE}, {columns}", {"result": "last_error"} if "result" in columns else {})
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_rename_that_does_not_fit_is_refused(renames: dict[str, str], problem:
 
 def test_only_the_key_can_be_the_id() -> None:
     with pytest.raises(InvalidOption, match="`key` is the primary key, and only that can be the id"):
-        proposed(f"{BASE.replace('id INTEGER', 'key INTEGER')}, owner TEXT", {"owner": "id"}, key="key")
+        proposed(f"{BASE.replace('id INTEGER', 'key INTEGER')}, owner TEXT", {"owner": "id"})
 
 
 def test_a_table_without_a_payload_is_refused_with_the_option_that_names_one() -> None:
@@ -107,12 +107,12 @@ def test_a_table_without_a_payload_is_refused_with_the_option_that_names_one() -
 
 
 def test_usual_words_are_understood_in_any_case() -> None:
-    found = words([("QUEUED", 3), ("In Progress", 2), ("completed", 1), ("dead", 1), ("failed", 1)])
+    found = words(["QUEUED", "QUEUED", "QUEUED", "In Progress", "In Progress", "completed", "dead", "failed"])
     assert found.statuses == {
         "QUEUED": "pending", "In Progress": "running", "completed": "done", "dead": "failed", "failed": "failed",
     }  # fmt: skip
-    assert found.shown_statuses == {"pending": "QUEUED", "running": "In Progress", "done": "completed"}
-    assert found.merged() == [("failed", ["dead", "failed"])]
+    assert found.shown["status"] == {"pending": "QUEUED", "running": "In Progress", "done": "completed"}
+    assert (found.rows, found.counts["pending"]) == (8, 3)
 
 
 def test_words_that_stand_in_no_row_come_from_the_definition_and_the_options() -> None:
@@ -121,15 +121,12 @@ def test_words_that_stand_in_no_row_come_from_the_definition_and_the_options() -
 
 
 def test_an_option_wins_over_the_proposal() -> None:
-    assert words([("new", 1)], {"new": "cancelled"}).statuses == {"new": "cancelled"}
+    assert words(["new"], {"new": "cancelled"}).statuses == {"new": "cancelled"}
 
 
 def test_a_word_that_nobody_knows_is_a_reason() -> None:
-    _, reasons = understand([("odd", 2), (None, 1)], column("status TEXT"), [], {}, {})
-    assert [reason.partition(": ")[2] for reason in reasons] == [
-        "NULL (1 row)",
-        "'odd' (2 rows); say what it means with --status odd=pending",
-    ]
+    with pytest.raises(StoreError, match=r"NULL \(1 row\); .*'odd' \(2 rows\); say what .* with --status odd=pending"):
+        plan(BASE, *["(type, status) VALUES ('t', 'odd')"] * 2, "(type) VALUES ('t')")
 
 
 @pytest.mark.parametrize(
@@ -138,9 +135,22 @@ def test_a_word_that_nobody_knows_is_a_reason() -> None:
 )
 def test_a_state_that_does_not_fit_is_refused(statuses: dict[str, str], problem: str) -> None:
     with pytest.raises(InvalidOption, match=problem):
-        understand([], column("status TEXT"), [], statuses, {})
+        plan(BASE, statuses=statuses)
 
 
-def test_a_type_that_is_also_a_new_name_is_not_replaced_for_ever() -> None:
-    found = Words({}, {"a": "b", "b": "c"})
-    assert found.foreign_types == {"a": "b"}
+def test_a_type_that_is_also_a_new_name_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="b becomes another type itself"):
+        plan(BASE, types={"a": "b", "b": "c"})
+
+
+def test_a_definition_of_any_layout_is_read() -> None:
+    found = plan(
+        """"id" INTEGER PRIMARY KEY, type VARCHAR(50) NOT NULL, payload TEXT, -- a comment, (with "both"
+        [odd, `name`] TEXT DEFAULT ('a,b''c'), `status` TEXT DEFAULT 'done' /* (, */, CHECK (status <> 'x,y)'),
+        CONSTRAINT one UNIQUE (type, payload)"""
+    )
+    assert [column.name for column in found.table.columns] == ["id", "type", "payload", "odd, `name`", "status"]
+    assert [item.text for item in found.table.constraints] == [
+        "CHECK (status <> 'x,y)')", "CONSTRAINT one UNIQUE (type, payload)",
+    ]  # fmt: skip
+    assert found.table.columns[3].item.literals == ("a,b'c",)

@@ -12,8 +12,7 @@ from structlog.testing import capture_logs
 
 from supervisor.domain.batching import Candidate, as_cost, as_key, at_path, together
 from supervisor.domain.job import Claim
-from supervisor.worker.memory_errors import is_out_of_memory
-from supervisor.worker.outcomes import Reported
+from supervisor.worker.outcomes import Reported, is_out_of_memory
 from supervisor.worker.runners.batch_plan import BatchPlan
 
 UNLIMITED = float("inf")

@@ -14,7 +14,6 @@ from hypothesis import strategies as some
 from supervisor.domain.division import divide
 from supervisor.domain.tenants import (
     MACHINE,
-    CodeTrial,
     Grant,
     Need,
     Patience,
@@ -300,32 +299,6 @@ def test_a_template_as_large_as_the_budget_lets_others_have_their_turn() -> None
         assert sizes(found) == {"caption": 0, "tag": 0}
 
 
-def test_new_code_is_loaded_without_a_worker_only_where_there_is_room() -> None:
-    def asleep(**more: Any) -> Tenant:
-        return demand("tag", **({"wanted": 0, "need": 5, "template": 50, "untried": True} | more))
-
-    old = {"tag": Template(50, kept=50)}
-
-    assert decide(asleep(), idle("caption"))["tag"].trial is CodeTrial.NOW
-    assert decide(asleep(), idle("caption", need=90))["tag"].trial is CodeTrial.NEVER
-    assert decide(asleep(), demand("caption", 1, need=90, leaving=1, wanted=0))["tag"].trial is CodeTrial.LATER
-    assert decide(asleep(), idle("caption", need=90), templates=old)["tag"].trial is CodeTrial.NEVER
-    tried = demand("embed", wanted=0, need=5, template=50)
-    found = decide(asleep(), tried, idle("caption", need=75), templates={"embed": Template(50)})
-    assert found["embed"].unloaded
-    assert found["tag"].trial is CodeTrial.LATER
-    held_back = asleep(wanted=1)
-    assert decide(idle("caption", need=75), held_back, templates=old)["tag"].trial is CodeTrial.NEVER
-
-
-def test_old_code_ends_for_the_new_code_of_its_pool_if_there_is_room_for_one_of_them() -> None:
-    asleep = demand("tag", wanted=0, need=5, template=50, untried=True)
-
-    found = decide(asleep, idle("caption", need=40), templates={"tag": Template(50, kept=50)})["tag"]
-
-    assert (found.trial, found.without_old_code) == (CodeTrial.LATER, True)
-
-
 def test_a_successor_starts_first_if_there_is_room_and_else_after_its_predecessor() -> None:
     assert decide(busy("caption", wanted=1, replacing=True))["caption"].most == 2
     assert decide(busy("caption", wanted=1, replacing=True), budget=100)["caption"] == Grant({"": 1}, crowded=True)
@@ -337,13 +310,6 @@ def test_spares_start_where_everybody_else_has_a_place_and_take_nobody_s() -> No
     assert sizes(decide(*both, budget=180)) == {"caption": 2, "tag": 1}
     assert sizes(decide(*both, budget=130)) == {"caption": 1, "tag": 1}
     assert sizes(decide(busy("caption", wanted=1, spares=1), idle("tag"), budget=130)) == {"caption": 1, "tag": 1}
-
-
-def test_under_pressure_the_youngest_idle_worker_leaves_and_none_starts_without_need() -> None:
-    both = (idle("caption", youngest_idle=500.0), idle("tag", youngest_idle=600.0, wanted=2))
-
-    assert sizes(decide(*both, budget=1000, pressed=True, relieve=True)) == {"caption": 1, "tag": 0}
-    assert sizes(decide(*both, budget=1000, pressed=True)) == {"caption": 1, "tag": 1}
 
 
 def on_devices(name: str, workers: dict[str, Workers], **more: Any) -> Tenant:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load
-from supervisor.config.schedules import untaken_alerts
+from supervisor.config.settings import untaken
 from supervisor.domain.alerts import Alert
 from supervisor.domain.errors import ConfigError
 
@@ -70,6 +70,6 @@ def test_two_that_say_the_same_would_be_one(tmp_path: Path) -> None:
 
 def test_a_type_that_no_pool_takes_is_a_warning(tmp_path: Path) -> None:
     alerts(tmp_path, '[[alerts]]\nwhen = "given_up"\nenqueue = "mial"\nonly = ["tagg"]\n')
-    first, second = untaken_alerts(load(tmp_path / "supervisor.toml"))
+    (_, first), (_, second) = untaken(load(tmp_path / "supervisor.toml"))
     assert first.startswith("no pool takes the type mial of the alert about given_up")
     assert second.startswith("no pool takes the type tagg that the alert about given_up is for")

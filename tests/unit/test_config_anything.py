@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config import load
-from supervisor.config.lines import Key, Lines
+from supervisor.config.checks import Way
+from supervisor.config.problems import line_of, lines
 from supervisor.domain.errors import ConfigError
 
 POOL = '[pools.tag]\nhandler = "jobs:tag"\n'
@@ -39,10 +40,10 @@ def plain(name: str) -> str:
 
 
 @st.composite
-def documents(draw: st.DrawFn) -> tuple[str, dict[Key, int]]:
+def documents(draw: st.DrawFn) -> tuple[str, dict[Way, int]]:
     """A TOML text, and the line of each key in it."""
     text = ""
-    lines: dict[Key, int] = {}
+    lines: dict[Way, int] = {}
     table: tuple[str, ...] = ()
     for number, name in enumerate(draw(st.lists(NAMES, unique_by=plain, max_size=8))):
         text += draw(GAPS)
@@ -63,20 +64,20 @@ def documents(draw: st.DrawFn) -> tuple[str, dict[Key, int]]:
 
 
 @given(documents(), st.booleans())
-def test_each_key_is_found_on_its_line(document: tuple[str, dict[Key, int]], windows: bool) -> None:
-    text, lines = document
+def test_each_key_is_found_on_its_line(document: tuple[str, dict[Way, int]], windows: bool) -> None:
+    text, expected = document
 
-    found = Lines(text.replace("\n", "\r\n") if windows else text)
+    found = lines(text.replace("\n", "\r\n") if windows else text)
 
-    assert {key: found.of(key) for key in lines} == lines
+    assert {key: line_of(key, found) for key in expected} == expected
 
 
 def test_a_key_that_is_not_there_is_found_where_its_table_is() -> None:
-    lines = Lines("a = 1\n[[s]]\nx = 1\n[[s]]\ny = 1\n[s.z]\nq = [\n1,\n2]\n")
+    known = lines("a = 1\n[[s]]\nx = 1\n[[s]]\ny = 1\n[s.z]\nq = [\n1,\n2]\n")
 
-    assert lines.of(("s", 1, "missing")) == 4
-    assert lines.of(("s", 1, "z", "q", 1)) == 9
-    assert lines.of(("missing",)) is None
+    assert line_of(("s", 1, "missing"), known) == 4
+    assert line_of(("s", 1, "z", "q", 1), known) == 7
+    assert line_of(("missing",), known) == 0
 
 
 WORDS = ["[[", "]]", "pools", "tag", "defaults", "schedules", "retry", "handler", "env", "workers", '"a:b"']
@@ -141,8 +142,3 @@ def test_any_text_loads_or_is_a_list_of_one_line_problems(tmp_path_factory: pyte
     assert bool(found) is not bool(pools)
     assert all(problem.startswith(str(path)) and len(problem.splitlines()) == 1 for problem in found)
     assert all(pool.min_workers <= pool.max_workers for pool in pools.values())
-
-
-@given(st.text("[]{}=.,#'\"\\\n abc", max_size=60))
-def test_the_search_for_lines_ends_well_even_on_text_that_is_no_toml(text: str) -> None:
-    Lines(text).of(("a", "b"))

@@ -11,8 +11,8 @@ from supervisor.config import Settings, load
 from supervisor.config.settings import SpoolSettings
 from supervisor.domain.errors import ConfigError
 from supervisor.engine import open_engine
-from supervisor.ops.doctor.handlers import check_configuration
-from supervisor.ops.spool import folder_of
+from supervisor.ops.admin_files import upload_folder
+from supervisor.ops.doctor.configuration import check_configuration
 
 POOL = '[pools.tag]\ncommand = ["true"]\n[admin]\n'
 MIB = 1 << 20
@@ -55,7 +55,7 @@ def test_mistakes_are_named(tmp_path: Path, text: str, problem: str) -> None:
 def test_the_folder_is_next_to_a_file_and_must_be_named_for_a_server(tmp_path: Path) -> None:
     def folder(text: str) -> Path | None:
         settings = loaded(tmp_path, text + POOL)
-        return folder_of(settings, open_engine(settings.database))
+        return upload_folder(settings, open_engine(settings.database))
 
     server = 'database = "postgresql://jobs@localhost/jobs"\n'
     assert folder("") == tmp_path / "jobs.db-supervisor" / "spool"

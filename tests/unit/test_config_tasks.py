@@ -10,8 +10,7 @@ import pytest
 
 from supervisor.config import PoolSettings, load
 from supervisor.config.reader import survey
-from supervisor.config.tasks import by_module, of_module
-from supervisor.config.types import report_schedules, untaken_tasks
+from supervisor.config.tasks import by_module, of_module, report_schedules, untaken_tasks
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.settlement import RetryPolicy
 from supervisor.worker.handler import HandlerError
@@ -210,13 +209,12 @@ def test_what_is_wrong_with_the_payload_of_a_schedule_is_told(
         '[pools.default]\ntasks = ["jobs"]\n[[schedules]]\n[[schedules]]\nname = "s"\n'
         f'every = "1h"\ntype = "{type_}"\n{line}'
     )
-    found = survey(folder / "supervisor.toml", None)
-    assert found.problems() == []
-    report_schedules(found.settings, found.text, found.report)
-    place = "schedules[1]" if payload is None else "schedules[1].payload"
-    at = f"supervisor.toml:{4 if payload is None else 8}: {place}: the task {type_!r} (jobs.py:"
-    assert len(found.problems()) == len(told)
-    for problem, end in zip(found.problems(), told, strict=True):
+    settings, report = survey(folder / "supervisor.toml", None)
+    assert report.sentences() == []
+    report_schedules(settings, report)
+    at = f"supervisor.toml:{4 if payload is None else 8}: schedules[1].payload: the task {type_!r} (jobs.py:"
+    assert len(report.sentences()) == len(told)
+    for problem, end in zip(report.sentences(), told, strict=True):
         assert at in problem
         assert end in problem
 
@@ -227,9 +225,9 @@ def test_a_payload_for_a_handler_of_the_same_type_is_not_judged(folder: Path) ->
         '[pools.gpu]\nhandler = "k:run"\ntypes = ["resize"]\ncapabilities = ["gpu"]\n'
         '[[schedules]]\nname = "s"\nevery = "1h"\ntype = "resize"\n'
     )
-    found = survey(folder / "supervisor.toml", None)
-    report_schedules(found.settings, found.text, found.report)
-    assert found.problems() == []
+    settings, report = survey(folder / "supervisor.toml", None)
+    report_schedules(settings, report)
+    assert report.sentences() == []
 
 
 def test_tasks_that_no_pool_takes_are_named(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.ops.cost_cache import CostCache
+from supervisor.ops.status import CostCache
 
 
 class Clock:

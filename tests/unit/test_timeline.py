@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.domain.job import Attempt, Job, Run, Status
-from supervisor.ops.timeline import steps, trials
+from supervisor.ops.job_details import steps, trials
 
 ROW = dict.fromkeys(Job.__slots__) | {"id": 1, "type": "tag", "status": Status.PENDING, "attempts": 1}
 PENDING = Job(**(ROW | {"created_at": 10.0, "scheduled_at": 10.0, "started_at": 14.0}))

@@ -30,7 +30,7 @@ from supervisor.domain.errors import StoreBusy
 from supervisor.domain.history import Hour
 from supervisor.domain.job import Attempt, Run
 from supervisor.engine import open_engine
-from supervisor.ops.timeline import trials
+from supervisor.ops.job_details import trials
 from supervisor.testing import run_due
 from tests.cli import test_top_screen as some
 from tests.fresh import make_tables
@@ -174,7 +174,8 @@ def test_a_busy_database_and_a_mistake_of_ours_are_told_apart(
     async def fails(error: Exception) -> None:
         raise error
 
-    for error, status, said in [(StoreBusy("it is busy"), 503, "It is busy"), (KeyError("secret"), 500, "Internal error")]:
+    cases = [(StoreBusy("it is busy"), 503, "It is busy"), (KeyError("secret"), 500, "Internal error")]
+    for error, status, said in cases:
         reader.app.state.watch.overview = lambda error=error: fails(error)
         page = reader.get("/")
         assert (page.status_code, said in page.text) == (status, True)

@@ -22,8 +22,8 @@ import pytest
 
 from supervisor.config import load
 from supervisor.domain.errors import ConfigError
-from supervisor.ops import tokens
-from supervisor.ops.tokens import granted
+from supervisor.ops import admin_files
+from supervisor.ops.admin_files import granted
 from tests.site_under_test import Site, descendants, kill, wait_for
 from tests.web.client import ADMIN, WORK, Admin, admin_of
 
@@ -418,7 +418,7 @@ def test_a_token_that_is_no_secret_is_refused(tmp_path: Path, content: str, mode
     with pytest.raises(ConfigError) as refused:
         granted(settings, tmp_path)
     assert refused.value.problems == [f"{config}:{line}: admin.token_file: {path} {problem}"]
-    assert tokens.problems(settings) == {"token_file": f"{path} {problem}"}
+    assert admin_files.token_problems(settings) == {"token_file": f"{path} {problem}"}
 
 
 def test_a_token_that_is_no_secret_is_refused_before_anything_starts(make_site: MakeSite) -> None:

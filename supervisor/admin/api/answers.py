@@ -29,8 +29,8 @@ from supervisor.domain.errors import (
 from supervisor.domain.job import Status
 from supervisor.domain.text import json_safe
 from supervisor.ops.commands import UnknownPool, UnknownSchedule, UnknownType
-from supervisor.ops.hosts import UnknownHost
 from supervisor.ops.serving import NotServed
+from supervisor.ops.supervisors import UnknownHost
 from supervisor.system.spool import FileTooLarge, SpoolFull
 
 RETRY_AFTER = 2  # seconds after which a retry may succeed

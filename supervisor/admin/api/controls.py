@@ -12,7 +12,7 @@ from supervisor.admin.api import models
 from supervisor.admin.api.answers import answer, changing, reading
 from supervisor.admin.state import TheState
 from supervisor.ops import commands
-from supervisor.ops.posted import types_taken
+from supervisor.ops.supervisors import types_taken
 from supervisor.ops.views import GoneView, PoolView, ScheduleView, SupervisorView, TypeView
 from supervisor.store.base import Operations
 

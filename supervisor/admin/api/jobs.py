@@ -18,8 +18,7 @@ from supervisor.config.settings import AdminSettings
 from supervisor.domain.intake import new_job, payload_of
 from supervisor.domain.job import Job, Status
 from supervisor.ops import commands
-from supervisor.ops.status import Doing, Everything, everything, running
-from supervisor.ops.timeline import steps, trials
+from supervisor.ops.job_details import Doing, Everything, everything, running, steps, trials
 from supervisor.ops.views import finite
 from supervisor.store.base import Filter, Operations, Page
 

@@ -16,8 +16,7 @@ from supervisor.admin.state import TheState
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Job, Status
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
-from supervisor.ops.status import everything
-from supervisor.ops.timeline import names, steps, trials
+from supervisor.ops.job_details import everything, names, steps, trials
 from supervisor.ops.views import Overview
 from supervisor.store.base import Operations, Page
 

@@ -1,14 +1,41 @@
 """`supervisor top`: what `status` shows, live, with keys to pause, scale, retry and cancel.
 
-command.py    the command
-loop.py       the main loop: keys, signals and refreshes
-terminal.py   the alternate screen; always restored at the end
-keys.py       terminal input as names of keys
-poller.py     a thread that reads the database and performs actions
-actions.py    changes to the database that keys can request
-view.py       the selection, and what each key does; pure
-panes.py      pools, workers and types as rows; pure
-side.py       charts and the log of a job; pure
-help.py       the keys, in words; pure
-frame.py      the whole screen for a width and a height; pure
+loop.py     the main loop: the terminal, its keys, signals and refreshes
+poller.py   a thread that reads the database and performs actions
+panes.py    pools, workers and types as rows; pure
+view.py     what is selected, and what each key does; pure
+screen.py   the whole screen; pure
 """
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from contextlib import suppress
+
+import typer
+
+from supervisor.cli.errors import wrong_usage
+from supervisor.cli.options import Target, on_target
+
+
+@on_target
+def top(target: Target) -> None:
+    """Show everything live, with keys to control it.
+
+    Pools, workers, types and their failures. ? lists the keys, q quits.
+    """
+    from supervisor.domain.errors import StoreBusy
+
+    streams = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    if not streams or os.environ.get("TERM", "dumb") == "dumb":
+        raise wrong_usage("top needs a terminal", "`supervisor status` or `status --json` prints the same once")
+    engine = target.engine()
+    # If the database cannot be used at the start, report it in a line with an exit code, as every other command does.
+    with suppress(StoreBusy):
+        engine.operations().close()
+    from supervisor.cli.top.loop import run
+
+    gc.enable()  # the command line starts with it disabled
+    raise typer.Exit(run(engine))

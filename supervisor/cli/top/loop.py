@@ -1,103 +1,86 @@
-"""The main loop: handles keys, signals and new data until the user quits."""
+"""The main loop: shows the screen and handles keys and signals until the user quits."""
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
+import sys
+import termios
 import time
+import tty
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 
-from supervisor.cli.top import frame, keys
-from supervisor.cli.top.panes import NAMES, Pane, panes
+from rich.console import Console
+from rich.live import Live
+
+from supervisor.cli.output import silence
 from supervisor.cli.top.poller import Poller, Seen
-from supervisor.cli.top.terminal import Terminal
-from supervisor.cli.top.view import Panes, View, press
+from supervisor.cli.top.screen import screen
+from supervisor.cli.top.view import View
 from supervisor.store.base import Engine
 
 EVERY = 1.0  # seconds; ages keep growing even if the database does not answer
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
-_HEARD = (*_ENDING, signal.SIGINT, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
-_NOTHING: Panes = {name: Pane(name, (), ()) for name in NAMES}
+_ENDING = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 0}  # with exit codes
+_GONE = _ENDING[signal.SIGHUP]
 
 
 def run(engine: Engine) -> int:
     """Returns the exit code. The terminal is always restored."""
-    with _signals() as heard, Terminal() as terminal:
-        poller = Poller(engine, heard[1])
+    with _signals() as (heard, wake):
+        poller = Poller(engine, wake)
         poller.start()
         try:
-            return _Loop(terminal, poller, heard[0]).run()
+            with _terminal() as live:
+                return _run(live, poller, heard)
         except OSError:
-            return 128 + signal.SIGHUP  # the terminal is gone
+            silence()
+            return _GONE
         finally:
             poller.stop()
 
 
-class _Loop:
-    def __init__(self, terminal: Terminal, poller: Poller, heard: int) -> None:
-        self._terminal = terminal
-        self._poller = poller
-        self._heard = heard
-        self._view = View()
-        self._seen = Seen()
-        self._panes = _NOTHING
-        self._ended = 0
-
-    def run(self) -> int:
-        while not self._ended and not self._view.quitting:
-            self._look()
-            self._draw()
-            ready, _, _ = select.select([self._terminal.input, self._heard], [], [], EVERY)
-            if self._heard in ready:
-                self._hear(os.read(self._heard, 1024))
-            if self._terminal.input in ready:
-                self._type(self._terminal.read())
-        return self._ended
-
-    def _look(self) -> None:
-        seen, before = self._poller.seen, self._seen
-        if seen is before:
-            return
-        if seen.answers != before.answers:
-            self._view = replace(self._view, message=seen.answer)
-        self._seen = seen
-        self._panes = _NOTHING if seen.overview is None else panes(seen.overview, seen.failures)
-
-    def _draw(self) -> None:
-        width, height = self._terminal.size()
-        subject = self._view.subject(self._panes)
-        self._poller.follow(None if subject is None else subject.job)
-        self._terminal.show(frame.lines(self._seen, self._view, width, height, time.monotonic()))
-
-    def _hear(self, numbers: bytes) -> None:
-        """Each byte is the number of a signal, or 0 from the poller."""
-        for number in numbers:
+def _run(live: Live, poller: Poller, heard: int) -> int:
+    keyboard, view, seen = sys.stdin.fileno(), View(), Seen()
+    while not view.quitting:
+        if poller.seen is not seen:
+            answers, seen = seen.answers, poller.seen
+            view.see(seen.overview, seen.failures)
+            view.message = view.message if seen.answers == answers else seen.answer
+        poller.follow(None if view.subject is None else view.subject.job)
+        columns, lines = os.get_terminal_size()  # the console would prefer $COLUMNS, which does not change
+        live.console.size = (columns or 80, lines or 24)
+        live.update(screen(seen, view, *live.console.size, time.monotonic()), refresh=True)
+        ready, _, _ = select.select([keyboard, heard], [], [], EVERY)
+        # Each byte is the number of a signal, or 0 from the poller.
+        for number in os.read(heard, 1024) if heard in ready else b"":
             if number in _ENDING:
-                self._ended = 128 + number
-            elif number == signal.SIGINT:
-                self._view = View(quitting=True)
-            elif number in (signal.SIGWINCH, signal.SIGCONT):
-                self._terminal.resized()
-            elif number == signal.SIGTSTP:
-                self._rest()
+                return _ENDING[signal.Signals(number)]
+        if keyboard in ready:
+            sent = os.read(keyboard, 1024)
+            if not sent:
+                return _GONE
+            for key in decode(sent):
+                if (action := view.press(key)) is not None:
+                    poller.ask(action)
+    return 0
 
-    def _rest(self) -> None:
-        """Ctrl-Z: restore the terminal for the shell until it continues this process."""
-        self._terminal.give_back()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        self._terminal.take()
 
-    def _type(self, sent: bytes) -> None:
-        if not sent:
-            self._ended = 128 + signal.SIGHUP
-        for key in keys.decode(sent):
-            pressed = press(self._view, key, self._panes, self._seen.overview)
-            self._view = pressed.view
-            if pressed.action is not None:
-                self._poller.ask(pressed.action)
+@contextmanager
+def _terminal() -> Iterator[Live]:
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    try:
+        tty.setcbreak(keyboard)
+        with Live(
+            console=Console(), screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        ) as live:
+            yield live
+    finally:
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
 @contextmanager
@@ -105,10 +88,30 @@ def _signals() -> Iterator[tuple[int, int]]:
     """A pipe that receives the number of each signal; the signal handlers do nothing."""
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    before = {number: signal.signal(number, lambda *_: None) for number in _HEARD}
+    heard = (*_ENDING, signal.SIGWINCH)
+    before = {number: signal.signal(number, lambda *_: None) for number in heard}
+    before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # the shell would have no screen
     try:
         yield reading, writing
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(-1)
+
+
+_SEQUENCES = {
+    "A": "up", "B": "down", "Z": "backtab", "H": "home", "F": "end",
+    "1~": "home", "7~": "home", "4~": "end", "8~": "end", "5~": "pageup", "6~": "pagedown",
+}  # fmt: skip
+_NAMES = {"\t": "tab", "\r": "enter", "\n": "enter", "\x7f": "backspace", "\b": "backspace", "\x1b": "escape"}
+_KEY = re.compile(r"\x1b[\[O](?:[0-9;]*(?P<letter>[A-Za-z])|(?P<number>[0-9;]*~))|(?P<single>.)", re.DOTALL)
+
+
+def decode(sent: bytes) -> list[str]:
+    """The keys in one read, by name. Printable keys stand for themselves; unknown sequences are left out."""
+    found = []
+    for match in _KEY.finditer(sent.decode("utf-8", "ignore")):
+        single = match["single"] or ""
+        name = _NAMES.get(single, single if single.isprintable() else "")
+        found.append(name or _SEQUENCES.get(match["letter"] or match["number"] or "", ""))
+    return [name for name in found if name]

@@ -5,16 +5,16 @@ If the database is busy or gone, only this thread waits; keys still work.
 
 from __future__ import annotations
 
-import enum
 import os
 import queue
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from supervisor.cli.top.actions import Action
-from supervisor.domain.errors import QueueError, StoreBusy, StoreError, StoreGone
+from supervisor.cli.top.view import Action
+from supervisor.domain.errors import QueueError, StoreBusy, StoreError
 from supervisor.domain.history import HOUR, MINUTE, Minute
 from supervisor.ops import commands
 from supervisor.ops.run_logs import end_of
@@ -23,7 +23,6 @@ from supervisor.ops.views import Overview
 from supervisor.store.base import Engine, Operations
 
 EVERY = 1.0  # seconds between two reads
-_HISTORY_EVERY = 10.0  # seconds between two reads of the history, which has a row for each minute
 RECENT = 50  # unsuccessful jobs of each kind that are looked through for the latest failures
 
 
@@ -45,12 +44,6 @@ class Seen:
     log: tuple[int, str] | None = None
 
 
-class _Look(enum.Enum):
-    """Not an action: only look again at once."""
-
-    NOW = 1
-
-
 class Poller:
     """`seen` is replaced as a whole, and a byte is written to `wake` each time."""
 
@@ -58,103 +51,78 @@ class Poller:
         self.seen = Seen()
         self._engine = engine
         self._wake = wake
-        self._actions: queue.SimpleQueue[Action | _Look | None] = queue.SimpleQueue()
+        self._wanted: queue.SimpleQueue[Action | None] = queue.SimpleQueue()  # None: only look at once
+        self._stopping = False
         self._operations: Operations | None = None
-        self._costs = Costs()
         self._job: int | None = None
-        self._next_history = 0.0
         self._thread = threading.Thread(target=self._work, daemon=True, name="poller")
 
     def start(self) -> None:
         self._thread.start()
 
-    def ask(self, action: Action) -> None:
-        self._actions.put(action)
+    def ask(self, action: Action | None) -> None:
+        self._wanted.put(action)
 
     def follow(self, job: int | None) -> None:
         """Read the log of this job from now on."""
         if job != self._job:
             self._job = job
-            self._actions.put(_Look.NOW)
+            self.ask(None)
 
     def stop(self) -> None:
         """Does not wait long: reading a busy database may take seconds, and writes nothing."""
-        self._actions.put(None)
+        self._stopping = True
+        self.ask(None)
         self._thread.join(0.2)
 
     def _work(self) -> None:
-        while True:
-            self._look()
-            try:
-                action = self._actions.get(timeout=EVERY)
-            except queue.Empty:
-                continue
-            if action is None:
-                self._forget()
-                return
-            if not isinstance(action, _Look):
-                self._perform(action)
+        while not self._stopping:
+            self._publish(self._look())
+            with suppress(queue.Empty):
+                if (action := self._wanted.get(timeout=EVERY)) is not None:
+                    self._publish(self._perform(action))
+        self._forget()
 
-    def _look(self) -> None:
+    def _publish(self, seen: Seen) -> None:
+        self.seen = seen
+        os.write(self._wake, b"\0")
+
+    def _look(self) -> Seen:
         try:
             operations = self._open()
             overview = gather(self._engine, operations, costs=self._costs)
-            failures = _failures(operations)
-            minutes = self._minutes(operations, overview.time)
+            minutes = operations.history.minutes(overview.time - HOUR - MINUTE)
             log = None if (job := self._job) is None else (job, end_of(operations, job) or "")
+            known = replace(self.seen, overview=overview, failures=_failures(operations), minutes=minutes, log=log)
+            return replace(known, at=time.monotonic(), trouble="")
         except (StoreError, OSError) as error:
-            self._failed(error)
-        else:
-            seen = replace(self.seen, overview=overview, failures=failures, minutes=minutes, log=log)
-            self._publish(replace(seen, at=time.monotonic(), trouble=""))
+            return replace(self.seen, trouble=self._told(error))
 
-    def _minutes(self, operations: Operations, now: float) -> Sequence[Minute]:
-        if time.monotonic() < self._next_history:
-            return self.seen.minutes
-        minutes = operations.history.minutes(now - HOUR - MINUTE)
-        self._next_history = time.monotonic() + _HISTORY_EVERY
-        return minutes
-
-    def _perform(self, action: Action) -> None:
+    def _perform(self, action: Action) -> Seen:
         try:
             operations = self._open()
-            answer = action.perform(operations, operations.statistics.now())
+            answer = action.perform(operations, operations.statistics.now(), *action.given)
         except (QueueError, OSError) as error:
-            if isinstance(error, (StoreError, OSError)):
-                self._failed(error)
-            answer = f"not done: {self._brief(error)}"
-        self._publish(replace(self.seen, answer=answer, answers=self.seen.answers + 1))
+            answer = f"not done: {self._told(error)}"
+        return replace(self.seen, answer=answer, answers=self.seen.answers + 1)
 
-    def _failed(self, error: Exception) -> None:
-        if not isinstance(error, StoreBusy):
-            self._forget()  # the file may have been replaced
-        self._publish(replace(self.seen, trouble=self._brief(error)))
-
-    def _brief(self, error: Exception) -> str:
+    def _told(self, error: Exception) -> str:
         """The error in one line, with the file's name instead of its path."""
-        path = str(self._engine.database.file or "")
-        return str(error).replace(path, path.rpartition("/")[2]) if path else str(error)
+        if isinstance(error, (StoreError, OSError)) and not isinstance(error, StoreBusy):
+            self._forget()  # the file may have been replaced
+        file = self._engine.database.file
+        return str(error) if file is None else str(error).replace(str(file), file.name)
 
     def _open(self) -> Operations:
-        """Open the file that has the database's name now: an open file that was moved away can still be read."""
-        if self._operations is not None:
-            try:
-                self._operations.check()
-            except StoreGone:
-                self._forget()
         if self._operations is None:
-            self._operations = self._engine.operations()
-            self._costs = Costs()  # they may hold results from another file
+            self._operations, self._costs = self._engine.operations(), Costs()
+        self._operations.check()  # an open file that was moved away can still be read
         return self._operations
 
     def _forget(self) -> None:
         operations, self._operations = self._operations, None
         if operations is not None:
             operations.close()
-
-    def _publish(self, seen: Seen) -> None:
-        self.seen = seen
-        os.write(self._wake, b"\0")
 
 
 def _failures(operations: Operations) -> dict[str, str]:

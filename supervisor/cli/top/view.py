@@ -1,200 +1,185 @@
-"""The selection, the open question, and what each key does. No input or output: a key produces a new view."""
+"""What is selected, and what each key does. No input or output."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
-from supervisor.cli.top.actions import Action, Cancel, Pause, Retry, Scale
-from supervisor.cli.top.panes import NAMES, Name, Pane, Row
-from supervisor.domain.text import counted
-from supervisor.ops.commands import MANY_WORKERS, MOST_WORKERS
+from supervisor.cli.top.panes import NAMES, Name, Panes, Row, panes
+from supervisor.domain.text import counted, pending_again
+from supervisor.ops import commands
 from supervisor.ops.views import Overview
+from supervisor.store.base import Filter, Operations
 
-Panes = Mapping[Name, Pane]
+_Page = Literal["panes", "log", "help"]
+_PAGES: dict[str, _Page] = {"l": "log", "?": "help"}
 _DIGITS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """The action is performed only if the answer is y."""
-
-    text: str
-    action: Action
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The job whose log is shown."""
-
-    job: int
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """`typed` holds the digits of a pool's new size, `message` the result of the last action. With `log`, a log takes
-    the place of the tables.
-    """
-
-    pane: Name = "pools"
-    selected: Mapping[Name, str] = field(default_factory=dict)
-    question: Question | None = None
-    typed: str = ""
-    message: str = ""
-    help: bool = False
-    log: bool = False
-    quitting: bool = False
-
-    def row(self, panes: Panes, pane: Name | None = None) -> Row | None:
-        """The selected row, or the first one if the selected row is gone."""
-        name = pane or self.pane
-        rows = panes[name].rows
-        return panes[name].row(self.selected.get(name, "")) or (rows[0] if rows else None)
-
-    def subject(self, panes: Panes) -> Subject | None:
-        """The job of the selected worker, or the one that runs longest in the selected pool, or of such a type; if
-        there is none, the one that runs longest.
-        """
-        row = self.row(panes)
-        busy = [(worker, worker.job) for worker in panes["workers"].rows if worker.job is not None]
-        for worker, job in busy:
-            if worker == row if self.pane == "workers" else row and set(worker.types) & set(row.types):
-                return Subject(job, worker.cells[0])
-        return Subject(busy[0][1], busy[0][0].cells[0]) if busy else None
-
-
-@dataclass(frozen=True, slots=True)
-class Pressed:
-    """The result of a key press."""
-
-    view: View
-    action: Action | None = None
-
-
-def press(view: View, key: str, panes: Panes, overview: Overview | None) -> Pressed:
-    """The new view, and the action to perform, if any."""
-    if view.question is not None:
-        return _answered(view, view.question, key)
-    if view.typed:
-        return _sized(view, key, panes)
-    view = replace(view, message="")
-    if view.help and key != "q":
-        return Pressed(replace(view, help=False))
-    if key in _MOVES:
-        return Pressed(_moved(view, key, panes))
-    if key == "q":
-        return Pressed(replace(view, quitting=True))
-    if key == "?":
-        return Pressed(replace(view, help=True))
-    if key == "l" or (view.log and key == "escape"):
-        return Pressed(replace(view, log=not view.log))
-    return _asked(view, key, panes, overview)
-
-
 _PAGE = 10
 _ALL = 1 << 30
 _MOVES = {
-    "up": -1, "k": -1, "down": 1, "j": 1, "tab": 1, "backtab": -1, "pageup": -_PAGE, "pagedown": _PAGE, "home": -_ALL,
-    "g": -_ALL, "end": _ALL, "G": _ALL,
+    "up": -1, "k": -1, "down": 1, "j": 1, "pageup": -_PAGE, "pagedown": _PAGE, "home": -_ALL, "g": -_ALL, "end": _ALL,
+    "G": _ALL,
 }  # fmt: skip
 
 
-def _moved(view: View, key: str, panes: Panes) -> View:
-    step = _MOVES[key]
-    if key in ("tab", "backtab"):
-        return replace(view, pane=NAMES[(NAMES.index(view.pane) + step) % len(NAMES)])
-    rows, current = panes[view.pane].rows, view.row(panes)
-    if current is None:
-        return view
-    place = min(max(0, rows.index(current) + step), len(rows) - 1)
-    return replace(view, selected={**view.selected, view.pane: rows[place].key})
+class Action(NamedTuple):
+    """A change of the database that a key requests: a function of this module, and what it is given beside the
+    operations and the time. If there is a question, only the answer y makes it happen.
+    """
+
+    perform: Callable[..., str]
+    given: tuple[object, ...]
+    question: str = ""
 
 
-def _asked(view: View, key: str, panes: Panes, overview: Overview | None) -> Pressed:
-    row = view.row(panes)
-    if key not in _MEANINGS and not key.isdecimal():
-        return Pressed(view)
-    if row is None or overview is None:
-        return _refused(view, "nothing is selected here; Tab changes the pane")
-    if key.isdecimal():
-        return Pressed(replace(view, typed=key)) if row.pool else _refused(view, _NO_POOL)
-    return _MEANINGS[key](view, row, overview)
+class View:
+    """The panes, the selected row of each, and what else the keys have led to.
+
+    `asked` is the action whose question is open; `typed` holds the digits of a pool's new size; `message` is the result
+    of the last key.
+    """
+
+    def __init__(self) -> None:
+        self.overview: Overview | None = None
+        self.panes: Panes = dict.fromkeys(NAMES, ())
+        self.pane: Name = "pools"
+        self.selected: dict[Name, str] = {}
+        self.asked: Action | None = None
+        self.typed = ""
+        self.message = ""
+        self.page: _Page = "panes"
+        self.quitting = False
+
+    def see(self, overview: Overview | None, failures: Mapping[str, str]) -> None:
+        """New rows. The selection stays on the same one; if it is gone, it goes to the first."""
+        if overview is not None:
+            self.overview, self.panes = overview, panes(overview, failures)
+        self.selected = {name: rows[self.place(name)].key for name, rows in self.panes.items() if rows}
+
+    def place(self, name: Name) -> int:
+        """The number of the selected row; 0 if it is not there."""
+        keys = [row.key for row in self.panes[name]]
+        return keys.index(self.selected[name]) if self.selected.get(name) in keys else 0
+
+    @property
+    def row(self) -> Row | None:
+        """The selected row of the pane that the keys apply to."""
+        rows = self.panes[self.pane]
+        return rows[self.place(self.pane)] if rows else None
+
+    @property
+    def subject(self) -> Row | None:
+        """The selected worker, or the one whose job runs longest in the selected pool, or of such a type; if there is
+        none, the one whose job runs longest.
+        """
+        row, busy = self.row, [worker for worker in self.panes["workers"] if worker.job is not None]
+        for worker in busy:
+            if worker == row if self.pane == "workers" else row and set(worker.types) & set(row.types):
+                return worker
+        return busy[0] if busy else None
+
+    def press(self, key: str) -> Action | None:
+        """Returns the action to perform, if any."""
+        if self.asked is not None:
+            action, self.asked = self.asked, None
+            self.message = "" if key in ("y", "Y") else "nothing was changed"
+            return None if self.message else action
+        outcome = self._type(key) if self.typed else self._outcome(key)
+        self.message = outcome if isinstance(outcome, str) else ""
+        if isinstance(outcome, Action) and outcome.question:
+            self.asked = outcome
+            return None
+        return outcome if isinstance(outcome, Action) else None
+
+    def _outcome(self, key: str) -> Action | str | None:
+        """An action, or what is said instead."""
+        row = self.row
+        if key == "q":
+            self.quitting = True
+        elif self.page == "help" or (self.page == "log" and key in ("l", "escape")):
+            self.page = "panes"
+        elif key in _PAGES:
+            self.page = _PAGES[key]
+        elif key in ("tab", "backtab"):
+            step = 1 if key == "tab" else -1
+            self.pane = NAMES[(NAMES.index(self.pane) + step) % len(NAMES)]
+        elif row is None or self.overview is None:
+            return "nothing is selected here; Tab changes the pane"
+        elif key in _MOVES:
+            rows = self.panes[self.pane]
+            self.selected[self.pane] = rows[min(max(0, rows.index(row) + _MOVES[key]), len(rows) - 1)].key
+        elif key in ("+", "=", "-", "a") or key.isdecimal():
+            return self._size(key, row)
+        else:
+            return _asked(key, row, self.overview)
+        return None
+
+    def _size(self, key: str, row: Row) -> Action | str | None:
+        if not row.pool:
+            return "select a pool first (Tab changes the pane)"
+        if key.isdecimal():
+            self.typed = key
+            return None
+        return Action(scale, (row.pool, None if key == "a" else row.size + (-1 if key == "-" else 1)))
+
+    def _type(self, key: str) -> Action | str | None:
+        """More digits extend the number, Enter applies it, any other key cancels."""
+        row, workers = self.row, self.typed
+        if key.isdecimal() and len(workers) < _DIGITS:
+            self.typed += key
+            return None
+        self.typed = workers[:-1] if key == "backspace" else ""
+        if key != "enter" or row is None:
+            return "" if self.typed else "nothing was changed"
+        many = int(workers) > commands.MANY_WORKERS
+        return Action(scale, (row.pool, int(workers)), f"scale {row.pool} to {workers} workers?" if many else "")
 
 
-_NO_POOL = "select a pool first (Tab changes the pane)"
+def _asked(key: str, row: Row, overview: Overview) -> Action | str | None:
+    names = ", ".join(row.types)
+    if key == "p" and names:
+        active = [type_ for type_ in row.types if type_ not in overview.paused]
+        return Action(pause, (active or row.types, bool(active)))
+    if key == "r":
+        failed = sum(known.unsuccessful for known in overview.types if known.type in row.types)
+        question = f"retry {counted(failed, 'job')} of {names}?"
+        return Action(retry, (row.types, failed), question) if failed else f"no job of {names} has failed"
+    if key == "c":
+        if row.job is None:
+            return "select a worker with a job first (Tab changes the pane)"
+        return Action(cancel, (row.job,), f"cancel job {row.job} of {row.cells[0]}?")
+    return None
 
 
-def _refused(view: View, why: str) -> Pressed:
-    return Pressed(replace(view, message=why))
+# What the keys request
 
 
-def _pause(view: View, row: Row, overview: Overview) -> Pressed:
-    """Pause all types, or resume them if all are already paused."""
-    if not row.types:
-        return _refused(view, "this pool's types are unknown")
-    active = [type_ for type_ in row.types if type_ not in overview.paused]
-    return Pressed(view, Pause(tuple(active) or row.types, paused=bool(active)))
+def pause(operations: Operations, now: float, types: Sequence[str], paused: bool) -> str:
+    """Pause all of these types, or resume them."""
+    for type_ in types:
+        if paused:
+            operations.controls.pause(type_, now)
+        else:
+            operations.controls.resume(type_)
+    return f"{', '.join(types)}: {'paused' if paused else 'resumed'}"
 
 
-def _resized(view: View, row: Row, overview: Overview, *, by: int) -> Pressed:
-    named = [pool for pool in overview.pools if pool.name == row.pool]
-    pool = next((pool for pool in named if pool.home == row.home), named[0] if named else None)
-    if pool is None:
-        return _refused(view, _NO_POOL)
-    workers = (pool.target if pool.fixed is None else pool.fixed) + by
-    if not 0 <= workers <= MOST_WORKERS:
-        return _refused(view, f"{row.pool} cannot have {workers} workers")
-    return Pressed(view, Scale(row.pool, workers))
+def scale(operations: Operations, now: float, pool: str, workers: int | None) -> str:
+    """Fix a pool's size; None returns it to automatic scaling."""
+    commands.scale(operations, pool, workers, (), now)
+    return f"pool {pool} " + ("scales automatically" if workers is None else f"now has {counted(workers, 'worker')}")
 
 
-def _automatic(view: View, row: Row, overview: Overview) -> Pressed:
-    return Pressed(view, Scale(row.pool, None)) if row.pool else _refused(view, _NO_POOL)
+def retry(operations: Operations, now: float, types: Sequence[str], agreed: int) -> str:
+    """Retry the unsuccessful jobs of these types, unless there are more now than the user agreed to."""
+    ids = operations.jobs.ids(Filter(commands.UNSUCCESSFUL, tuple(types)))
+    if len(ids) > agreed:
+        return f"nothing was changed: now {len(ids)} jobs have failed"
+    changed, duplicates = commands.change(operations, "retry", ids, now)
+    return pending_again(changed, len(ids) - changed - duplicates, duplicates)
 
 
-def _retry(view: View, row: Row, overview: Overview) -> Pressed:
-    number = sum(known.unsuccessful for known in overview.types if known.type in row.types)
-    if not number:
-        return _refused(view, f"no job of {', '.join(row.types)} has failed" if row.types else "no job has failed")
-    question = f"retry {counted(number, 'job')} of {', '.join(row.types)}?"
-    return Pressed(replace(view, question=Question(question, Retry(row.types, number))))
-
-
-def _cancel(view: View, row: Row, overview: Overview) -> Pressed:
-    if row.job is None:
-        return _refused(view, "select a worker with a job first (Tab changes the pane)")
-    worker = row.cells[0]
-    return Pressed(replace(view, question=Question(f"cancel job {row.job} of {worker}?", Cancel(row.job))))
-
-
-_MEANINGS: Mapping[str, Callable[[View, Row, Overview], Pressed]] = {
-    "p": _pause,
-    "+": partial(_resized, by=1),
-    "=": partial(_resized, by=1),
-    "-": partial(_resized, by=-1),
-    "a": _automatic,
-    "r": _retry,
-    "c": _cancel,
-}
-
-
-def _answered(view: View, question: Question, key: str) -> Pressed:
-    view = replace(view, question=None)
-    return Pressed(view, question.action) if key in ("y", "Y") else _refused(view, "nothing was changed")
-
-
-def _sized(view: View, key: str, panes: Panes) -> Pressed:
-    """More digits extend the number, Enter applies it, any other key cancels."""
-    if key.isdecimal() and len(view.typed) < _DIGITS:
-        return Pressed(replace(view, typed=view.typed + key))
-    if key == "backspace":
-        return Pressed(replace(view, typed=view.typed[:-1]))
-    row, workers = view.row(panes), view.typed
-    view = replace(view, typed="")
-    if key != "enter" or row is None:
-        return _refused(view, "nothing was changed")
-    action = Scale(row.pool, int(workers))
-    if int(workers) > MANY_WORKERS:
-        return Pressed(replace(view, question=Question(f"scale {row.pool} to {workers} workers?", action)))
-    return Pressed(view, action)
+def cancel(operations: Operations, now: float, job: int) -> str:
+    commands.check(operations, "cancel", [job])
+    finished = operations.actions.cancel(job, now).finished
+    return f"job {job} " + ("cancelled" if finished else "was asked to stop")

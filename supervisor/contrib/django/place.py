@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from supervisor.config.database import absolute
+from supervisor.config.checks import absolute
 from supervisor.contrib.django._tasks import DEFAULT_TASK_QUEUE_NAME
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type

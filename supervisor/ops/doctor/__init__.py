@@ -1,99 +1,63 @@
-"""The checks of `doctor` and `check`, one file per subject: the environment, the clock, memory, GPUs, limits, the
-systemd unit, `[admin]`, the database's location, leftovers there, and the handlers.
-
-A finding states a fact and, unless it is OK, what to do about it.
+"""The checks of `doctor` and `check`: a function each, by subject: the machine, the configuration, the database, and
+what the supervisor works with. Each states a fact and, unless all is well, what to do about it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.domain.errors import ConfigError, QueueError
-from supervisor.ops.diagnosis import Finding, fault, good, warning
+from supervisor.ops.diagnosis import Finding, fault, good
 
 if TYPE_CHECKING:
-    from supervisor.config.reader import Survey
+    from supervisor.config.settings import Settings
 
 
 def examine(config: Path | None, database: str | None) -> list[Finding]:
     """Every finding, in the order of the checks. A check that cannot run is a finding, never an error."""
     from supervisor.config import locate
+    from supervisor.config.checks import of_server
+    from supervisor.config.machine import own_host, runs_on
     from supervisor.config.reader import survey
-    from supervisor.ops.doctor import clock, environment, place
+    from supervisor.ops.doctor import configuration, machine, services
+    from supervisor.ops.doctor.database import examine as examine_database
 
-    found = [environment.interpreter(), environment.names(), clock.shown()]
+    found = [machine.interpreter(), machine.names(), machine.clock()]
     url, settings, problems = database, None, list[str]()
     try:
-        read = survey(locate(config), database)
-        url, problems = read.settings.database or database, read.problems()
-        if not problems:
-            settings = read.settings
-            found.append(good("configuration", f"{settings.path} is valid"))
-            found += _configured(read)
+        read, report = survey(locate(config), database)
+        url, settings = read.database or database, None if report.sentences() else read
+        problems = configuration.problems_here(read, report)
     except ConfigError as error:
         problems = error.problems
     if config is not None or database is None:  # otherwise the database alone is meant
-        advice = "fix it; `supervisor check` also checks the handlers"
+        advice = "fix it; a supervisor that is running takes it up with `supervisor reload`"
         found += [fault("configuration", problem, advice) for problem in problems]
-    if not (url or "").startswith(("postgresql:", "postgres:")):
-        found[1:1] = filter(None, (environment.sqlite_library(), environment.other_sqlite()))
+    if settings is not None:
+        if not problems:
+            found.append(good("configuration", f"{settings.path} is valid, and its handlers can be used"))
+        found += configuration.untaken_jobs(settings)
+        host = own_host(settings.database)
+        here = settings._replace(pools={name: pool for name, pool in settings.pools.items() if runs_on(pool, host)})
+        found.append(machine.memory(here))
+        for check in (machine.limits, machine.gpus, configuration.permissions, services.systemd):
+            found += _run(check, here)
+    if not of_server(url):
+        found[1:1] = [machine.sqlite_library()]
     if url:
         try:
-            found += place.examine(url, settings)
+            found += examine_database(url, settings)
         except (QueueError, OSError) as error:
-            found.append(
-                fault("database", str(error), "fix this first, then run `supervisor doctor` again for the other checks")
-            )
+            advice = "fix this first, then run `supervisor doctor` again for the other checks"
+            found.append(fault("database", str(error), advice))
     return found
 
 
-def _configured(read: Survey) -> list[Finding]:
-    """The checks that need a configuration."""
-    from supervisor.config.machine import own_host, runs_on
-    from supervisor.ops.doctor import admin, gpus, limits, memory, place, service
-
-    settings = read.settings
-    host = own_host(settings.database)
-    here = settings._replace(pools={name: pool for name, pool in settings.pools.items() if runs_on(pool, host)})
-
-    looks: dict[str, Callable[[], Iterable[Finding]]] = {
-        "handlers": lambda: _handlers(read),
-        "memory": lambda: [memory.memory(here)],
-        "limits": lambda: limits.limits(here),
-        "gpus": lambda: gpus.gpus(here),
-        "permissions": lambda: [*place.configuration(settings), *place.runtime_folder()],
-        "admin": lambda: admin.admin(settings),
-        "systemd": lambda: service.service(settings),
-    }
-    return [finding for about, look in looks.items() for finding in _looked(about, look)]
-
-
-def _looked(about: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
+def _run(check: Callable[[Settings], Iterable[Finding]], settings: Settings) -> list[Finding]:
     """The findings of a check. If this user lacks a permission, that is also a finding."""
     try:
-        return list(look())
+        return list(check(settings))
     except OSError as error:
-        what = error.strerror or str(error)
-        fact = f"{error.filename}: {what}" if error.filename is not None else what
-        return [fault(about, fact, "run `supervisor doctor` as the user of the service")]
-
-
-def _handlers(read: Survey) -> Iterator[Finding]:
-    """The same as `supervisor check` finds."""
-    from supervisor.config.schedules import untaken_schedules
-    from supervisor.config.types import untaken_priorities, untaken_tasks
-    from supervisor.ops.doctor.handlers import problems_of_pools
-
-    problems = problems_of_pools(read)
-    for problem in problems:
-        yield fault("handlers", problem, "fix it; a supervisor that is running takes it up with `supervisor reload`")
-    if not problems:
-        yield good("handlers", f"the handlers of {', '.join(read.settings.pools)} can be used")
-    for problem in untaken_schedules(read.settings).values():
-        yield warning("schedules", problem, "correct the type or add a pool, unless another configuration has one")
-    for problem in untaken_priorities(read.settings):
-        yield warning("priorities", problem, "do so, unless another configuration has one")
-    for problem in untaken_tasks(read.settings):
-        yield warning("tasks", problem, "add the type to `types` of a pool, unless another configuration has it")
+        return [fault(check.__name__, str(error), "run `supervisor doctor` as the user of the service")]

@@ -1,62 +1,133 @@
-"""What is looked at after each commit, also while a transaction elsewhere on the server makes that slow."""
+"""What waits, and where to look for it while a transaction elsewhere on the server stays open.
+
+Such a transaction keeps what has been claimed in the index of pending rows, and each look for the first pending row
+walks all of it. So once a look was long, a process keeps marks: the position (scheduled_at, id) of each group of type,
+requirements and priority, before which nothing was pending. It looks from there. What a mark passes over, which is a
+row inserted late or with an earlier time, or a group that is new, is found when it looks at everything again, which a
+timer alone decides. What is not about first rows, and slow, is asked for less often.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
+from supervisor.domain.job import at_least
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.marks import SharedMarks, asked
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.backlog import Backlog, Depth, JobSelector
+from supervisor.store.sql.backlog import LOWEST, Backlog, Depth, JobSelector
+from supervisor.store.sql.connection import Row
 from supervisor.store.sql.controls import Controls
 
-SLOW = 0.05  # seconds
-_COST = 20  # the time between two of them is at least so many times what the last one took
-_LONGEST = 10.0  # seconds between two
+LONG = 3000  # entries of the index walked, beyond which a look is long: about two milliseconds
+_BESIDE = 32  # more for each job wanted: eight workers that claim as many at a time walk over 20 of each other's
+SHORTEST, LONGEST = 0.5, 60.0  # seconds between two looks at everything
+_COST = 50  # the time between them is at least so many times what the last one took
+_LATE = 1.0  # seconds: where nothing is pending, a mark is so far in the past
+_GROUPS = 300  # that are remembered at most
 
-Answer = TypeVar("Answer")
+Group = tuple[str, str, int]  # type, requirements, priority
+Position = tuple[float, int]  # scheduled_at, id
+Positions = dict[Group, Position]
 
-
-class Repeated(Generic[Answer]):
-    """One query. Its answer is kept for a while if it was slow."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._kept: tuple[float, Answer] | None = None  # until when, and what
-
-    def answer(self, ask: Callable[[], Answer]) -> Answer:
-        began = self._clock()
-        if self._kept is not None and began < self._kept[0]:
-            return self._kept[1]
-        answer = ask()
-        took = self._clock() - began
-        until = began + took + min(_COST * took, _LONGEST)
-        self._kept = (until, answer) if took > SLOW else None
-        return answer
+_EVERYWHERE: dict[str, Any] = dict.fromkeys(("in_types", "in_requires", "in_priorities", "from_times", "from_ids"))
 
 
-class PostgresControls(Controls):
-    """For a maintainer, which asks for the cancels of its own workers alone."""
+class Marks:
+    """The marks of one selection of jobs. There are none until a look was long, and from when looks are short again."""
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        self._cancels: dict[tuple[str, int], Repeated[list[tuple[int, int, str]]]] = {}
+    def __init__(self, connection: Connection, wanted: JobSelector) -> None:
+        self._connection = connection
+        self._wanted = wanted
+        self._positions: Positions = {}
+        self.used = False  # whether looks were long lately
+        self.due = 0.0  # when the next look at everything is to be made, in monotonic seconds
 
-    def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]:
-        repeated = self._cancels.setdefault((supervisor, limit), Repeated())
-        return repeated.answer(lambda: super(PostgresControls, self).cancels(supervisor, limit))
+    def note(self, walked: int, want: int = 0) -> None:
+        """A look at everything, for so many jobs, has walked over so many entries: if it was long, there are marks from
+        now on.
+        """
+        if walked > LONG + _BESIDE * want and not self.used:
+            self.used, self.due, self._positions = True, 0.0, {}
+
+    def current(self) -> Positions | None:
+        """The positions; None if looks are short again. Looks at everything if it is time."""
+        if self.used and time.monotonic() >= self.due:
+            self._look()
+        return self._positions if self.used else None
+
+    def first_due(self, now: float) -> Positions:
+        """Where each group begins that has a due row, by a look at everything."""
+        return _positions(row for row in self.first_rows(None) if row[3] <= now)
+
+    def first_rows(self, positions: Positions | None) -> list[Row]:
+        """The first pending row of each group, from these positions on or everywhere."""
+        which = asked(self._wanted) | parameters(positions)
+        *rows, (_, _, _, _, walked) = self._connection.rows(QUERIES.first_of_groups, which)
+        if positions is None:
+            self.note(walked)
+        return rows
+
+    def raise_to(self, reached: Mapping[Group, Position]) -> None:
+        """Nothing is pending before these any more."""
+        for group, position in reached.items():
+            self._positions[group] = max(position, self._positions.get(group, position))
+
+    def _look(self) -> None:
+        """At everything. A mark is where a group's first row is, or where the next ones will be inserted. Groups that
+        have emptied stay known.
+        """
+        began = time.monotonic()
+        which = asked(self._wanted) | _EVERYWHERE
+        *rows, (_, _, _, clock, walked) = self._connection.rows(QUERIES.first_of_groups, which)
+        now = time.monotonic()
+        late: Position = (clock - _LATE, 0)
+        groups = {(kind, "", at_least(0, self._wanted.min_priority)): late for kind in self._wanted.types}
+        found = {(kind, word, rank): min((at, job_id), late) for kind, word, rank, at, job_id in rows}
+        if len(self._positions) + len(found) <= _GROUPS:
+            groups |= dict.fromkeys(self._positions, late)
+        self._positions = groups | found
+        self.used = walked > LONG and len(self._positions) <= _GROUPS
+        self.due = now + min(max(SHORTEST, _COST * (now - began)), LONGEST)
+
+
+def _positions(rows: Iterable[Row]) -> Positions:
+    return {(kind, word, rank): (at, job_id) for kind, word, rank, at, job_id in rows}
+
+
+def parameters(positions: Positions | None, want: int = 0) -> dict[str, Any]:
+    """For the functions that take positions."""
+    most = LONG + _BESIDE * want
+    if positions is None:
+        return _EVERYWHERE | {"most": most}
+    return {
+        "in_types": [type_ for type_, _, _ in positions],
+        "in_requires": [requires for _, requires, _ in positions],
+        "in_priorities": [priority for _, _, priority in positions],
+        "from_times": [at for at, _ in positions.values()],
+        "from_ids": [job_id for _, job_id in positions.values()],
+        "most": most,
+    }
+
+
+def asked(wanted: JobSelector) -> dict[str, Any]:
+    """The parameters of a query for the first rows of groups."""
+    return {
+        "wanted": list(wanted.types),
+        "capabilities": wanted.capabilities,
+        "least": at_least(LOWEST, wanted.min_priority),
+    }
 
 
 class PostgresBacklog(Backlog):
-    """For a maintainer, with the marks that its workers have."""
+    """For a maintainer."""
 
     _connection: Connection
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self._marks: dict[JobSelector, SharedMarks] = {}
+        self._marks: dict[JobSelector, Marks] = {}
         self._unhandled: Repeated[list[str]] = Repeated()
 
     def any_due(self, wanted: JobSelector, now: float) -> bool:
@@ -64,14 +135,14 @@ class PostgresBacklog(Backlog):
 
     def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth:
         """`next_due` is also the time of the next look at everything, which may find more."""
-        shared = self._marks_of(wanted)
-        marks = shared.current()
-        which = asked(wanted) | shared.parameters(marks)
-        *rows, (_, _, _, _, walked) = self._connection.rows(QUERIES.first_of_groups, which)
-        if marks is None:
-            shared.note(walked)
+        marks = self._marks_of(wanted)
+        positions = marks.current()
+        rows = marks.first_rows(positions)
+        later = []
+        if positions is not None:
+            later = [now + max(0.0, marks.due - time.monotonic())]
+            marks.raise_to(_positions(row for row in rows if row[3] <= now))
         due, oldest = 0, now
-        later = [] if marks is None else [now + max(0.0, marks.due - time.monotonic())]
         for type_, requires, priority, at, job_id in rows:
             if at > now:
                 later.append(at)
@@ -90,11 +161,44 @@ class PostgresBacklog(Backlog):
     def unhandled(self, types: Iterable[str]) -> list[str]:
         return self._unhandled.answer(lambda: super(PostgresBacklog, self).unhandled(types))
 
-    def _marks_of(self, wanted: JobSelector) -> SharedMarks:
+    def _marks_of(self, wanted: JobSelector) -> Marks:
         if wanted not in self._marks:
-            self._marks[wanted] = SharedMarks(self._connection, wanted)
+            self._marks[wanted] = Marks(self._connection, wanted)
         return self._marks[wanted]
 
-    def close(self) -> None:
-        for marks in self._marks.values():
-            marks.close()
+
+SLOW = 0.05  # seconds
+_SLOW_COST = 20  # the time between two of them is at least so many times what the last one took
+_LONGEST = 10.0  # seconds between two
+
+Answer = TypeVar("Answer")
+
+
+class Repeated(Generic[Answer]):
+    """One query. Its answer is kept for a while if it was slow."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: tuple[float, Answer] | None = None  # until when, and what
+
+    def answer(self, ask: Callable[[], Answer]) -> Answer:
+        began = self._clock()
+        if self._kept is not None and began < self._kept[0]:
+            return self._kept[1]
+        answer = ask()
+        took = self._clock() - began
+        until = began + took + min(_SLOW_COST * took, _LONGEST)
+        self._kept = (until, answer) if took > SLOW else None
+        return answer
+
+
+class PostgresControls(Controls):
+    """For a maintainer, which asks for the cancels of its own workers alone."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._cancels: dict[tuple[str, int], Repeated[list[tuple[int, int, str]]]] = {}
+
+    def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]:
+        repeated = self._cancels.setdefault((supervisor, limit), Repeated())
+        return repeated.answer(lambda: super(PostgresControls, self).cancels(supervisor, limit))

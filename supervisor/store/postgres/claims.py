@@ -8,12 +8,11 @@ from typing import Any
 
 import psycopg
 
-from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
-from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection, session_of
+from supervisor.store.postgres.backlog import Marks, Positions, parameters
+from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection
 from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault
-from supervisor.store.postgres.marks import Marks, SharedMarks
 from supervisor.store.postgres.statements import QUERIES, Floats, Integers
 from supervisor.store.sql.backlog import JobSelector, selected
 from supervisor.store.sql.claims import Claims, Exchange
@@ -22,7 +21,6 @@ from supervisor.store.sql.registry import WorkerRecord
 from supervisor.store.sql.settling import record_run, settle
 
 _AT_ONCE = 1e-6  # seconds
-_MOST_UNANSWERED = 100
 
 
 class PostgresClaims(Claims):
@@ -35,8 +33,7 @@ class PostgresClaims(Claims):
         self._keep_done = keep_done
         self._registered: str | None = None
         self._exchanged_in = 0  # which of the connection's sessions; none yet
-        self._marks: dict[JobSelector, SharedMarks] = {}
-        self._unanswered: list[float] = []  # when exchanges began that may have claimed, as nobody has told us
+        self._marks: dict[JobSelector, Marks] = {}
 
     def register(self, worker: WorkerRecord) -> None:
         self._connection.belong_to(worker.incarnation)
@@ -45,11 +42,6 @@ class PostgresClaims(Claims):
 
     def be_patient(self, seconds: float | None) -> None:
         self._connection.be_patient(LOCK_TIMEOUT if seconds is None else seconds)
-
-    def close(self) -> None:
-        for marks in self._marks.values():
-            marks.close()
-        super().close()
 
     def settle_and_claim(
         self,
@@ -75,33 +67,13 @@ class PostgresClaims(Claims):
         }
         if self._marks_of(wanted).used:
             settlements = [_not_passed_over(s) for s in settlements]
-        void = self._of_replaced(owner, settlements) if self._unanswered else []
-        settlements = [s for s in settlements if s.job_id not in void] if void else settlements
         exchange = None
-        try:
-            if not (want > 0 and self._stuck):
-                with suppress(RowRefused):
-                    exchange = self._exchange(settlements, wanted, want, mark)
-            if exchange is None:
-                exchange = self._exchange_singly(settlements, wanted, want, mark)
-        except StoreError:
-            if want > 0:
-                self._unanswered = [*self._unanswered[-_MOST_UNANSWERED:], now]
-            raise
-        self._unanswered.clear()
-        exchange = self._without_ignored(exchange, settlements, owner, now)
-        return self._in_session(exchange._replace(lost=[*exchange.lost, *void]) if void else exchange)
-
-    def _of_replaced(self, owner: str, settlements: Sequence[Settlement]) -> list[int]:
-        """Settlements that are not meant for the rows that there are. An exchange whose answer was lost may have
-        refused one, because its row was deleted, and claimed a row that somebody has inserted with its id: its
-        tokens begin anew, so it may have the same one. But the run had begun before that claim.
-        """
-        if not self._connection.pooled:  # none of them is still on its way then
-            self._connection.rows(QUERIES.end_sessions, {"session": session_of(owner)})
-        which = {"owner": owner, "times": self._unanswered}
-        claimed = {(job, token): at for job, token, at in self._connection.rows(QUERIES.claimed_at, which)}
-        return [s.job_id for s in settlements if s.started_at and s.started_at < claimed.get((s.job_id, s.token), 0.0)]
+        if not (want > 0 and self._stuck):
+            with suppress(RowRefused):
+                exchange = self._exchange(settlements, wanted, want, mark)
+        if exchange is None:
+            exchange = self._exchange_singly(settlements, wanted, want, mark)
+        return self._in_session(exchange)
 
     def _in_session(self, exchange: Exchange) -> Exchange:
         """A pooler may hide that the session is another one: what was undone with it shows as lost."""
@@ -113,8 +85,8 @@ class PostgresClaims(Claims):
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
     ) -> Exchange:
         """All in one transaction. Raises RowRefused if a row does not allow that."""
-        shared = self._marks_of(wanted)
-        marks, where = _where(shared, wanted, want, mark["now"])
+        marks = self._marks_of(wanted)
+        positions, where = _where(marks, wanted, want, mark["now"])
         if not (settlements or where["want"]):
             return Exchange([], [])
         claim = mark | {"wanted": list(wanted.types), "capabilities": wanted.capabilities} | where
@@ -122,7 +94,7 @@ class PostgresClaims(Claims):
         if not self._keep_done:
             runs = []  # they would be deleted with their jobs
         if not (runs or others):
-            return _noted(shared, marks, self._at_once(_arrays(plain) | claim))
+            return _noted(marks, positions, self._at_once(_arrays(plain) | claim))
         now = mark["now"]
         with self._connection.write() as raw:
             if plain and others:
@@ -133,16 +105,16 @@ class PostgresClaims(Claims):
                 if s.job_id not in lost:
                     record_run(QUERIES, raw, s, self._worker, now)
             for s in others:
-                if not settle(QUERIES, self._connection.inserter.insert, raw, mark["owner"], s, now, self._worker):
+                if not settle(QUERIES, self._connection.insert, raw, mark["owner"], s, now, self._worker):
                     lost.append(s.job_id)
                 elif s.status is Status.DONE and not self._keep_done:
                     raw.execute(QUERIES.delete_done, {"id": s.job_id})
             rows = raw.execute(QUERIES.settle_and_claim, _arrays([]) | claim).fetchall() if claim["want"] > 0 else []
-        return _noted(shared, marks, rows)._replace(lost=lost)
+        return _noted(marks, positions, rows)._replace(lost=lost)
 
-    def _marks_of(self, wanted: JobSelector) -> SharedMarks:
+    def _marks_of(self, wanted: JobSelector) -> Marks:
         if wanted not in self._marks:
-            self._marks[wanted] = SharedMarks(self._connection, wanted)
+            self._marks[wanted] = Marks(self._connection, wanted)
         return self._marks[wanted]
 
     def _at_once(self, parameters: dict[str, Any]) -> list[Row]:
@@ -179,15 +151,15 @@ class PostgresClaims(Claims):
         return [job_id for _, _, job_id in sorted(found) if job_id not in self._stuck][:want]
 
 
-def _where(shared: SharedMarks, wanted: JobSelector, want: int, now: float) -> tuple[Marks | None, dict[str, Any]]:
+def _where(marks: Marks, wanted: JobSelector, want: int, now: float) -> tuple[Positions | None, dict[str, Any]]:
     """The marks, and how many jobs the server's function is to claim of which groups: 0 if there are none. The function
     knows no lowest priority, so a pool that has one looks for the groups first.
     """
-    marks = begin = shared.current() if want > 0 else None
-    if want > 0 and marks is None and wanted.min_priority is not None:
-        begin = shared.first_due(now)
-        want = want if begin.groups else 0
-    return marks, {"want": want} | shared.parameters(begin, want)
+    positions = begin = marks.current() if want > 0 else None
+    if want > 0 and positions is None and wanted.min_priority is not None:
+        begin = marks.first_due(now)
+        want = want if begin else 0
+    return positions, {"want": want} | parameters(begin, want)
 
 
 def _sorted(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement], list[Settlement]]:
@@ -235,12 +207,12 @@ def _answer(rows: list[Row]) -> Exchange:
     return Exchange(claims, [row[0] for row in rows if row[8]], registered=not unregistered)
 
 
-def _noted(shared: SharedMarks, marks: Marks | None, rows: list[Row]) -> Exchange:
+def _noted(marks: Marks, positions: Positions | None, rows: list[Row]) -> Exchange:
     """The same, with what it means for the marks."""
-    if marks is not None:
-        shared.raise_to(marks, (((row[2], row[9], row[10]), (row[7], row[0])) for row in rows if row[8] is False))
+    if positions is not None:
+        marks.raise_to({(row[2], row[9], row[10]): (row[7], row[0]) for row in rows if row[8] is False})
     elif rows and rows[-1][8] is None and rows[-1][0] is not None:
-        shared.note(rows[-1][0])
+        marks.note(rows[-1][0])
     return _answer(rows)
 
 

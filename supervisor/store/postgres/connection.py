@@ -21,10 +21,10 @@ from psycopg.types.string import StrDumperUnknown
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.driver_errors import is_lost, is_read_only, may_be_a_rows_fault, translated
-from supervisor.store.postgres.inserting import Inserted, Inserter, resolve_doubt
+from supervisor.store.postgres.inserting import Inserted, insert_new, resolve_doubt
 from supervisor.store.postgres.statements import QUERIES, named, register_arrays
 from supervisor.store.sql.connection import Row, RowRefused
-from supervisor.system import released
+from supervisor.system import descriptors
 
 MINIMUM_SERVER = 140000
 LOCK_TIMEOUT = 5.0  # seconds that a statement waits for another's row
@@ -76,14 +76,13 @@ class _Session:
 
     def open(self, raw: psycopg.Connection[Row]) -> psycopg.Connection[Row]:
         self.raw, self._number = raw, raw.fileno()
-        released.taken.add(self._number)
+        descriptors.own(self._number)
         return raw
 
     def close(self) -> None:
         opened, self.raw = self.raw, None
         if opened is not None:
-            released.taken.discard(self._number)
-            released.numbers.add(self._number)  # the driver may have closed it already
+            descriptors.disown([self._number])  # the driver may have closed it already
             opened.close()
 
     def leave(self) -> object:
@@ -111,12 +110,12 @@ class Connection:
     """
 
     queries = QUERIES
+    insert = staticmethod(insert_new)
 
     def __init__(
         self, address: Address, *, durable: bool = True, announce: bool = False, patience: float = LOCK_TIMEOUT
     ) -> None:
         self.address = address
-        self.inserter = Inserter(self)
         self._announce = announce
         self._settings = {
             # What a role or a database may have set otherwise, and our statements rely on: each sees what has been

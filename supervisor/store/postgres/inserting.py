@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
@@ -30,24 +30,6 @@ class Inserted(NamedTuple):
     transaction: str
     id: int
     created_at: float
-
-
-class Inserter:
-    """Implements `store.sql.connection.Inserter`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def with_room(self, work: Callable[[Any], Answer]) -> Answer:
-        """A sequence of this engine never runs out: it can only be set by hand."""
-        with self._connection.write() as raw:
-            return work(raw)
-
-    def has_run_out(self) -> bool:
-        return False
-
-    def insert(self, raw: Transaction, job: NewJob, now: float) -> int | None:
-        return insert_new(raw, job, now)
 
 
 def insert_new(raw: Transaction, job: NewJob, now: float | None) -> int | None:

@@ -38,9 +38,8 @@ class PostgresMaintenance(MaintenanceStore):
         """`direct` leads to the server itself, if that is known."""
         self._direct = direct
         self._connection = connection = Connection(address, announce=True, patience=_PATIENCE)
-        self._backlog = backlog = PostgresBacklog(connection)
         registry, locks = PostgresRegistry(connection, patient=True), PostgresClaimLocks(connection)
-        super().__init__(connection, registry, locks, backlog, PostgresControls(connection))
+        super().__init__(connection, registry, locks, PostgresBacklog(connection), PostgresControls(connection))
         self._vacuum: Vacuum | None = None
 
     def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:
@@ -52,7 +51,6 @@ class PostgresMaintenance(MaintenanceStore):
     def close(self) -> None:
         if self._vacuum is not None:
             self._vacuum.close()
-        self._backlog.close()
         self._connection.close()
 
 

@@ -150,11 +150,6 @@ FROM supervisor_settle_and_claim_v1(
   :in_types::text[], :in_requires::text[], :in_priorities::integer[], :from_times::double precision[],
   :from_ids::bigint[], :most::bigint);
 
--- name: claimed_at
--- What a worker holds that it has claimed at one of these moments, exactly.
-SELECT id, claim_token, locked_at FROM jobs
-WHERE status = 'running' AND locked_by = :owner AND locked_at = ANY (:times::double precision[]);
-
 -- name: blockers
 -- Who keeps a session waiting: number, address and port of the client, a description. 0 is a prepared transaction.
 SELECT b.pid, host(a.client_addr), a.client_port,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from supervisor.store.sql.connection import (
     quarantine,
 )
 from supervisor.store.sql.registry import WorkerRecord
-from supervisor.store.sql.settling import Refused, Singly, settle
+from supervisor.store.sql.settling import Refused, settle, settle_singly
 
 
 class Exchange(NamedTuple):
@@ -72,7 +71,6 @@ class Claims:
         self._connection = connection
         self._queries = connection.queries
         self._worker: str | None = None
-        self._singly = Singly(connection)
         self._stuck: dict[int, float] = {}  # rows that cannot even be quarantined, and when (monotonic) to try again
 
     def register(self, worker: WorkerRecord) -> None:
@@ -119,31 +117,13 @@ class Claims:
     def close(self) -> None:
         self._connection.close()
 
-    def _without_ignored(
-        self, exchange: Exchange, settlements: Sequence[Settlement], owner: str, now: float
-    ) -> Exchange:
-        """Claims that seem lost and are still held: a trigger ignores what was settled. They are quarantined, as others
-        that the database refuses; they would run again and again otherwise.
-        """
-        if not exchange.lost:
-            return exchange
-        lost, refused = list(exchange.lost), list(exchange.refused)
-        with suppress(StoreError):  # the exchange is committed; its claims must be told
-            held = {(claim.job_id, claim.token) for claim in self.held_by(owner)}
-            held -= {(claim.job_id, claim.token) for claim in exchange.claims}
-            for job, token in [(s.job_id, s.token) for s in settlements if s.job_id in exchange.lost]:
-                if (job, token) in held and quarantine(self._connection, job, IGNORED, now, token=token, owner=owner):
-                    lost.remove(job)
-                    refused.append((job, IGNORED))
-        return exchange._replace(lost=lost, refused=tuple(refused))
-
     # One row per transaction, after one of them was refused
 
     def _exchange_singly(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
     ) -> Exchange:
         """`mark` has the `owner`, `now`, and when the locks expire."""
-        lost, refused, _ = self._singly.settle(mark["owner"], settlements, mark["now"], worker=self._worker)
+        lost, refused, _ = settle_singly(self._connection, mark["owner"], settlements, mark["now"], worker=self._worker)
         claims = self._claim_singly(wanted, want, mark, refused) if want > 0 else []
         return Exchange(claims, lost, refused) if refused else Exchange(claims, lost)
 
@@ -199,11 +179,6 @@ def refuse_impossible(rows: list[Row], marked: int) -> None:
 class ClaimLocks(Concern):
     """The locks of claimed jobs: renewed for live workers, reclaimed when they expire, released for dead workers."""
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        self._insert = connection.inserter.insert
-        self._singly = Singly(connection)
-
     def held_by(self, owner: str) -> list[Claim]:
         """A worker's claims, in the order in which it runs them."""
         return held_by(self._connection, owner)
@@ -234,13 +209,11 @@ class ClaimLocks(Concern):
                 lost = [
                     s.job_id
                     for s in sorted(settlements, key=lambda s: s.job_id)  # the order in which rows are locked
-                    if not settle(self._queries, self._insert, raw, owner, s, now, worker)
+                    if not settle(self._queries, self._connection.insert, raw, owner, s, now, worker)
                 ]
                 raw.execute(self._queries.forget_worker, {"incarnation": owner})
-        except StoreError as error:
-            if not (isinstance(error, RowRefused) or self._connection.inserter.has_run_out()):
-                raise
-            lost, _, stuck = self._singly.settle(owner, settlements, now, worker=worker)
+        except RowRefused:
+            lost, _, stuck = settle_singly(self._connection, owner, settlements, now, worker=worker)
             for job_id, why in stuck:
                 raise StoreError(f"the database refuses what becomes of job {job_id}: {why}") from None
             self._connection.apply(self._queries.forget_worker, {"incarnation": owner})
@@ -287,7 +260,7 @@ class ClaimLocks(Concern):
                 if not isinstance(holder, str):
                     raw.execute(self._queries.adopt_unowned, {"id": claim.job_id, "token": claim.token, "now": now})
                     current, holder = current._replace(token=current.token + 1), "foreign"
-                return settle(self._queries, self._insert, raw, holder, decide(current, holder), now, None)
+                return settle(self._queries, self._connection.insert, raw, holder, decide(current, holder), now, None)
         except RowRefused as error:
             quarantined = quarantine(
                 self._connection,

@@ -48,30 +48,11 @@ class Transaction(Protocol):
     def executemany(self, sql: str, parameters: Any, /) -> Result: ...
 
 
-class Inserter(Protocol):
-    """Inserts jobs, in the engine's way."""
-
-    def with_room(self, work: Callable[[Any], Answer]) -> Answer:
-        """Run `work`, which inserts jobs, in a write transaction; perhaps once more, after ids have run out."""
-
-    def insert(self, raw: Any, job: NewJob, now: float) -> int | None:
-        """Insert one job inside a transaction. Returns its id; None for a duplicate of a unique key.
-
-        Raises RowRefused if anything else keeps it out: nothing that was to be inserted is left out in silence.
-        """
-
-    def has_run_out(self) -> bool:
-        """Whether there are no more ids for jobs or for their failed attempts."""
-
-
 class Connection(Protocol):
     """One connection of an engine. Errors of its driver are raised as StoreError, or as one of its subclasses."""
 
     @property
     def queries(self) -> Queries: ...
-
-    @property
-    def inserter(self) -> Inserter: ...
 
     def rows(self, sql: str, parameters: Any = ...) -> list[Row]:
         """Run one statement outside a transaction of ours and fetch all of it."""
@@ -83,6 +64,12 @@ class Connection(Protocol):
 
     def write(self) -> AbstractContextManager[Transaction]:
         """One short write transaction: commits at the end, rolls back on any exception."""
+
+    def insert(self, raw: Any, job: NewJob, now: float, /) -> int | None:
+        """Insert one job inside a transaction. Returns its id; None for a duplicate of a unique key.
+
+        Raises RowRefused if anything else keeps it out: nothing that was to be inserted is left out in silence.
+        """
 
     def check(self) -> None:
         """Raises StoreGone if this is no longer the database that the URL names."""

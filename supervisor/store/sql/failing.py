@@ -8,60 +8,135 @@ of the commit was lost. What has no name in queries.sql, such as `begin` and `co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import sqlite3
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from supervisor.domain.errors import ConfigError
 from supervisor.system import failpoints
 
-Reach = Callable[[str], None]  # called at a place; may raise what is to happen there
+# Statements that are not in queries.sql, by their text.
+OTHERS = {
+    "BEGIN IMMEDIATE": "begin",
+    "BEGIN": "begin",
+    "COMMIT": "commit",
+    "PRAGMA data_version": "data_version",
+    "PRAGMA wal_checkpoint(PASSIVE)": "wal_checkpoint",
+    "PRAGMA wal_checkpoint(TRUNCATE)": "wal_truncate",
+    "PRAGMA journal_mode": "open",
+}
+_OPENING = "open_session"  # the first statement of a new connection to a server, whose place is `open`
+
+# SQLite's message and code.
+CODES = {
+    "busy": ("database is locked", sqlite3.SQLITE_BUSY),
+    "full": ("database or disk is full", sqlite3.SQLITE_FULL),
+    "error": ("disk I/O error", sqlite3.SQLITE_IOERR),
+    "integrity": ("refused by a trigger", sqlite3.SQLITE_CONSTRAINT),
+}
 
 
-def places(statements: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Every place that connections offer."""
-    named = [f"{name}{when}" for name in statements for when in (".before", "", ".committed")]
-    return named + [f"{name}{when}" for name in others for when in (".before", "")]
+class Places:
+    """What the connections of an engine pass. `names` are those of statements by their texts."""
+
+    def __init__(self, statements: Mapping[str, str]) -> None:
+        self.others = dict(OTHERS)
+        self.names = {text: name for name, text in statements.items() if name != _OPENING}
+        if _OPENING in statements:
+            self.others[statements[_OPENING]] = "open"
 
 
-def verify(every: Iterable[str], kinds: Iterable[str]) -> None:
-    """Raises ConfigError if the environment names an unknown place."""
-    try:
-        failpoints.verify(every, kinds)
-    except ValueError as error:
-        raise ConfigError([str(error)]) from None
+class Failing:
+    """A connection with fail-points."""
+
+    places: Places
+    uncommitted: list[str]  # what has run in the open transaction
+
+    def reach(self, place: str) -> None:
+        """Does nothing unless a test has asked for it; otherwise raises what is to happen there."""
+        raise NotImplementedError
+
+    def is_in_transaction(self) -> bool:
+        raise NotImplementedError
 
 
-class Passages:
-    """What one connection passes, statement by statement. `names` are by the statements' texts, `others` those without
-    `.committed`. `in_transaction` tells whether one is open now.
-    """
+class FailingCursor:
+    """Mixed into a driver's cursor."""
 
-    def __init__(
-        self, names: Mapping[str, str], others: Mapping[str, str], reach: Reach, in_transaction: Callable[[], bool]
-    ) -> None:
-        self._names = names
-        self._others = others
-        self._reach = reach
-        self._in_transaction = in_transaction
-        self._uncommitted: list[str] = []
+    connection: Any
 
-    def run(self, sql: str, execute: Callable[[], object]) -> None:
+    def execute(self, sql: Any, *parameters: Any, **options: Any) -> Any:
+        self._around(sql, lambda: super(FailingCursor, self).execute(sql, *parameters, **options))  # type: ignore[misc]
+        return self
+
+    def executemany(self, sql: Any, *parameters: Any, **options: Any) -> Any:
+        self._around(sql, lambda: super(FailingCursor, self).executemany(sql, *parameters, **options))  # type: ignore[misc]
+        return self
+
+    def _around(self, sql: Any, execute: Callable[[], object]) -> None:
         """Run a statement, with its fail-points before and after."""
-        name, open_before = self._names.get(sql), self._in_transaction()
-        place = name or self._others.get(sql)
-        if not open_before:
-            self._uncommitted = []  # of a transaction that an error has ended
-        if place is not None:
-            self._reach(f"{place}.before")
-        execute()
-        if place is not None:
-            self._reach(place)
-        if name is not None:
-            self._uncommitted.append(name)
-        if not self._in_transaction():
-            self._end(committed=not sql.startswith("ROLLBACK"))
+        connection = self.connection
+        if not isinstance(connection, Failing) or not isinstance(sql, str):
+            execute()
+            return
+        sql = "BEGIN" if sql.startswith("BEGIN;") else sql  # with settings
+        name = connection.places.names.get(sql)
+        place = name or connection.places.others.get(sql)
+        if not connection.is_in_transaction():
+            connection.uncommitted = []  # of a transaction that an error has ended
+        try:
+            if place is not None:
+                connection.reach(f"{place}.before")
+            execute()
+            if place is not None:
+                connection.reach(place)
+            if name is not None:
+                connection.uncommitted.append(name)
+            if not connection.is_in_transaction():
+                ran, connection.uncommitted = dict.fromkeys(connection.uncommitted), []
+                for one in () if sql.startswith("ROLLBACK") else ran:
+                    connection.reach(f"{one}.committed")
+        except BaseException:
+            self.close()  # type: ignore[attr-defined]  # as after an error of the driver's own, the statement is over
+            raise
 
-    def _end(self, *, committed: bool) -> None:
-        """No transaction is open any more."""
-        ran, self._uncommitted = dict.fromkeys(self._uncommitted), []
-        for name in ran if committed else ():
-            self._reach(f"{name}.committed")
+
+def sqlite_type(statements: Mapping[str, str]) -> type[sqlite3.Connection]:
+    """The class to connect with."""
+
+    class Cursor(FailingCursor, sqlite3.Cursor):
+        pass
+
+    class Connection(Failing, sqlite3.Connection):
+        """Not every version of the driver creates cursors by `cursor`, so everything that executes is overridden."""
+
+        places = Places(statements)
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.uncommitted = []
+
+        def cursor(self, factory: Any = None) -> Any:
+            return super().cursor(Cursor if factory is None else factory)
+
+        def execute(self, *arguments: Any) -> sqlite3.Cursor:
+            found: sqlite3.Cursor = Cursor(self).execute(*arguments)
+            return found
+
+        def executemany(self, *arguments: Any) -> sqlite3.Cursor:
+            found: sqlite3.Cursor = Cursor(self).executemany(*arguments)
+            return found
+
+        def is_in_transaction(self) -> bool:
+            return self.in_transaction
+
+        def reach(self, place: str) -> None:
+            failpoints.reach(place, lambda kind: _sqlite_error(*CODES[kind]) if kind in CODES else None)
+
+    return Connection
+
+
+def _sqlite_error(message: str, code: int) -> sqlite3.Error:
+    """With SQLite's result code, which distinguishes errors."""
+    error = (sqlite3.IntegrityError if code == sqlite3.SQLITE_CONSTRAINT else sqlite3.OperationalError)(message)
+    error.sqlite_errorcode = code
+    return error

@@ -12,7 +12,7 @@ from typing import Any
 
 from supervisor.domain.intake import known_time
 from supervisor.domain.job import NewJob, shown
-from supervisor.store.sql.connection import Concern, Connection, Transaction
+from supervisor.store.sql.connection import Concern, Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +76,18 @@ class Schedules:
         """
         which = {"name": planned.name, "timing": planned.timing, "planned": planned.next_at, "next_at": next_at}
         connection = self._connection
-
-        def fire(raw: Transaction) -> list[int] | None:
+        ids = []
+        with connection.write() as raw:
             if not raw.execute(connection.queries.move_on, which).rowcount:
                 return None
-            ids = []
             for job in jobs:
-                job_id = connection.inserter.insert(raw, job, now)
+                job_id = connection.insert(raw, job, now)
                 if job_id is None:
                     continue  # the job of an earlier time is unfinished
                 ids.append(job_id)
                 fired = {"name": planned.name, "last_at": job.scheduled_at, "last_job": ids[-1]}
                 raw.execute(connection.queries.note_fired, fired)
-            return ids
-
-        return connection.inserter.with_room(fire)
+        return ids
 
     def pause(self, name: str, now: float) -> bool:
         """From now on it does not fire. Returns whether there is such a schedule."""
@@ -110,13 +107,10 @@ class Schedules:
             return None
         job = NewJob(planned.type, planned.payload, scheduled_at=now)
         connection = self._connection
-
-        def insert(raw: Transaction) -> int | None:
-            job_id = connection.inserter.insert(raw, job, now)
+        with connection.write() as raw:
+            job_id = connection.insert(raw, job, now)
             raw.execute(connection.queries.note_fired, {"name": name, "last_at": now, "last_job": job_id})
-            return job_id
-
-        return connection.inserter.with_room(insert)
+        return job_id
 
     def close(self) -> None:
         if self._opened is not None:
@@ -154,13 +148,10 @@ class AlertStore(Concern):
         """Store the state `after` and insert the jobs, both or neither. Returns their ids, None for a duplicate; or
         None if the state is not `before`.
         """
-
-        def advance(raw: Transaction) -> list[int | None] | None:
+        with self._connection.write() as raw:
             if not raw.execute(self._queries.advance_alert, {"key": alert, "before": before, "after": after}).rowcount:
                 return None
-            return [self._connection.inserter.insert(raw, job, now) for job in jobs]
-
-        return self._connection.inserter.with_room(advance)
+            return [self._connection.insert(raw, job, now) for job in jobs]
 
     def latest_error(self) -> int:
         """The number of the latest failed attempt; 0 if there is none."""

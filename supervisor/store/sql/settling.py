@@ -11,66 +11,45 @@ from supervisor.store.queries import Queries
 from supervisor.store.sql.connection import Connection, RowRefused, Transaction, quarantine
 
 Refused = tuple[int, str]  # (a job, why)
-Insert = Callable[[Any, NewJob, float], int | None]  # as `Inserter.insert`
+Insert = Callable[[Any, NewJob, float], int | None]  # as `Connection.insert`
 
 
-class Singly:
-    """Settles each in a transaction of its own. After a StoreError, the next call of `settle` continues there."""
+def settle_singly(
+    connection: Connection, owner: str, settlements: Sequence[Settlement], now: float, *, worker: str | None = None
+) -> tuple[list[int], list[Refused], list[Refused]]:
+    """Settle each in a transaction of its own, after the database has refused one of them. A job whose outcome it
+    refuses is quarantined.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._written: set[tuple[int, int]] = set()  # (job, token) of a call that was not completed
-
-    def settle(
-        self, owner: str, settlements: Sequence[Settlement], now: float, *, worker: str | None = None
-    ) -> tuple[list[int], list[Refused], list[Refused]]:
-        """Returns (jobs whose outcome is lost, those quarantined, those lost that could not even be quarantined)."""
-        lost: list[int] = []
-        refused: list[Refused] = []
-        stuck: list[Refused] = []
-        before = frozenset(self._written)
-        for s in settlements:
-            if (s.job_id, s.token) in before:
-                continue
-            try:
-                settled = self._settle(owner, s, now, worker)
-            except RowRefused as error:
-                quarantined = quarantine(self._connection, s.job_id, str(error), now, token=s.token, owner=owner)
-                (refused if quarantined else stuck).append((s.job_id, str(error)))
-                settled = quarantined
-            if not settled:
-                lost.append(s.job_id)
-            self._written.add((s.job_id, s.token))
-        self._written.clear()
-        return lost, refused, stuck
-
-    def _settle(self, owner: str, s: Settlement, now: float, worker: str | None) -> bool:
-        """With everything; if that is refused, without the run's row, which matters less; then without the row of the
-        failed attempt; then without its children.
-        """
-
-        connection, inserter = self._connection, self._connection.inserter
-
-        def attempt(s: Settlement, *, history: bool = True, note: bool = True) -> bool:
-            told = {"history": history, "note": note}
-            return inserter.with_room(
-                lambda raw: settle(connection.queries, inserter.insert, raw, owner, s, now, worker, **told)
-            )
-
+    Returns (jobs whose outcome is lost, those quarantined, those lost that could not even be quarantined).
+    """
+    lost: list[int] = []
+    refused: list[Refused] = []
+    stuck: list[Refused] = []
+    for s in settlements:
         try:
-            return attempt(s)
-        except RowRefused:
-            pass
-        try:
-            return attempt(s, history=False)
+            settled = _settle_alone(connection, owner, s, now, worker)
         except RowRefused as error:
-            if s.failure is not None:
-                return attempt(s, history=False, note=False)
-            if not s.children:
-                raise
-            # A constraint of the application's; a retry would meet it again.
+            settled = quarantine(connection, s.job_id, str(error), now, token=s.token, owner=owner)
+            (refused if settled else stuck).append((s.job_id, str(error)))
+        if not settled:
+            lost.append(s.job_id)
+    return lost, refused, stuck
+
+
+def _settle_alone(connection: Connection, owner: str, s: Settlement, now: float, worker: str | None) -> bool:
+    """Once more if it is refused: a job whose children are refused fails with that, since a retry would meet the same
+    constraint again; any other is settled without the rows of its attempt and its run, which matter less.
+    """
+    try:
+        with connection.write() as raw:
+            return settle(connection.queries, connection.insert, raw, owner, s, now, worker)
+    except RowRefused as error:
+        bare = not s.children
+        if s.children:
             failure = Failure("children", f"a job that it enqueued was refused by the database: {error}")
-            return attempt(s._replace(status=Status.FAILED, result=None, failure=failure, children=()))
+            s = s._replace(status=Status.FAILED, result=None, failure=failure, children=())
+    with connection.write() as raw:
+        return settle(connection.queries, connection.insert, raw, owner, s, now, worker, bare=bare)
 
 
 def settle(
@@ -82,10 +61,11 @@ def settle(
     now: float,
     worker: str | None,
     *,
-    history: bool = True,
-    note: bool = True,
+    bare: bool = False,
 ) -> bool:
-    """Inside the caller's transaction. Returns False if the claim is lost."""
+    """Inside the caller's transaction; `bare`: without rows of `job_errors` and `job_runs`. Returns False if the claim
+    is lost.
+    """
     failure = settlement.failure
     changed = raw.execute(
         queries.settle,
@@ -108,9 +88,9 @@ def settle(
         return False
     if settlement.batch_limit:
         raw.execute(queries.limit_batch, {"id": settlement.job_id, "most": settlement.batch_limit})
-    if note and failure is not None and failure.kind != "cancelled":
+    if not bare and failure is not None and failure.kind != "cancelled":
         record(queries, raw, settlement, failure, worker, now)
-    if history:
+    if not bare:
         record_run(queries, raw, settlement, worker, now)
     for child in settlement.children:  # after the settlement: a job may enqueue its own unique key again
         insert(raw, child, now)

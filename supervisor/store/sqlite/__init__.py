@@ -13,12 +13,12 @@ from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.changes import SqliteChanges, SqliteSettled
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.database import SqliteDatabase
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
 from supervisor.store.sqlite.maintenance import SqliteMaintenance, ownership, registry
 from supervisor.store.sqlite.maintenance import operations as operations_on
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.producer import SqliteProducer, SqliteTransactionalInsert
+from supervisor.store.sqlite.schema import SqliteDatabase
 from supervisor.system import settled_notice
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from supervisor.domain.errors import StoreUnavailable
 from supervisor.domain.job import Claim, at_least
 from supervisor.domain.settlement import Settlement
 from supervisor.store.sql.backlog import JobSelector, selected
@@ -43,17 +42,10 @@ class SqliteClaims(Claims):
         if not settlements and (want < 1 or not (posted or self._anything_due(wanted, now))):
             return Exchange([], [])
         mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
-        exchange = None
         try:
-            exchange = self._exchange(settlements, wanted, want, mark)
+            return self._exchange(settlements, wanted, want, mark)
         except RowRefused:
-            pass
-        except StoreUnavailable:
-            if not self._connection.inserter.has_run_out():  # of ids
-                raise
-        if exchange is None:
-            exchange = self._exchange_singly(settlements, wanted, want, mark)
-        return self._without_ignored(exchange, settlements, owner, now)
+            return self._exchange_singly(settlements, wanted, want, mark)
 
     def _exchange(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
-from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.errors import StoreError
 from supervisor.domain.job import covers, next_candidate
 from supervisor.store.sql.connection import Row as Row
 from supervisor.store.sql.connection import RowRefused
@@ -27,11 +27,9 @@ from supervisor.store.sqlite.driver_errors import (
     translated,
 )
 from supervisor.store.sqlite.inserting import QUERIES as QUERIES
-from supervisor.store.sqlite.inserting import Inserter
-from supervisor.store.sqlite.locks import nobody_writes, reader
+from supervisor.store.sqlite.inserting import insert_new
 from supervisor.store.sqlite.place import Place
-from supervisor.store.sqlite.writelock import PATIENCE, WriteLock
-from supervisor.system import kernel
+from supervisor.store.sqlite.writelock import PATIENCE, WriteLock, nobody_writes
 
 _TURN = 0.003  # seconds per attempt while polling for the lock
 _LOOKS = 16  # in a row that find no holder of a lock that SQLite says is held; a writer may have just released it
@@ -71,6 +69,7 @@ class Connection:
     """
 
     queries = QUERIES
+    insert = staticmethod(insert_new)
 
     def __init__(
         self,
@@ -83,7 +82,6 @@ class Connection:
     ) -> None:
         self.place = place
         self.polls = 0.0  # seconds for which a statement is retried while another program writes
-        self.inserter = Inserter(self)
         self._generation = _generation
         self._raw = self._open(create, any_thread)
         _living.add(self)
@@ -99,7 +97,7 @@ class Connection:
             self.checkpoint_itself(checkpoints)
             self._file = place.pinned or place.identity()
             self._lock = WriteLock(place)
-            self._transaction = _Transaction(self, self._lock)
+            self._transaction = Transaction(self, self._lock)
         except sqlite3.Error as error:
             self._raw.close()
             raise translated(error, place.database) from None
@@ -145,19 +143,7 @@ class Connection:
             if raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 raw.execute("PRAGMA journal_mode = WAL").fetchone()
 
-        try:
-            self.insisting(switch, pause=0.005)
-        except StoreBusy:
-            pid = reader(self.place)
-            if pid is None:
-                raise
-            who = "another connection of this process" if pid == os.getpid() else "another process"
-            if pid not in (0, os.getpid()):
-                who = f"process {pid} ({kernel.command_of(pid)})"
-            raise StoreBusy(
-                f"{self.place.database}: {who} has a read transaction open, and the change to write-ahead logging has "
-                "to wait for its end"
-            ) from None
+        self.insisting(switch, pause=0.005)
 
     def _make_private(self) -> None:
         """A new database is readable only by its owner; SQLite gives -wal and -shm the same mode."""
@@ -244,7 +230,7 @@ class Connection:
         rows = self.rows(sql, parameters)
         return rows[0] if rows else None
 
-    def write(self) -> _Transaction:
+    def write(self) -> Transaction:
         """One short write transaction: commits at the end, rolls back on any exception."""
         return self._transaction
 
@@ -285,7 +271,7 @@ class Connection:
             self._lock.close()
 
 
-class _Transaction:
+class Transaction:
     """The write transactions of one connection, one after another. A class, because thousands are run per second."""
 
     __slots__ = ("_connection", "_lock", "_raw")
@@ -360,9 +346,9 @@ def _connection_type() -> type[sqlite3.Connection]:
     """The driver's own, or for tests one with fail-points."""
     if _FAILPOINTS not in os.environ:
         return sqlite3.Connection
-    from supervisor.store.sqlite.failing import connection_type
+    from supervisor.store.sql.failing import sqlite_type
 
-    return connection_type(QUERIES.statements)
+    return sqlite_type(QUERIES.statements)
 
 
 def _text(raw: bytes) -> str | bytes:

@@ -1,65 +1,78 @@
-"""Inserts jobs into the table, for producers, handlers and schedules alike."""
+"""Inserts jobs into the table, for producers, handlers, schedules and callers' own transactions alike."""
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Callable
-from typing import Any, TypeVar
+import time
+from collections.abc import Iterable
 
-from supervisor.domain.errors import StoreError
-from supervisor.domain.job import AlikeJobs, NewJob
+from supervisor.domain.errors import Conflict
+from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
 from supervisor.store.queries import Queries, of_engine
-from supervisor.store.sql.connection import Connection, RowRefused, Transaction
+from supervisor.store.sql.connection import RowRefused
 
 QUERIES: Queries = of_engine("supervisor.store.sqlite")
 
-Answer = TypeVar("Answer")
-
-_LAST = (1 << 62) - (
-    1 << 40
-)  # the table's CHECK allows ids up to the first of these; so many are to be left behind one
+_LEGACY = -1  # sqlite3.LEGACY_TRANSACTION_CONTROL
 
 
-class Inserter:
-    """Implements `store.sql.connection.Inserter`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def with_room(self, work: Callable[[Any], Answer]) -> Answer:
-        """Once more if a row with the largest id had used up all ids."""
-        try:
-            with self._connection.write() as raw:
-                return work(raw)
-        except StoreError:
-            if not self.has_run_out():
-                raise
-        with self._connection.write() as raw:
-            renumber(raw)
-            return work(raw)
-
-    def has_run_out(self) -> bool:
-        row = self._connection.row(QUERIES.greatest_sequence)
-        return row is not None and row[0] is not None and int(row[0]) > _LAST
-
-    def insert(self, raw: sqlite3.Connection, job: NewJob, now: float) -> int | None:
-        return insert_new(raw, job, now)
+def insert_whole(connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:
+    """All or none, also on a connection without a transaction."""
+    if connection.in_transaction or (not isinstance(jobs, AlikeJobs) and len(jobs) == 1):
+        return insert(connection, jobs, time.time())
+    connection.execute("BEGIN")  # as the driver does before an INSERT, unless it commits each statement by itself
+    try:
+        ids = insert(connection, jobs, time.time())
+        if _commits_by_itself(connection):
+            connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.OperationalError):  # the error has ended the transaction
+            connection.execute("ROLLBACK")
+        raise
+    return ids
 
 
-def renumber(raw: Transaction) -> None:
-    """Give jobs with impossible ids the next free ones, and continue behind those. Inside the caller's transaction.
+def insert(raw: sqlite3.Connection, jobs: NewJobs, now: float) -> list[int]:
+    cursor = plain_cursor(raw)
+    if isinstance(jobs, AlikeJobs):
+        return insert_alike(cursor, jobs, now) or _insert_each(cursor, _apart(cursor, jobs), now)
+    return _insert_each(cursor, jobs, now)
 
-    Behind the greatest id there is room for no other, so that nobody could enqueue any more; and somebody may well
-    insert a job with that. So this is called after a failed insertion, and by the maintainer.
-    """
-    for statement in (
-        QUERIES.renumber_errors,  # first: the next one writes there, too
-        QUERIES.continue_errors,
-        QUERIES.note_renumbered,
-        QUERIES.renumber_jobs,
-        QUERIES.continue_jobs,
-    ):
-        raw.execute(statement, {"last": _LAST})
+
+def plain_cursor(raw: sqlite3.Connection) -> sqlite3.Cursor:
+    cursor = raw.cursor()
+    cursor.row_factory = None  # the caller's may be anything
+    return cursor
+
+
+def _apart(cursor: sqlite3.Cursor, jobs: AlikeJobs) -> list[NewJob]:
+    texts = [text for array in jobs.payloads for (text,) in cursor.execute(QUERIES.payloads, (array,))]
+    return [jobs.job._replace(payload=text) for text in texts]
+
+
+def _commits_by_itself(connection: sqlite3.Connection) -> bool:
+    """Whether a caller's connection is in autocommit mode; Python 3.12 has two ways to say so."""
+    autocommit = getattr(connection, "autocommit", _LEGACY)
+    return connection.isolation_level is None if autocommit == _LEGACY else bool(autocommit)
+
+
+def _insert_each(cursor: sqlite3.Cursor, jobs: Iterable[NewJob], now: float) -> list[int]:
+    return [insert_or_find(cursor, job, now)[0] for job in jobs]
+
+
+def insert_or_find(cursor: sqlite3.Cursor, job: NewJob, now: float) -> tuple[int, bool]:
+    """The id of the job, and whether it is new: otherwise it is that of the unfinished one with its key."""
+    key = {"type": job.type, "unique_key": job.unique_key}
+    for _ in range(3):  # in autocommit, another job with the key may come or finish between two statements
+        # Looked for first: an INSERT of a duplicate uses up an id, and the commit would write that.
+        if job.unique_key is not None and (row := cursor.execute(QUERIES.find_unique, key).fetchone()):
+            return row[0], False
+        if insert_job(cursor, job, now):
+            return cursor.lastrowid or 0, True
+    if cursor.execute(QUERIES.unique_rules).fetchone():
+        raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table, or a trigger refuses it")
+    raise Conflict(f"a job of type {job.type!r} is refused by a trigger of the jobs table")
 
 
 def insert_new(raw: sqlite3.Connection, job: NewJob, now: float) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from supervisor.domain.duty import Duty, Needs, Result
@@ -17,7 +16,6 @@ from supervisor.store.sql.statistics import Statistics
 from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
-from supervisor.store.sqlite.inserting import renumber
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import WriterWatch
 
@@ -88,11 +86,6 @@ class FileCheck(Duty):
         return Result()
 
 
-@dataclass(frozen=True, slots=True)
-class Noticed(Result):
-    writing: bool = False
-
-
 class ForeignWriterMonitor(Duty):
     """Checks whether jobs are being inserted, and if so makes our writers leave more of the time to other programs."""
 
@@ -105,18 +98,13 @@ class ForeignWriterMonitor(Duty):
         self._connection = connection
         self._inserted: int | None = None
 
-    def run(self, now: float) -> Noticed:
+    def run(self, now: float) -> Result:
         inserted = inserted_so_far(self._connection)
         writing = self._inserted is not None and inserted > self._inserted
         if writing:
             self._connection.yield_to_others()
         self._inserted = inserted
-        return Noticed(writing)
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpointed(Result):
-    ran: bool = False
+        return Result(int(writing))
 
 
 class Checkpointer(Duty):
@@ -138,11 +126,11 @@ class Checkpointer(Duty):
         self._size = 0
         self._alarmed = False
 
-    def run(self, now: float) -> Checkpointed:
+    def run(self, now: float) -> Result:
         """Checkpoint what was committed since the last time, if there is enough of it or nobody is writing."""
         version, size = self._connection.version(), self._connection.place.log_size()
         if version == self._version and self._size == 0:
-            return Checkpointed()
+            return Result()
         quiet = version == self._version
         worth_it = quiet or size >= _WORTHWHILE
         if worth_it:
@@ -151,7 +139,7 @@ class Checkpointer(Duty):
             if left == 0 and (size <= _LARGE or self._truncate(size)) and quiet:
                 size = 0
         self._version, self._size = version, size
-        return Checkpointed(worth_it)
+        return Result(int(worth_it))
 
     def _truncate(self, size: int) -> bool:
         done = truncate_log(self._connection)
@@ -184,10 +172,6 @@ def truncate_log(connection: Connection) -> bool:
 
 
 def inserted_so_far(connection: Connection) -> int:
-    """How many jobs were ever inserted, by any program. If ids are about to run out, they are renumbered."""
+    """How many jobs were ever inserted, by any program."""
     row = connection.row(QUERIES.inserted)
-    if connection.inserter.has_run_out():
-        with connection.write() as raw:
-            renumber(raw)
-        return 0
     return int(row[0]) if row else 0

@@ -9,12 +9,12 @@ import contextlib
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
-from supervisor.domain.errors import Conflict, WriteFailed, holdable
-from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs
+from supervisor.domain.errors import WriteFailed, holdable
+from supervisor.domain.job import Job, NewJob, NewJobs
 from supervisor.store.sql.connection import RowRefused
 from supervisor.store.sql.jobs import job_of
 from supervisor.store.sql.producer import (
@@ -29,7 +29,7 @@ from supervisor.store.sql.producer import (
 from supervisor.store.sql.stores import Operations
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.inserting import insert_alike, insert_job
+from supervisor.store.sqlite.inserting import insert, insert_or_find, insert_whole, plain_cursor
 from supervisor.store.sqlite.maintenance import operations, supervised
 from supervisor.store.sqlite.place import Place
 
@@ -41,7 +41,6 @@ _SYNCHRONOUS = (
 _ASYNCHRONOUS = "an aiosqlite.Connection, or SQLAlchemy's AsyncSession or AsyncConnection with aiosqlite"
 _AWAITED = {"aiosqlite.Connection"}
 
-_LEGACY = -1  # sqlite3.LEGACY_TRANSACTION_CONTROL
 _CHECK_EVERY = 10.0  # seconds between two checks whether a supervisor is running
 
 
@@ -66,14 +65,14 @@ class SqliteTransactionalInsert:
 
     def insert(self, connection: Any, jobs: NewJobs) -> list[int]:
         self.used = True
-        return on_driver(connection, lambda raw: _insert_whole(raw, jobs))
+        return on_driver(connection, lambda raw: insert_whole(raw, jobs))
 
     def put(self, connection: Any, job: NewJob) -> tuple[int, bool]:
         self.used = True
-        return on_driver(connection, lambda raw: insert_or_find(_cursor(raw), job, time.time()))
+        return on_driver(connection, lambda raw: insert_or_find(plain_cursor(raw), job, time.time()))
 
     def job(self, connection: Any, job_id: int) -> Job | None:
-        row = on_driver(connection, lambda raw: _cursor(raw).execute(QUERIES.job, {"id": job_id}).fetchone())
+        row = on_driver(connection, lambda raw: plain_cursor(raw).execute(QUERIES.job, {"id": job_id}).fetchone())
         return None if row is None else job_of(row)
 
     def is_asynchronous(self, connection: Any) -> bool:
@@ -81,22 +80,6 @@ class SqliteTransactionalInsert:
 
     async def awaited(self, connection: Any, call: Callable[[object], Answer]) -> Answer:
         return await awaited(connection, call)
-
-
-def _insert_whole(connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:
-    """All or none, also on a connection without a transaction."""
-    if connection.in_transaction or (not isinstance(jobs, AlikeJobs) and len(jobs) == 1):
-        return insert(connection, jobs, time.time())
-    connection.execute("BEGIN")  # as the driver does before an INSERT, unless it commits each statement by itself
-    try:
-        ids = insert(connection, jobs, time.time())
-        if _commits_by_itself(connection):
-            connection.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.OperationalError):  # the error has ended the transaction
-            connection.execute("ROLLBACK")
-        raise
-    return ids
 
 
 class SqliteProducer(Producer):
@@ -114,34 +97,26 @@ class SqliteProducer(Producer):
 
     def enqueue(self, jobs: NewJobs) -> list[int]:
         self._prepare()
-        return self._connection.inserter.with_room(lambda raw: insert(raw, jobs, time.time()))
+        with self._connection.write() as raw:
+            return insert(raw, jobs, time.time())
 
     def put(self, job: NewJob) -> tuple[int, bool]:
         self._prepare()
-
-        def put(raw: sqlite3.Connection) -> tuple[int, bool]:
+        with self._connection.syncing(job.durable), self._connection.write() as raw:
             cursor, now = raw.cursor(), time.time()
             return Requests(QUERIES, cursor, now).put(job, lambda job: insert_or_find(cursor, job, now))
 
-        with self._connection.syncing(job.durable):
-            return self._connection.inserter.with_room(put)
-
     def put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
         begun = inserted = False
-
-        def put(raw: sqlite3.Connection) -> list[tuple[int, bool] | Exception]:
-            nonlocal begun, inserted
-            begun, inserted = True, False
-            cursor, now = raw.cursor(), time.time()
-            requests = Requests(QUERIES, cursor, now)
-            answers = [requests.put_or_full(job, lambda job: insert_or_find(cursor, job, now)) for job in jobs]
-            inserted = True
-            return answers
-
         try:
             self._prepare()
-            with self._connection.syncing(any(job.durable for job in jobs)):
-                return self._connection.inserter.with_room(put)
+            with self._connection.syncing(any(job.durable for job in jobs)), self._connection.write() as raw:
+                begun = True
+                cursor, now = raw.cursor(), time.time()
+                requests = Requests(QUERIES, cursor, now)
+                answers = [requests.put_or_full(job, lambda job: insert_or_find(cursor, job, now)) for job in jobs]
+                inserted = True
+                return answers
         except Exception as error:
             # After a failed commit, they may be in the table, unless its mark could not be written.
             if not begun or (inserted and not isinstance(error, (RowRefused, WriteFailed))):
@@ -165,48 +140,6 @@ class SqliteProducer(Producer):
 
     def gone(self) -> bool:
         return self._connection.moved or super().gone()
-
-
-def insert(raw: sqlite3.Connection, jobs: NewJobs, now: float) -> list[int]:
-    cursor = _cursor(raw)
-    if isinstance(jobs, AlikeJobs):
-        return insert_alike(cursor, jobs, now) or _insert_each(cursor, _apart(cursor, jobs), now)
-    return _insert_each(cursor, jobs, now)
-
-
-def _cursor(raw: sqlite3.Connection) -> sqlite3.Cursor:
-    cursor = raw.cursor()
-    cursor.row_factory = None  # the caller's may be anything
-    return cursor
-
-
-def _apart(cursor: sqlite3.Cursor, jobs: AlikeJobs) -> list[NewJob]:
-    texts = [text for array in jobs.payloads for (text,) in cursor.execute(QUERIES.payloads, (array,))]
-    return [jobs.job._replace(payload=text) for text in texts]
-
-
-def _commits_by_itself(connection: sqlite3.Connection) -> bool:
-    """Whether a caller's connection is in autocommit mode; Python 3.12 has two ways to say so."""
-    autocommit = getattr(connection, "autocommit", _LEGACY)
-    return connection.isolation_level is None if autocommit == _LEGACY else bool(autocommit)
-
-
-def _insert_each(cursor: sqlite3.Cursor, jobs: Iterable[NewJob], now: float) -> list[int]:
-    return [insert_or_find(cursor, job, now)[0] for job in jobs]
-
-
-def insert_or_find(cursor: sqlite3.Cursor, job: NewJob, now: float) -> tuple[int, bool]:
-    """The id of the job, and whether it is new: otherwise it is that of the unfinished one with its key."""
-    key = {"type": job.type, "unique_key": job.unique_key}
-    for _ in range(3):  # in autocommit, another job with the key may come or finish between two statements
-        # Looked for first: an INSERT of a duplicate uses up an id, and the commit would write that.
-        if job.unique_key is not None and (row := cursor.execute(QUERIES.find_unique, key).fetchone()):
-            return row[0], False
-        if insert_job(cursor, job, now):
-            return cursor.lastrowid or 0, True
-    if cursor.execute(QUERIES.unique_rules).fetchone():
-        raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table, or a trigger refuses it")
-    raise Conflict(f"a job of type {job.type!r} is refused by a trigger of the jobs table")
 
 
 def on_driver(connection: Any, work: Callable[[sqlite3.Connection], Answer]) -> Answer:

@@ -433,42 +433,6 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'pending' AND sched
   AND CASE WHEN typeof(updated_at) IN ('real', 'integer') AND updated_at < 1e11 THEN updated_at ELSE started_at END
       > :written_after;
 
--- name: greatest_sequence
--- How close the ids of jobs, or of failed attempts, are to the largest possible.
-SELECT max(seq) FROM sqlite_sequence WHERE name IN ('jobs', 'job_errors') AND typeof(seq) = 'integer';
-
--- name: renumber_errors
--- Those behind the last id that leaves room for others get the next ones, in their order; nothing points at them.
-UPDATE job_errors SET id = n.id FROM (
-  SELECT id AS old, row_number() OVER (ORDER BY id)
-                    + (SELECT coalesce(max(id), 0) FROM job_errors WHERE id BETWEEN 1 AND :last) AS id
-  FROM job_errors WHERE id > :last) n
-WHERE job_errors.id = n.old;
-
--- name: continue_errors
-UPDATE sqlite_sequence SET seq = (SELECT coalesce(max(id), 0) FROM job_errors)
-WHERE name = 'job_errors' AND (typeof(seq) <> 'integer' OR seq > :last);
-
--- name: note_renumbered
-INSERT INTO job_errors (job_id, attempt, kind, message, created_at)
-SELECT id, 0, 'row', 'its id was ' || id || ', which no job can have; it has got a new one',
-       (julianday('now') - 2440587.5) * 86400.0
-FROM jobs WHERE id < 1 OR id > :last;
-
--- name: renumber_jobs
--- The rows that belong to them follow. No id is given again that is known to have been given.
-UPDATE jobs SET id = n.id FROM (
-  SELECT id AS old, row_number() OVER (ORDER BY id)
-                    + max(coalesce((SELECT max(id) FROM jobs WHERE id <= :last), 0),
-                          coalesce((SELECT max(job_id) FROM job_errors WHERE job_id <= :last), 0)) AS id
-  FROM jobs WHERE id < 1 OR id > :last) n
-WHERE jobs.id = n.old;
-
--- name: continue_jobs
-UPDATE sqlite_sequence SET seq = max(coalesce((SELECT max(id) FROM jobs), 0),
-                                     coalesce((SELECT max(job_id) FROM job_errors), 0))
-WHERE name = 'jobs' AND (typeof(seq) <> 'integer' OR seq > :last);
-
 -- name: inserted
 -- How many jobs were ever inserted.
 SELECT seq FROM sqlite_sequence WHERE name = 'jobs';
@@ -784,15 +748,8 @@ SELECT name FROM sqlite_schema WHERE type = 'table';
 -- name: named_parts
 SELECT name FROM sqlite_schema WHERE type IN ('index', 'view', 'trigger');
 
--- name: parts
--- Indexes, views and triggers with their definitions, in the order in which they can be created.
-SELECT name, sql FROM sqlite_schema WHERE type IN ('index', 'view', 'trigger') AND sql IS NOT NULL ORDER BY rowid;
-
 -- name: has_column
 SELECT 1 FROM pragma_table_xinfo(:table) WHERE lower(name) = :column;
-
--- name: definition
-SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = :table;
 
 -- name: count_jobs
 SELECT count(*) FROM jobs;

@@ -1,4 +1,6 @@
-"""The schema's version: creating it, bringing it up to date, refusing tables that are not ours."""
+"""The database as a whole: its schema, created, brought up to date, or refused if it is not ours; its copies; and
+whether the file is damaged.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,23 @@ import contextlib
 import os
 import re
 import sqlite3
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from supervisor.domain.errors import InvalidJob, StoreError
 from supervisor.store.migrate import Known, Migration, flags_of, known, shipped, statements
 from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.definition import column_added
-from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, translated
+from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, is_general, result_code, translated
 from supervisor.store.sqlite.place import Place
+from supervisor.store.values import AdoptOptions, AdoptReport, RestoreReport
 
 MINIMUM_SQLITE = (3, 37, 0)  # STRICT tables
 
 _PACKAGE = "supervisor.store.sqlite"
+_ADDED = re.compile(r"TABLE jobs ADD COLUMN (\w+)")
 _PART = re.compile(r"^(CREATE|DROP) (?:UNIQUE )?(?:INDEX|VIEW|TRIGGER) (\w+)", re.M)
 
 Raw = sqlite3.Connection | sqlite3.Cursor
@@ -41,7 +46,7 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; at least 3.37 is needed")
     plan, place = shipped(_PACKAGE) if available is None else available, connection.place
     try:
-        found = _look(connection.raw, place, plan)
+        found = _look(connection.raw, place.database, plan)
     except sqlite3.Error as error:
         raise translated(error, place.database) from None
     if found.version >= found.ours:
@@ -58,7 +63,7 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
 def bring_up_to_date(raw: Raw, place: Place, plan: Sequence[Migration] | None = None) -> list[int]:
     """Inside the caller's transaction. Returns the versions applied."""
     plan = shipped(_PACKAGE) if plan is None else plan
-    current = _look(raw, place, plan).version  # again, now that no other program can migrate
+    current = _look(raw, place.database, plan).version  # again, now that no other program can migrate
     applied = [one for one in plan if one.version > current]
     for one in applied:
         for statement in statements(one.sql):
@@ -70,8 +75,8 @@ def bring_up_to_date(raw: Raw, place: Place, plan: Sequence[Migration] | None = 
 
 def apply(raw: Raw, statement: str) -> None:
     """Run one statement of a migration; a column of `jobs` that exists already, an application's, is not added."""
-    column = column_added(statement, "jobs")
-    if column is None or not raw.execute(QUERIES.has_column, {"table": "jobs", "column": column}).fetchone():
+    added = _ADDED.search(statement)
+    if added is None or not raw.execute(QUERIES.has_column, {"table": "jobs", "column": added[1]}).fetchone():
         raw.execute(statement)
 
 
@@ -84,33 +89,31 @@ def stamp(raw: Raw, plan: Sequence[Migration]) -> None:
 def _make_missing(connection: Connection, plan: Sequence[Migration]) -> None:
     """Recreate indexes, views and triggers that were dropped: without one of them nothing works."""
     there = {name for (name,) in connection.rows(QUERIES.named_parts)}
-    if _parts_of(plan) <= there:
-        return
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
-        bring_up_to_date(fresh, connection.place, plan)
-        missing = [sql for name, sql in fresh.execute(QUERIES.parts) if name not in there]
-    if missing:
-        with connection.write() as raw:
-            for sql in missing:
-                raw.execute(sql)
-
-
-def _parts_of(plan: Sequence[Migration]) -> set[str]:
-    """Their names, from the text: every program checks at its first use, and creating the schema takes milliseconds."""
-    named: set[str] = set()
+    wanted: dict[str, Migration] = {}  # from the text: every program checks at its first use
     for migration in plan:
         for verb, name in _PART.findall(migration.sql):
-            (named.add if verb == "CREATE" else named.discard)(name)
-    return named
+            if verb == "CREATE":
+                wanted[name] = migration
+            else:
+                wanted.pop(name, None)
+    missing = wanted.keys() - there
+    if not missing:
+        return
+    with connection.write() as raw:
+        for migration in dict.fromkeys(wanted.values()):
+            for statement in statements(migration.sql):
+                part = _PART.search(statement)
+                if part is not None and part[1] == "CREATE" and part[2] in missing:
+                    raw.execute(statement)
 
 
 # Looking at the version
 
 
-def _look(raw: Raw, place: Place, plan: Sequence[Migration] | None = None) -> Known:
+def _look(raw: Raw, where: object, plan: Sequence[Migration] | None = None) -> Known:
     """Raises StoreError for tables that are not ours, and sqlite3.Error."""
     plan = shipped(_PACKAGE) if plan is None else plan
-    return known(raw.execute, QUERIES, place.database, plan, "`supervisor adopt` can take it over")
+    return known(raw.execute, QUERIES, where, plan, "`supervisor adopt` can take it over")
 
 
 def _opened(place: Place) -> Known:
@@ -118,17 +121,14 @@ def _opened(place: Place) -> Known:
     look.
     """
     try:
-        with contextlib.closing(
-            sqlite3.connect(f"{place.database.as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT)
-        ) as raw:
-            return _look(raw, place)
+        with closing(_open(place, "ro")) as raw:
+            return _look(raw, place.database)
     except sqlite3.Error as error:
         raise translated(error, place.database) from None
 
 
-def version(connection: Connection) -> int:
-    """The schema's version, 0 for an empty database. Raises StoreError for tables that are not ours."""
-    return _look(connection.raw, connection.place).version
+def _open(place: Place, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{place.database.as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT)
 
 
 def has_tables(place: Place) -> bool:
@@ -153,7 +153,7 @@ def require_current(place: Place) -> None:
 
 def readable_version(raw: sqlite3.Connection, path: Path) -> int:
     """The schema of an open database. Raises StoreError for one that is not ours or too new, and sqlite3.Error."""
-    found = known(raw.execute, QUERIES, path, shipped(_PACKAGE), "`supervisor adopt` can take it over")
+    found = _look(raw, path)
     if not found.version:
         raise StoreError(f"{path}: the database has no job tables")
     return found.require_usable().version
@@ -167,7 +167,7 @@ def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Cal
     cursor = raw.cursor()
     cursor.row_factory = None  # the caller's may be anything
     _require_same_file(cursor, place)
-    found = _look(cursor, place)
+    found = _look(cursor, place.database)
     if found.version >= found.ours:
         found.require_usable()
         return True
@@ -208,8 +208,8 @@ def _back_up(connection: Connection, current: int) -> None:
     """Keep a copy with the older schema, unless another program has migrated in the meantime and kept one."""
     target = connection.place.dated(f"before-{current + 1}")
     with _copied(connection, target) as partial:
-        with contextlib.closing(sqlite3.connect(partial)) as copy:
-            copied = _look(copy, connection.place).version
+        with closing(sqlite3.connect(partial)) as copy:
+            copied = _look(copy, connection.place.database).version
         if copied == current:
             with contextlib.suppress(FileExistsError):
                 _publish(partial, target)
@@ -220,7 +220,7 @@ def _copied(connection: Connection, target: Path) -> Iterator[Path]:
     """A complete copy under a unique name, which is removed in the end."""
     partial = target.with_name(f".{target.name}.partial-{uuid.uuid4().hex[:8]}")
     try:
-        with contextlib.closing(sqlite3.connect(partial, isolation_level=None)) as copy:
+        with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
             connection.place.share(partial)
             connection.raw.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE").fetchall()
@@ -239,3 +239,106 @@ def _publish(partial: Path, target: Path) -> None:
         raise
     except OSError:
         partial.rename(target)  # a file system without links
+
+
+class SqliteDatabase:
+    """Implements `store.base.Database`."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    @property
+    def file(self) -> Path:
+        return self._place.database
+
+    @property
+    def folder(self) -> Path:
+        return self._place.folder
+
+    def exists(self) -> bool:
+        return self._place.database.exists()
+
+    def check_integrity(self, seconds: float) -> bool:
+        return _is_sound(self._place, seconds)
+
+    def epoch(self) -> str:
+        with closing(Connection(self._place, synchronous="NORMAL")) as connection:
+            row = connection.row(QUERIES.meta, {"key": "epoch"})
+            return str(row[0]) if row else ""
+
+    def migrate(self) -> list[int]:
+        if self.exists() and not self._place.writable():
+            raise StoreError(f"{self._place.database}: the database is read-only for this user")
+        with closing(Connection(self._place, synchronous="FULL", checkpoints=True, create=True)) as connection:
+            return migrate(connection)
+
+    def script(self) -> str:
+        raise StoreError("an SQLite file is migrated by this program alone, after a copy; --print is for PostgreSQL")
+
+    def pin(self) -> None:
+        self._place.pinned = self._place.identity()
+
+    def adopt(self, options: AdoptOptions, *, rehearse: bool = False) -> AdoptReport:
+        from supervisor.store.sqlite.adopt import execution  # rarely needed, and large
+
+        return (execution.rehearse if rehearse else execution.adopt)(self._place, options)
+
+    def back_up(self, target: Path) -> None:
+        with closing(Connection(self._place, synchronous="NORMAL")) as connection:
+            back_up(connection, target)
+
+    def restore(self, copy: Path) -> RestoreReport:
+        from supervisor.store.sqlite.restore import restore  # rarely needed
+
+        return restore(self._place, copy)
+
+
+CHECK = "PRAGMA quick_check"
+_OF_ROWS = ("CHECK constraint failed", "NULL value in", "NUMERIC value in", "TEXT value in")
+_OURS = ("jobs", "job_errors", "job_runs", "job_supervisors", "job_workers", "job_controls", "job_meta")
+_STEPS = 10_000  # of SQLite's machine between two looks at the clock
+
+
+def _is_sound(place: Place, seconds: float) -> bool:
+    """Run SQLite's quick check over the file; where an application has tables in it, too, over ours first.
+
+    For at most so many seconds; returns whether it came to the end of the file. Raises StoreError that names
+    the check and what it found, or if the file cannot be opened.
+    """
+    deadline = time.monotonic() + seconds
+    try:
+        with closing(_open(place, "rw")) as raw:
+            raw.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+            tables = {name for (name,) in raw.execute(QUERIES.tables) if not name.startswith("sqlite_")}
+            first = [f"({table})" for table in _OURS if table in tables] if tables.difference(_OURS) else []
+            # The check is about the file, not about the contents of rows.
+            raw.execute("PRAGMA ignore_check_constraints = ON")
+            for what in (*first, ""):
+                _check(raw, what, place)
+    except sqlite3.Error as error:
+        code = result_code(error)
+        if code == sqlite3.SQLITE_INTERRUPT:
+            return False
+        if code == sqlite3.SQLITE_CORRUPT:
+            raise _damaged(str(error), place) from None
+        raise translated(error, place.database) from None
+    return True
+
+
+def _check(raw: sqlite3.Connection, what: str, place: Place) -> None:
+    try:
+        found = [text for (text,) in raw.execute(f"{CHECK}{what}") if not text.startswith(_OF_ROWS)]
+    except sqlite3.Error as error:
+        if not is_general(error):
+            raise
+        return  # an index or a column of the application's needs a function or a collation of its own
+    if found and found[0] != "ok":
+        raise _damaged(found[0], place)
+
+
+def _damaged(found: str, place: Place) -> StoreError:
+    found = " ".join(found.replace("*** in database main ***", "").split())
+    return StoreError(
+        f"{place.database}: the file is damaged, as {CHECK} found: {found}; "
+        "stop every program that uses it and restore a backup, or save what can be read with `.recover`"
+    )

@@ -21,12 +21,13 @@ import math
 import mmap
 import os
 import time
+from pathlib import Path
 
 from supervisor.domain.errors import StoreError
 from supervisor.store.ownership import DatabaseHolder, Holder
-from supervisor.store.sqlite.locks import database_holder
 from supervisor.store.sqlite.place import Place
-from supervisor.system import released
+from supervisor.system import descriptors, kernel
+from supervisor.system.files import any_holder_of, holder_of
 
 PATIENCE = 1.0  # seconds before a writer continues without it: the holder is stopped, or not one of ours
 SHARE = 0.1  # of the time, always free: all attempts of a 5 s busy timeout fail once in 300 times
@@ -44,6 +45,11 @@ _MOST_PID = 1 << 31
 # The account: monotonic seconds, seconds, monotonic seconds; the holder's pid (0: none), its monotonic seconds;
 # when a writer last asked to go first, and since when it waits, in monotonic seconds.
 _RELEASED, _OWED, _OTHERS_UNTIL, _HOLDER, _SINCE, _URGENT, _URGENT_SINCE = range(7)
+
+_WRITE_BYTE = 120  # of the -shm file: WAL_WRITE_LOCK
+_PENDING_BYTE = 0x40000000  # of the database; RESERVED is the next one, and then come the shared ones
+_SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # of the database: held for writing in the exclusive locking mode
+_INDEX_HEADER = 48  # bytes of the -shm file that every commit changes
 
 
 class WriteLock:
@@ -156,7 +162,7 @@ class WriteLock:
             old[1].close()
             os.close(old[2])
 
-        released.note(close)
+        descriptors.disown_closed(close)
 
 
 class WriterWatch:
@@ -188,7 +194,7 @@ class WriterWatch:
 
     def database_holder(self) -> DatabaseHolder | None:
         """Who holds SQLite's own write lock, in any program; None if nobody does."""
-        return database_holder(self._place)
+        return _database_holder(self._place)
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
@@ -207,3 +213,58 @@ def _open(place: Place) -> tuple[int, mmap.mmap]:
     except OSError as error:
         os.close(descriptor)
         raise StoreError(f"{place.write_lock}: it cannot be created: {error.strerror}") from None
+
+
+def _database_holder(place: Place) -> DatabaseHolder | None:
+    """Who is in a write transaction, or has the file in exclusive mode."""
+    for path, kind, start, length in (
+        (f"{place.database}-shm", fcntl.F_WRLCK, _WRITE_BYTE, 1),
+        (str(place.database), fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE),
+    ):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            pid = holder_of(descriptor, kind, start, length)
+            if pid is not None:
+                return DatabaseHolder(pid, _commits(place))
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+    return None
+
+
+def nobody_writes(place: Place) -> bool:
+    """Whether no process, and no connection of this one, holds a lock that keeps writers out. False if unknown."""
+    log, database = _descriptor(Path(f"{place.database}-shm")), _descriptor(place.database)
+    if database is None:
+        return False
+    try:
+        if log is None:  # readers keep writers out, too
+            return any_holder_of(database, fcntl.F_WRLCK, _PENDING_BYTE, 2 + _SHARED_SIZE) is None
+        exclusive = any_holder_of(database, fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE)
+        return exclusive is None and any_holder_of(log, fcntl.F_WRLCK, _WRITE_BYTE, 1) is None
+    except OSError:
+        return False
+
+
+def _descriptor(path: Path) -> int | None:
+    """One that this process has open on the file."""
+    try:
+        wanted = path.stat()
+        for number in kernel.open_descriptors():
+            if os.path.samestat(os.fstat(number), wanted):
+                return number
+    except OSError:  # another thread has closed it
+        pass
+    return None
+
+
+def _commits(place: Place) -> bytes:
+    try:
+        with Path(f"{place.database}-shm").open("rb", buffering=0) as index:
+            return index.read(_INDEX_HEADER)
+    except OSError:
+        return b""

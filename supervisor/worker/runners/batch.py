@@ -21,8 +21,7 @@ from supervisor.domain.settlement import Settlement, released, suspected
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED, BatchContext, JobInterrupted
 from supervisor.worker.executor import Executor, decoded, described
-from supervisor.worker.memory_errors import is_out_of_memory
-from supervisor.worker.outcomes import BadPayload, NotBegun, Reported
+from supervisor.worker.outcomes import BadPayload, NotBegun, Reported, is_out_of_memory
 from supervisor.worker.parts import Parts
 from supervisor.worker.recorder import WORTH
 from supervisor.worker.runners.batch_plan import plan_of
@@ -160,7 +159,7 @@ class BatchExecutor:
         executor = self._executor
         if len(claims) == 1 or isinstance(error, Retry) or (isinstance(error, Reported) and error.kind == "retry"):
             return self._shared([executor.unsuccessful(claim, error, started_at) for claim in claims], started_at)
-        if isinstance(error, NotBegun) or executor.out_of_files(error):
+        if isinstance(error, NotBegun):
             return self._shared([released(claim) for claim in claims], started_at)
         from supervisor.telemetry import events  # imported here, as most batches succeed
 

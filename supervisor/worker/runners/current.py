@@ -22,7 +22,6 @@ from supervisor.worker.heartbeat import Beside
 from supervisor.worker.parts import Parts
 from supervisor.worker.slot_board import SlotBoard
 
-_len = len  # handlers may also replace builtins, until the process is checked
 _STDERR = 2
 _SHORTEST = 0.001  # seconds of a time limit
 _LONG = 0.001  # seconds from which a run may have printed by other means than Python's, and a look costs nothing
@@ -57,7 +56,6 @@ class CurrentRun:
         self.beside = Beside(parts.slot, parts.exchange, parts.heartbeat.wake)
         executor, requests = parts.executor, parts.slot.requests
         assert isinstance(executor.board, SlotBoard)
-        executor.out_of_files = lambda error: parts.fitness.out_of_files(error, self.done)
         executor.timed_out = lambda claim: requests.cancel_requested(claim.job_id, claim.token) is Cancel.TIMEOUT
         executor.board.reported = self.beside.reported
 
@@ -135,24 +133,25 @@ class CurrentRun:
         deadline = started + self._timeouts.get(claim.type, parts.pool.timeout)
         earlier = _earlier_output() if self._unread or started - self.began >= _LONG else 0
         self._unread, self.began = earlier > 0, started
-        work.begin(claim.job_id, claim.token, started, deadline, _len(claims), doubtful=doubtful, unread=earlier)
+        work.begin(claim.job_id, claim.token, started, deadline, len(claims), doubtful=doubtful, unread=earlier)
         self.beside.began = started
         self._running = claim
 
     def _end(self, claims: list[Claim], settlements: list[Settlement]) -> None:
         parts, fitness, held = self._parts, self._parts.fitness, self._parts.exchange.held
-        self.done += _len(claims)
+        self.done += len(claims)
         parts.slot.work.finish(self.done)
         for settlement in settlements:
             held.ended(settlement)
             if settlement.children:
-                self._count(_len(settlement.children))
+                self._count(len(settlement.children))
         settlement = settlements[0]
         if settlement.failure is not None or settlement.usage is not None or parts.cautious:
             self._unread = True
             fitness.after(settlement, self.done, always=parts.cautious)
-        if parts.executor.handler.changes is not None:
-            fitness.see_handler()
+        if parts.executor.handler.loop_changed:
+            parts.executor.handler.loop_changed = False
+            fitness.report("the event loop")
 
     def _count(self, children: int) -> None:
         """Keep what the runs of a round enqueue from adding up to a transaction that blocks other writers."""
@@ -226,8 +225,8 @@ class Sequential:
         self._rested = True
         return inf
 
-    def check(self, *, closely: bool) -> bool:
-        return self._parts.fitness.look(self.done, closely=closely)
+    def check(self) -> None:
+        self._parts.fitness.look(self.done)
 
     def host(self, loop: Callable[[], None]) -> None:
         loop()

@@ -15,7 +15,7 @@ import pytest
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import done, released
 from supervisor.store.base import Claims, Engine, JobSelector
-from supervisor.store.postgres import backlog, marks
+from supervisor.store.postgres import backlog
 from tests.store.kit import LOCK, Desk, until
 from tests.store.postgres.statistics import FLUSH, sessions
 
@@ -36,7 +36,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(marks, "time", clock)
+    monkeypatch.setattr(backlog, "time", clock)
     return clock
 
 
@@ -86,7 +86,7 @@ def cost(engine: Engine, foreign: psycopg.Connection, rounds: int) -> int:
 def test_claims_read_as_little_as_without_it(
     desk: Desk, engine: Engine, foreign: psycopg.Connection, held: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(marks, "SHORTEST", 60.0)  # the looks at everything are counted by another test
+    monkeypatch.setattr(backlog, "SHORTEST", 60.0)  # the looks at everything are counted by another test
     foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, 8000)")
     foreign.execute(FLUSH)
     fresh, others = cost(engine, foreign, 20), sessions(foreign)
@@ -95,7 +95,7 @@ def test_claims_read_as_little_as_without_it(
     many.close()
     until(lambda: sessions(foreign) == others)
     with_marks = cost(engine, foreign, 20)
-    monkeypatch.setattr(marks, "LONG", 10**9)
+    monkeypatch.setattr(backlog, "LONG", 10**9)
     without = cost(engine, foreign, 20)
 
     assert with_marks < 1.5 * fresh + 20
@@ -114,14 +114,14 @@ def test_a_job_that_the_marks_pass_over_waits_for_the_next_look_at_everything(
     clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(marks, "LONG", -10_000)  # every look is long
+    monkeypatch.setattr(backlog, "LONG", -10_000)  # every look is long
     foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, 100)")
     for _ in range(3):
         exchange(desk.claims, [], 10)
     row = foreign.execute(INSERT, passed_over).fetchone()
     assert row is not None
     assert row[0] not in [claim.job_id for claim in exchange(desk.claims, [], 10)]
-    clock.at += marks.SHORTEST
+    clock.at += backlog.SHORTEST
     assert row[0] in [claim.job_id for claim in exchange(desk.claims, [], 100)]
 
 
@@ -134,7 +134,7 @@ def test_after_a_look_at_everything_nothing_that_is_due_is_left(
     clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(marks, "LONG", -10_000)
+    monkeypatch.setattr(backlog, "LONG", -10_000)
     dice = random.Random(seed)
     others = [desk.claims, engine.claims(), engine.claims()]
     inserted: set[int] = set()
@@ -154,8 +154,8 @@ def test_after_a_look_at_everything_nothing_that_is_due_is_left(
                     "w1", [released(claim) for claim in back], WANTED, 0, LOCK, time.time()
                 )
             case 4:
-                clock.at += dice.choice([0.1, marks.SHORTEST])
-    clock.at += marks.SHORTEST
+                clock.at += dice.choice([0.1, backlog.SHORTEST])
+    clock.at += backlog.SHORTEST
     claimed += [claim.job_id for claim in exchange(dice.choice(others), [], 1000)]
 
     assert sorted(claimed) == sorted(inserted)
@@ -167,7 +167,7 @@ def test_after_a_look_at_everything_nothing_that_is_due_is_left(
 def test_the_marks_of_a_pool_with_a_lowest_priority_are_its_own(
     seed: int, desk: Desk, engine: Engine, foreign: psycopg.Connection, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(marks, "LONG", -10_000)
+    monkeypatch.setattr(backlog, "LONG", -10_000)
     dice, urgent = random.Random(seed), WANTED._replace(min_priority=10)
     waiting: dict[int, int] = {}
     other = engine.claims()
@@ -179,8 +179,8 @@ def test_the_marks_of_a_pool_with_a_lowest_priority_are_its_own(
         wanted, claims = dice.choice([WANTED, urgent]), dice.choice([desk.claims, other])
         for claim in exchange(claims, [], dice.choice([1, 2]), wanted):
             assert waiting.pop(claim.job_id) >= (wanted.min_priority or 0)
-        clock.at += dice.choice([0.0, marks.SHORTEST])
-    clock.at += marks.SHORTEST
+        clock.at += dice.choice([0.0, backlog.SHORTEST])
+    clock.at += backlog.SHORTEST
     left = {claim.job_id for claim in exchange(other, [], 1000, urgent)}
     assert left == {job for job, priority in waiting.items() if priority >= 10}
     assert desk.maintenance.backlog.depth(urgent, time.time(), 100).due == 0
@@ -191,20 +191,20 @@ def test_a_long_look_of_a_pool_with_a_lowest_priority_makes_marks(
     desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection, clock: Clock
 ) -> None:
     urgent = WANTED._replace(min_priority=10)
-    foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, %s)", (marks.LONG + 1100,))
-    run(desk.claims, 1, marks.LONG + 500)
+    foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, %s)", (backlog.LONG + 1100,))
+    run(desk.claims, 1, backlog.LONG + 500)
     assert exchange(desk.claims, [], 1, urgent) == []
     assert exchange(desk.claims, [], 1, urgent) == []
     old, new = (foreign.execute(INSERT, ("tag", "", 10, at)).fetchone() for at in (1000.0, time.time()))
     assert [claim.job_id for claim in exchange(desk.claims, [], 9, urgent)] == [*(new or ())]
-    clock.at += marks.LONGEST
+    clock.at += backlog.LONGEST
     assert [claim.job_id for claim in exchange(desk.claims, [], 9, urgent)] == [*(old or ())]
 
 
 def test_a_job_given_back_is_found_at_once(
     desk: Desk, foreign: psycopg.Connection, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(marks, "LONG", -10_000)
+    monkeypatch.setattr(backlog, "LONG", -10_000)
     foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, 10)")
     exchange(desk.claims, [], 1)
     first, *_ = exchange(desk.claims, [], 9)
@@ -215,14 +215,14 @@ def test_a_job_given_back_is_found_at_once(
 def test_without_the_transaction_the_marks_are_given_up(
     desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection, clock: Clock
 ) -> None:
-    foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, %s)", (marks.LONG + 1100,))
-    run(desk.claims, 1, marks.LONG + 500)
+    foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, %s)", (backlog.LONG + 1100,))
+    run(desk.claims, 1, backlog.LONG + 500)
     run(desk.claims, 2, 10)
     old = foreign.execute(INSERT, ("tag", "", 0, 1000.0)).fetchone()
     assert [claim.job_id for claim in exchange(desk.claims, [], 1)] != [*(old or ())]
     held.rollback()
     foreign.execute("VACUUM jobs")
-    clock.at += marks.LONGEST
+    clock.at += backlog.LONGEST
     assert [claim.job_id for claim in exchange(desk.claims, [], 1)] == [*(old or ())]
     older = foreign.execute(INSERT, ("tag", "", 0, 999.0)).fetchone()
     assert [claim.job_id for claim in exchange(desk.claims, [], 1)] == [*(older or ())]
@@ -231,39 +231,23 @@ def test_without_the_transaction_the_marks_are_given_up(
 def test_the_maintainer_counts_from_the_marks_and_names_the_time_of_the_next_look(
     desk: Desk, foreign: psycopg.Connection, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(marks, "LONG", -10_000)
-    backlog, now = desk.maintenance.backlog, time.time()
+    monkeypatch.setattr(backlog, "LONG", -10_000)
+    waiting, now = desk.maintenance.backlog, time.time()
     foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, 10)")
     foreign.execute("INSERT INTO jobs (type, scheduled_at) VALUES ('tag', %s)", (now + 300.0,))
-    assert backlog.depth(WANTED, time.time(), 100).due == 10
+    assert waiting.depth(WANTED, time.time(), 100).due == 10
     exchange(desk.claims, [], 4)
-    assert backlog.depth(WANTED, time.time(), 100).due == 6  # from now on there are marks
+    assert waiting.depth(WANTED, time.time(), 100).due == 6  # from now on there are marks
     foreign.execute(INSERT, ("tag", "", 5, 1000.0))
-    counted = backlog.depth(WANTED, now + 1.0, 100)
+    counted = waiting.depth(WANTED, now + 1.0, 100)
     assert counted.due == 6
-    assert counted.next_due == pytest.approx(now + 1.0 + marks.SHORTEST)
-    assert not backlog.any_due(WANTED, now + 1.0)  # what it would find is not what workers find
-    clock.at += marks.SHORTEST
-    assert backlog.depth(WANTED, now + 1.0, 100).due == 7
+    assert counted.next_due == pytest.approx(now + 1.0 + backlog.SHORTEST)
+    assert not waiting.any_due(WANTED, now + 1.0)  # what it would find is not what workers find
+    clock.at += backlog.SHORTEST
+    assert waiting.depth(WANTED, now + 1.0, 100).due == 7
     exchange(desk.claims, [], 7)
     foreign.execute(INSERT, ("tag", "", -5, 1000.0))
-    assert backlog.unfinished(WANTED, now + 1.0, 10.0)
-
-
-def test_marks_of_another_boot_or_of_a_killed_writer_do_not_hide_anything(
-    desk: Desk, engine: Engine, foreign: psycopg.Connection, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(marks, "LONG", -10_000)
-    foreign.execute("INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, 10)")
-    for _ in range(2):
-        exchange(desk.claims, [], 1)
-    clock.at -= 900.0
-    row = foreign.execute(INSERT, ("tag", "", 0, 1000.0)).fetchone()
-    assert [claim.job_id for claim in exchange(desk.claims, [], 1)] == [*(row or ())]
-    (file,) = engine.database.folder.glob("marks-*")
-    file.write_bytes(file.read_bytes()[:-3])
-    row = foreign.execute(INSERT, ("tag", "", 0, 1000.0)).fetchone()
-    assert [claim.job_id for claim in exchange(desk.claims, [], 1)] == [*(row or ())]
+    assert waiting.unfinished(WANTED, now + 1.0, 10.0)
 
 
 def test_a_slow_query_of_the_maintainer_is_not_repeated_at_once() -> None:

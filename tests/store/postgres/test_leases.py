@@ -45,6 +45,11 @@ def recovery(desk: Desk, record: SupervisorRecord, monkeypatch: pytest.MonkeyPat
     return Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
 
 
+def recovered(recovery: Recovery) -> Recovered:
+    recovery.run(NOW)
+    return recovery.recovered
+
+
 def test_renewing_says_what_time_it_is_for_all(desk: Desk, record: SupervisorRecord) -> None:
     registry = desk.maintenance.registry
     at = registry.renew("far", "what it posts")
@@ -61,12 +66,12 @@ def test_the_jobs_of_a_lease_that_holds_are_not_taken(
 ) -> None:
     claim = desk.one()
     for _ in range(5):
-        assert recovery.run(NOW) == Recovered()
+        assert recovered(recovery) == Recovered()
     with pytest.raises(LeaseHeld):
         desk.maintenance.locks.settle_dead("w1", [released(claim)], NOW, supervisor="far")
     assert desk.maintenance.registry.worker("w1") is not None
     foreign.execute(END)
-    assert recovery.run(NOW) == Recovered(1, 1)
+    assert recovered(recovery) == Recovered(1, 1)
     assert desk.maintenance.registry.supervisors() == []
     assert desk.claims.held_by("w1") == []  # its session was ended: now it has another one
     assert desk.settle(done(claim, None)) == [claim.job_id]  # too late
@@ -77,11 +82,11 @@ def test_leases_that_ended_while_nobody_could_reach_the_server_are_waited_for(
 ) -> None:
     desk.one()
     for _ in range(6):
-        assert recovery.run(NOW) == Recovered()
+        assert recovered(recovery) == Recovered()
     foreign.execute(END)
     for _ in range(4):  # from when it could ask again, as long as a lease
-        assert recovery.run(NOW) == Recovered()
-    assert recovery.run(NOW) == Recovered(1, 1)
+        assert recovered(recovery) == Recovered()
+    assert recovered(recovery) == Recovered(1, 1)
 
 
 def test_who_is_started_while_nobody_could_reach_the_server_waits_for_the_others_too(
@@ -90,8 +95,8 @@ def test_who_is_started_while_nobody_could_reach_the_server_waits_for_the_others
     desk.one()
     foreign.execute(END)
     for _ in range(4):
-        assert recovery.run(NOW) == Recovered()
-    assert recovery.run(NOW) == Recovered(1, 1)
+        assert recovered(recovery) == Recovered()
+    assert recovered(recovery) == Recovered(1, 1)
 
 
 def test_a_host_that_comes_back_meanwhile_keeps_what_is_not_settled(
@@ -113,7 +118,7 @@ def test_a_host_that_comes_back_meanwhile_keeps_what_is_not_settled(
         return held_by(owner)
 
     monkeypatch.setattr(locks, "held_by", back)
-    assert recovery.run(NOW).jobs == 0
+    assert recovery.run(NOW).done == 0
     assert registry.supervisors() == [record]
     assert desk.claims.held_by("w1") == [claim]  # its session was ended: now it has another one
     assert desk.settle(done(claim, None)) == []
@@ -143,7 +148,7 @@ def test_who_is_certainly_dead_here_is_not_waited_for(desk: Desk, engine: Engine
     desk.put()
     desk.one()
     recovery = Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
-    assert recovery.run(NOW) == Recovered(1, 1)
+    assert recovered(recovery) == Recovered(1, 1)
 
 
 def test_a_process_in_another_name_space_of_this_machine_is_judged_by_its_lease(desk: Desk, engine: Engine) -> None:
@@ -158,13 +163,13 @@ def test_a_lease_is_counted_from_before_it_was_asked_for(
     posts = ["one", "one", "two"]
     renewal = LeaseRenewal(desk.maintenance.registry, record, gate, 15.0, lambda: posts.pop(0))
     before = boot_time()
-    assert renewal.run(NOW).changed
+    assert renewal.run(NOW).news
     assert gate.is_open()
     [(until,)] = foreign.execute("SELECT lease_until - extract(epoch FROM clock_timestamp()) FROM job_supervisors")
     assert not gate._floats[1] > boot_time() + float(until)
     assert gate._floats[1] - before == pytest.approx(14.0, abs=1.0)
     generation = gate.generation
-    assert not renewal.run(NOW).changed
+    assert not renewal.run(NOW).news
     assert gate.generation == generation
     assert abs(gate.now() - time.time()) < 5
 
@@ -176,7 +181,7 @@ def test_whoever_had_no_lease_for_a_while_registers_again(
     renewal.run(NOW)
     generation = gate.generation
     gate.renewed(boot_time() - 1, 0.0, again=False)
-    assert renewal.run(NOW).changed
+    assert renewal.run(NOW).news
     assert gate.generation == generation + 1
     foreign.execute("DELETE FROM job_supervisors")  # another host has recovered it, whatever our clock says
     renewal.run(NOW)
@@ -209,5 +214,5 @@ def test_draining_is_passed_on(desk: Desk, gate: ClaimGate) -> None:
     assert controls.current().drained == {"far", "near"}
     assert controls.undrain("far")
     assert not controls.undrain("far")
-    assert watch.run(NOW).changed
+    assert watch.run(NOW).news
     assert gate.is_open()

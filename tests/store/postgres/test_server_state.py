@@ -15,7 +15,7 @@ from supervisor.domain.job import Status
 from supervisor.domain.settlement import done
 from supervisor.engine import open_engine
 from supervisor.ops.diagnosis import diagnose
-from supervisor.ops.doctor import examine, place
+from supervisor.ops.doctor import database, examine
 from supervisor.ops.status import gather
 from supervisor.store.base import Engine, Exchange, JobSelector
 from supervisor.store.postgres.address import Address
@@ -26,7 +26,7 @@ from tests.store.kit import LOCK, NOW, Desk, supervisor_record, until, worker_re
 
 
 def facts(engine: Engine, level: str) -> str:
-    return " | ".join(finding.fact for finding in place.examine(engine.url) if finding.level == level)
+    return " | ".join(finding.fact for finding in database.examine(engine.url) if finding.level == level)
 
 
 def test_it_is_as_the_server_says(desk: Desk) -> None:
@@ -111,7 +111,7 @@ def test_the_doctor_says_nothing_of_sqlite_on_a_server(desk: Desk, engine: Engin
 def test_the_doctor_names_a_lease_that_has_ended(desk: Desk, engine: Engine, foreign: psycopg.Connection) -> None:
     desk.maintenance.registry.register(supervisor_record("s1", engine, "/nowhere", boot_id="other", host="far", pid=7))
     foreign.execute("UPDATE job_supervisors SET lease_until = lease_until - 115")
-    assert "the lease of supervisor 7 on far has ended 100 s ago" in facts(engine, "warning")
+    assert "supervisor 7 has ended unexpectedly; its lease ended 1.67m ago" in facts(engine, "note")
 
 
 def test_a_database_without_tables_is_no_fault(postgres: Databases, engine: Engine) -> None:
@@ -120,7 +120,7 @@ def test_a_database_without_tables_is_no_fault(postgres: Databases, engine: Engi
 
 def test_a_server_that_is_not_there_is_told_in_one_sentence() -> None:
     with pytest.raises(StoreError, match="refused"):
-        place.examine("postgresql://127.0.0.1:1/x")
+        database.examine("postgresql://127.0.0.1:1/x")
 
 
 def test_users_who_may_not_end_the_sessions_of_other_hosts_are_named_with_what_to_grant(

@@ -278,15 +278,11 @@ class TestTimes:
         app.db.executemany(
             "INSERT INTO jobs (type, status, scheduled_at) VALUES ('t', 'pending', ?)", [(t,) for t in times]
         )
-        report = app.adopt()
+        app.adopt()
 
         *delayed, at_once = [row[0] for row in app.run("SELECT scheduled_at FROM jobs ORDER BY id")]
         assert delayed == [pytest.approx(2e9)] * 3
         assert at_once < 2e9
-        assert {change.statement.split(" WHERE")[0] for change in report.needing_change} == {
-            "UPDATE jobs SET \"scheduled_at\" = '2033-05-18 03:33:20'",
-            'UPDATE jobs SET "scheduled_at" = 2000000000000',
-        }
 
 
 class TestGuarantees:
@@ -400,8 +396,9 @@ class TestOldStatements:
         fill(app, 10)
         given = [
             "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            "UPDATE jobs SET status = 'archived' WHERE status = 'pending'",
-            "SELECT * FROM jobs WHERE id = :id",
+            "SELECT nope FROM jobs",
+            "SELECT * FROM jobs WHERE id = :id AND type <> 'what: ?'",
+            "UPDATE jobs SET status = 'done' WHERE id = ?",
             "DELETE FROM jobs",
             "COMMIT",
         ]
@@ -410,8 +407,7 @@ class TestOldStatements:
 
         assert {change.statement: change.reason.split(":")[0] for change in report.needing_change} == {
             given[0]: "table jobs has 25 columns but 8 values were supplied",
-            given[1]: "CHECK constraint failed",
-            "COMMIT": "not authorized",
+            given[1]: "no such column",
         }
         assert app.run("SELECT count(*) FROM jobs") == [(10,)]
 
@@ -437,8 +433,8 @@ class TestOldStatements:
         )
         notes = "\n".join(app.adopt().notes)
 
-        assert "`last_error` gave up NOT NULL" in notes
-        assert "`status` gave up CHECK (status <> 'cancelled')" in notes
+        assert "`last_error` gave up its NOT NULL" in notes
+        assert "`status` gave up its CHECK" in notes
 
     def test_a_column_that_only_the_application_can_fill_is_named(self, app: App) -> None:
         app.run(PLAIN.replace("last_error TEXT,", "last_error TEXT, owner INTEGER NOT NULL,"))
@@ -469,8 +465,8 @@ class TestRefused:
             ),
             ("CREATE VIEW jobs AS SELECT 1 AS id", "no ordinary table"),
             ("CREATE TABLE other (id)", "there is no table `jobs`"),
-            (PLAIN + "; CREATE INDEX jobs_unfinished ON jobs (type)", "index `jobs_unfinished` is needed"),
-            (PLAIN + "; CREATE TABLE job_errors (x)", "table `job_errors` is needed"),
+            (PLAIN + "; CREATE INDEX jobs_unfinished ON jobs (type)", "the name `jobs_unfinished` is needed"),
+            (PLAIN + "; CREATE TABLE job_errors (x)", "the name `job_errors` is needed"),
             (PLAIN + "; INSERT INTO jobs (type) VALUES ('tag!'), ('tag!'), ('a b')", "'tag!' (2 rows), 'a b' (1 row)"),
             (PLAIN + "; INSERT INTO jobs (type, status) VALUES ('t', 'odd')", "--status odd=pending"),
             (

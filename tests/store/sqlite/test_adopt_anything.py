@@ -16,7 +16,7 @@ from supervisor.domain.job import Status
 from supervisor.domain.settlement import done
 from supervisor.engine import open_engine
 from supervisor.store.base import AdoptOptions, AdoptReport
-from supervisor.store.sqlite.definition import quoted
+from supervisor.store.sqlite.adopt.definition import quoted
 from tests.store.kit import Desk
 
 KEYS = (
@@ -90,7 +90,6 @@ class Table:
         maybe(r.choice(["attempts", "retries"]), "INTEGER DEFAULT 0", lambda: r.randrange(4))
         maybe("max_attempts", "INTEGER DEFAULT 3", lambda: r.randrange(5))
         maybe(r.choice(["error", "last_error"]), "TEXT", lambda: "bo'om")
-        maybe("old_id", "TEXT", lambda: "x")
         maybe("meta", "TEXT", lambda: "m")
         maybe('odd, "name', "TEXT COLLATE NOCASE DEFAULT 'a,b'", lambda: "z")
         r.shuffle(definitions)

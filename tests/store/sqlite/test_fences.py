@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from supervisor import Queue, Status
-from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim, NewJob
 from supervisor.domain.settlement import Usage, done, failed, released
 from supervisor.store.base import Filter, JobSelector
@@ -19,7 +19,7 @@ from supervisor.store.sql.connection import quarantine
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import Connection
-from supervisor.store.sqlite.maintenance import SqliteMaintenance, inserted_so_far
+from supervisor.store.sqlite.maintenance import SqliteMaintenance
 from supervisor.store.sqlite.place import Place
 from tests import next_release
 from tests.store.kit import BROKEN, NOW, POLICY, Desk
@@ -204,45 +204,6 @@ class TestSetAside:
         assert desk.maintenance.locks.renew(["w1"], NOW + 1e6, NOW + 2e6) == 2
 
 
-class TestIds:
-    @pytest.mark.fault(59)
-    @pytest.mark.parametrize("last", [2**62, 2**63 - 1])
-    def test_an_enqueue_goes_on_after_the_greatest_id(self, desk: Desk, foreign: sqlite3.Connection, last: int) -> None:
-        first = desk.put()
-        insert(foreign, id=last)
-        assert desk.put() == first + 2
-        assert desk.put() == first + 3
-        assert desk.job(first + 1).status is Status.PENDING
-        assert str(last) in desk.operations.jobs.attempts(first + 1)[0].message
-
-    @pytest.mark.fault(59)
-    @pytest.mark.parametrize("last", [2**62, 2**63 - 1])
-    def test_several_jobs_at_once_are_all_there_after_the_greatest_id(
-        self, desk: Desk, foreign: sqlite3.Connection, last: int
-    ) -> None:
-        insert(foreign, id=last)
-        ids = desk.producer.enqueue([NewJob("tag", "{}")] * 3)
-        assert ids == [2, 3, 4]
-        assert [desk.job(job_id).status for job_id in ids] == [Status.PENDING] * 3
-        assert desk.producer.put(NewJob("tag", "{}")) == (5, True)
-
-    @pytest.mark.fault(59)
-    def test_no_job_fails_because_ids_ran_out_for_its_children(self, desk: Desk, foreign: sqlite3.Connection) -> None:
-        parent = desk.put()
-        claim = desk.one()
-        insert(foreign, id=2**62)
-        assert desk.settle(done(claim, None, children=(NewJob("tag", "{}"),))) == []
-        assert desk.status(parent) is Status.DONE
-        assert desk.job(parent + 2).status is Status.PENDING
-
-    @pytest.mark.fault(59)
-    def test_the_maintainer_puts_ids_right(self, desk: Desk, foreign: sqlite3.Connection) -> None:
-        insert(foreign, id=2**62)
-        inserted_so_far(cast("SqliteMaintenance", desk.maintenance)._connection)
-        assert foreign.execute("INSERT INTO jobs (type) VALUES ('tag') RETURNING id").fetchone()[0] == 2
-        assert foreign.execute("PRAGMA foreign_key_check").fetchall() == []
-
-
 def test_an_applications_own_column_is_not_added_again(desk: Desk, foreign: sqlite3.Connection) -> None:
     foreign.execute("ALTER TABLE jobs ADD COLUMN colour INTEGER NOT NULL DEFAULT 5")
     job = desk.put()
@@ -384,16 +345,6 @@ class TestWhatATriggerMayDo:
         assert desk.maintenance.finished.prune(0, 100, NOW + 1e6, NOW + 1e6)[0] == 2
         assert desk.producer.job(jobs[1]) is not None
 
-    def test_the_greatest_id_of_a_failed_attempt(self, desk: Desk, foreign: sqlite3.Connection) -> None:
-        foreign.execute(
-            "INSERT INTO job_errors (id, job_id, attempt, kind, message, created_at) VALUES (?, 999, 1, 'x', 'm', 1)",
-            [MOST],
-        )
-        job = desk.put()
-        assert desk.settle(failed(desk.one(), BROKEN, POLICY, chance=0.5)) == []
-        assert [attempt.kind for attempt in desk.operations.jobs.attempts(job)] == [BROKEN.kind]
-        assert foreign.execute("SELECT max(id) FROM job_errors").fetchone()[0] < 10
-
 
 class TestSeveralAtOnce:
     """What one worker does row by row, others do meanwhile."""
@@ -441,18 +392,3 @@ class TestSeveralAtOnce:
                 expires_at=expires_at,
             )
         assert desk.status(job) is Status.RUNNING
-
-    def test_what_was_written_before_the_database_was_busy_is_not_told_as_lost(
-        self, desk: Desk, foreign: sqlite3.Connection
-    ) -> None:
-        jobs = [desk.put() for _ in range(3)]
-        claims = desk.claim(want=3)
-        foreign.execute(
-            f"CREATE TRIGGER rule BEFORE UPDATE OF status ON jobs WHEN OLD.id = {jobs[1]} AND NEW.status = 'done' "
-            "BEGIN SELECT RAISE(ROLLBACK, 'not this one'); END"
-        )
-        busy = mock.patch("supervisor.store.sql.settling.quarantine", side_effect=StoreBusy("busy"))
-        with busy, pytest.raises(StoreBusy):
-            desk.settle(*(done(claim, None) for claim in claims))
-        assert desk.settle(*(done(claim, None) for claim in claims)) == []
-        assert [desk.status(job) for job in jobs] == [Status.DONE, Status.QUARANTINED, Status.DONE]

@@ -9,10 +9,9 @@ from contextlib import closing
 
 import pytest
 
-from supervisor.domain.errors import StoreBusy
 from supervisor.store.base import Engine
-from supervisor.store.sqlite.locks import nobody_writes
 from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.writelock import nobody_writes
 from tests.store.kit import python, until
 
 HOLDER = """
@@ -105,27 +104,3 @@ def test_a_process_with_a_connection_sees_every_writer_and_keeps_its_own_locks(
         assert "database is locked" in tried.stderr
         own.execute("COMMIT")
         assert nobody_writes(place)
-
-
-@pytest.mark.parametrize(
-    ("where", "statement"),
-    [("in", "SELECT * FROM own"), ("elsewhere", "SELECT * FROM own"), ("elsewhere", "DELETE FROM own")],
-)
-def test_a_reader_of_a_file_without_a_log_is_named_because_the_change_to_a_log_waits_for_it(
-    engine: Engine, hold: Hold, where: str, statement: str
-) -> None:
-    with closing(sqlite3.connect(engine.database.file, isolation_level=None)) as own:
-        own.execute("CREATE TABLE own (x)")
-        own.execute("INSERT INTO own VALUES (1)")
-        if where == "elsewhere":
-            process = hold("BEGIN", statement)
-            who = f"process {process.pid} ({process.args[0]} "  # type: ignore[index]
-        else:
-            own.execute("BEGIN")
-            own.execute(statement).fetchall()
-            who = "another connection of this process"
-        with pytest.raises(StoreBusy) as error:
-            engine.database.migrate()
-    waits = "has a read transaction open, and the change to write-ahead logging has to wait for its end"
-    reads = statement.startswith("SELECT")
-    assert (who in str(error.value), waits in str(error.value)) == (reads, reads)

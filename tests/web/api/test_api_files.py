@@ -119,7 +119,7 @@ def test_a_folder_that_is_replaced_while_the_file_arrives_is_told(site: Site, sp
         yield CAT
 
     problem = checked(sent(site, _later(body())), 503)
-    assert problem["error"] == "the spool cannot be used: its folder was replaced while the file was written"
+    assert problem["error"] == "the spool cannot be used: No such file or directory"
     assert (names(spool), payloads(site)) == ([], [])
 
 
@@ -323,6 +323,7 @@ class TestSweep:
         assert names(spool) == [f"{upload.token}.part"]
         look()
         assert names(spool) == []
+        upload.discard()
 
     def test_a_file_whose_job_is_being_inserted_stays_however_old_it_seems(
         self, site: Site, spool: Path, look: Callable[..., None], monkeypatch: pytest.MonkeyPatch

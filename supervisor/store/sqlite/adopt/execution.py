@@ -6,30 +6,26 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from supervisor.domain.errors import InvalidOption, StoreError
-from supervisor.domain.job import Claim, NewJob
-from supervisor.domain.settlement import Failure, RetryPolicy, done, failed
-from supervisor.store.migrate import shipped, statements
+from supervisor.domain.job import Claim, NewJob, Status
+from supervisor.domain.settlement import done
+from supervisor.store.migrate import shipped
 from supervisor.store.sqlite import schema
-from supervisor.store.sqlite.adopt.copying import values
-from supervisor.store.sqlite.adopt.definitions import Definitions
-from supervisor.store.sqlite.adopt.plan import notes, propose
-from supervisor.store.sqlite.adopt.shape import SQL, TABLE, Old
-from supervisor.store.sqlite.adopt.trial import Samples, Steps, Trial
-from supervisor.store.sqlite.adopt.triggers import triggers, with_words
-from supervisor.store.sqlite.adopt.view import view
+from supervisor.store.sqlite.adopt.definition import literal, parameters, quoted
+from supervisor.store.sqlite.adopt.plan import Plan, propose
+from supervisor.store.sqlite.adopt.statements import given_up, statements
+from supervisor.store.sqlite.adopt.table import SQL, TABLE, refusal
 from supervisor.store.sqlite.claims import Outcomes
 from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.definition import quoted, table_created
-from supervisor.store.sqlite.driver_errors import translated
+from supervisor.store.sqlite.driver_errors import is_general, translated
 from supervisor.store.sqlite.inserting import insert_job
 from supervisor.store.sqlite.place import Place
-from supervisor.store.values import AdoptOptions, AdoptReport
+from supervisor.store.values import AdoptedColumn, AdoptOptions, AdoptReport, NeedsChange
 
 
 def adopt(place: Place, options: AdoptOptions, *, keep_copy: bool = True) -> AdoptReport:
@@ -45,7 +41,7 @@ def adopt(place: Place, options: AdoptOptions, *, keep_copy: bool = True) -> Ado
             if keep_copy:  # inside the transaction, so that the copy holds exactly what is adopted
                 backup = place.unused("before-adopt")
                 schema.back_up(reader, backup)
-            return _Adoption(raw, options).run(backup)
+            return _Adoption(raw).run(options, backup)
     except (StoreError, InvalidOption):
         if backup is not None and _is_unchanged(reader):
             backup.unlink(missing_ok=True)
@@ -85,7 +81,7 @@ def _look_first(place: Place, options: AdoptOptions) -> None:
         raise StoreError(f"{place.database}: there is no such database")
     try:
         with _reading(place) as raw:
-            propose(raw, options)
+            propose(raw, options, options.table)
     except sqlite3.Error as error:
         raise translated(error, place.database) from None
 
@@ -99,117 +95,113 @@ def _reading(place: Place) -> Iterator[sqlite3.Connection]:
         yield raw
 
 
-class _Adoption:
+class _Adoption(NamedTuple):
     """Inside the transaction."""
 
-    def __init__(self, raw: sqlite3.Connection, options: AdoptOptions) -> None:
-        self._steps = Steps(raw)
-        self._now = time.time()
-        self._options = options
-        self._plan = propose(raw, options)
+    raw: sqlite3.Connection
 
-    def run(self, backup: Path | None) -> AdoptReport:
-        plan = self._plan
-        samples = Samples.take(self._steps, plan)
-        definitions = Definitions(plan)
-        self._rebuild(list(definitions.lines()))
-        trial = Trial(self._steps, plan)
-        told = [*notes(plan), *definitions.notes, *self._try_ours(trial)]
-        trial.built_in(samples)
-        trial.given(self._options.statements)
+    def run(self, options: AdoptOptions, backup: Path | None) -> AdoptReport:
+        if options.table.lower() != TABLE:
+            self._step(SQL.rename_table.format(table=quoted(options.table)))
+        plan = propose(self.raw, options, TABLE)
+        try:
+            for statement in statements(plan):
+                self._step(statement)
+            schema.stamp(self.raw, shipped("supervisor.store.sqlite"))
+        except sqlite3.Error as error:
+            if not (isinstance(error, sqlite3.IntegrityError) or is_general(error)):
+                raise  # of the environment, not of the table
+            raise refusal([str(error)]) from None
+        notes = list(_notes(plan))
+        problem = self._refused(lambda: insert_job(self.raw.cursor(), NewJob("adopted", "{}"), time.time()))
+        if problem:
+            notes.append(f"an enqueue that sets our columns alone is refused: {problem}")
+        if plan.rows and (problem := self._refused(self._work)):
+            raise StoreError(f"the jobs table cannot be adopted: it refuses to have jobs settled: {problem}")
         return AdoptReport(
             rows=plan.rows,
-            recovered=plan.running,
-            finished=plan.finished,
+            recovered=plan.counts[Status.RUNNING],
+            finished=sum(plan.counts[status] for status in Status if status.finished),
             backup=backup,
             extra_columns=tuple(part.name for part in plan.parts if part.ours is None),
-            notes=tuple(told),
-            needing_change=tuple(trial.failing),
-            columns=tuple(plan.columns()),
-            statuses=dict(plan.words.statuses),
-            types=dict(plan.words.types),
-            job_types=plan.types,
+            notes=tuple(notes),
+            needing_change=tuple(
+                NeedsChange(sql, problem)
+                for sql in options.statements
+                if (problem := self._refused(self._compile, sql))
+            ),
+            columns=tuple(
+                AdoptedColumn(part.old, part.name, part.meaning or None, part.proposed) for part in plan.parts
+            ),
+            statuses=plan.statuses,
+            types=options.types,
+            job_types=plan.job_types,
             view=plan.view or None,
-            going_on=tuple(trial.passing),
         )
 
-    # The table
+    def _step(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        """One statement. Each is a fail-point, `adopt`: tests kill the process, or make it fail, at each."""
+        reach = getattr(self.raw, "reach", lambda _: None)  # only the connections that tests ask for have fail-points
+        reach("adopt.before")
+        cursor = self.raw.execute(sql, parameters)
+        reach("adopt")
+        return cursor
 
-    def _rebuild(self, definitions: list[str]) -> None:
-        """Rename the old table, create and fill the new one, restore everything around it."""
-        steps, plan = self._steps, self._plan
-        old = plan.old
-        if old.name.lower() != TABLE:
-            steps.run(SQL.rename_table.format(table=old.table))
-            old = self._renamed()
-        has_sequences = any(name == "sqlite_sequence" for _, name, *_ in steps.run(SQL.objects))
-        row = steps.run(SQL.sequence).fetchone() if has_sequences else None
-        # References and views of other tables go by the name jobs.
-        steps.run("PRAGMA legacy_alter_table = ON")
-        steps.run(SQL.rename_old_table.format(table=quoted(TABLE)))
-        steps.run(SQL.create.format(definitions=",\n  ".join(definitions)))
-        filled = values(plan)
-        columns = ", ".join(map(quoted, filled))
-        steps.run(SQL.copy.format(columns=columns, values=", ".join(filled.values())), {"now": self._now})
-        steps.run(SQL.drop)
-        sequence = {"seq": row[0] if row else 0}
-        steps.run(SQL.keep_sequence, sequence)
-        steps.run(SQL.add_sequence, sequence)
-        self._around(old)
+    # Trials: nothing of them stays
 
-    def _renamed(self) -> Old:
-        """The texts of what belongs to the table, which name it differently now."""
-        objects = self._steps.run(SQL.objects).fetchall()
-
-        def of(kind: str) -> list[tuple[str, str]]:
-            return [(o[1], o[3]) for o in objects if o[0] == kind and o[2].lower() == TABLE and o[3]]
-
-        return self._plan.old._replace(indexes=tuple(sql for _, sql in of("index")), triggers=tuple(of("trigger")))
-
-    def _around(self, old: Old) -> None:
-        """Indexes, our other tables, our triggers, the application's triggers, the view."""
-        steps, plan = self._steps, self._plan
-        for statement in old.indexes:
-            steps.run(statement)
-        ours = shipped("supervisor.store.sqlite")
-        for migration in ours:
-            for statement in statements(migration.sql):
-                if table_created(statement) != TABLE:
-                    steps.reach(partial(schema.apply, steps.raw, with_words(plan, statement)))
-        steps.reach(partial(schema.stamp, steps.raw, ours))
-        for statement in (*triggers(plan), *view(plan)):
-            steps.run(statement)
-        for _, statement in old.triggers:
-            steps.run(statement)
-
-    # Our own statements
-
-    def _try_ours(self, trial: Trial) -> Iterator[str]:
-        """Notes. Raises StoreError if our workers could not work."""
-        problem = trial.refuses(self._enqueue)
-        if problem:
-            yield f"an enqueue that sets our columns alone is refused: {problem}"
-            if not self._plan.rows:
-                return  # nothing to try it on
-        problem = trial.refuses(self._work)
-        if problem:
-            raise StoreError(f"the jobs table cannot be adopted: it refuses to have jobs settled: {problem}")
-
-    def _enqueue(self) -> None:
-        self._steps.reach(lambda: insert_job(self._steps.raw.cursor(), NewJob("adopted", "{}"), self._now))
+    def _refused(self, work: Callable[..., object], *arguments: object) -> str | None:
+        """Why the table refuses something, or None."""
+        problem = None
+        self._step("SAVEPOINT trial")
+        try:
+            work(*arguments)
+        except sqlite3.Error as error:
+            if not (isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)) or is_general(error)):
+                raise
+            problem = str(error)
+        self._step("ROLLBACK TO trial")
+        self._step("RELEASE trial")
+        return problem
 
     def _work(self) -> None:
-        """Claim, fail, claim again, succeed."""
-        steps = self._steps
-        if not self._plan.rows:
-            self._enqueue()
-        type_, requires, priority = steps.run(SQL.make_pending).fetchall()[0]
+        """A claim and a settlement of ours."""
+        now = time.time()
+        type_, requires, priority = self._step(SQL.make_pending).fetchall()[0]
         group = {"type": type_, "requires": requires, "priority": priority, "want": 1}
-        mark = {"owner": "adopt", "now": self._now, "expires_at": self._now}
-        policy = RetryPolicy(max_attempts=10**9, base=0.0)
-        for attempt in (1, 2):
-            row = steps.run(QUERIES.claim_group, group | mark).fetchone()
-            claim = Claim._make(row)._replace(attempt=attempt, max_attempts=None)
-            failure = failed(claim, Failure("exception", "a trial"), policy, chance=0.5)
-            outcomes = Outcomes("adopt", [failure if attempt == 1 else done(claim, "{}")], self._now)
-            outcomes.write(steps.raw, self._now)
+        row = self._step(QUERIES.claim_group, group | {"owner": "adopt", "now": now, "expires_at": now}).fetchone()
+        Outcomes("adopt", [done(Claim._make(row), "{}")], now).write(self.raw, now)
+
+    def _compile(self, sql: str) -> None:
+        """A statement of the application's."""
+        names = parameters(sql)
+        self._step(f"EXPLAIN {sql}", dict.fromkeys(names) if all(names) else [None] * len(names))
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    """What people are told beside the columns and words."""
+    yield from given_up(plan)
+    yield from _notes_on_words(plan)
+    if not plan.key.shared and not plan.integer_ids:
+        yield f"`id` is a number now; the application's ids are in `{plan.key.name}`"
+    if plan.part("priority") is not None:
+        yield "the job with the highest `priority` runs first"
+    if plan.view:
+        yield (
+            f"`{plan.view}` shows the table as it was and takes INSERT, UPDATE and DELETE; through it SQLite counts no "
+            "changed rows, and RETURNING is incomplete, so it is not for claims"
+        )
+    for table, column, on_delete in plan.table.pointing:
+        if on_delete in ("NO ACTION", "RESTRICT"):
+            yield f"a finished job that {table}.{column} points at stays until that row is gone"
+
+
+def _notes_on_words(plan: Plan) -> Iterator[str]:
+    for status in dict.fromkeys(plan.statuses.values()):
+        words = [literal(word) for word, meaning in plan.statuses.items() if meaning == status]
+        if len(words) > 1:
+            yield f"{', '.join(words)} become '{status}' alike; the copy of the database keeps the difference"
+    for word, status in plan.foreign["status"].items():
+        yield f"a query for status '{word}' finds nothing in `{TABLE}`: '{status}' is stored"
+        for kind, name, sql in plan.table.reading:
+            if literal(word) in sql:
+                yield f"the {kind} `{name}` names '{word}', which job-supervisor does not write; look through it"

@@ -1,206 +1,344 @@
-"""The whole plan of an adoption: what becomes of columns, words, times and ids. Nothing here changes anything."""
+"""What becomes of an application's columns, words, times and ids: a proposal, which options change.
+
+Nothing here changes anything.
+"""
 
 from __future__ import annotations
 
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from supervisor.domain.errors import InvalidOption
+from supervisor.domain.intake import TYPE
 from supervisor.domain.job import Status
-from supervisor.domain.text import counted
-from supervisor.store.sqlite.adopt import shape
-from supervisor.store.sqlite.adopt.parts import THEIRS, Facts, Part, assign
-from supervisor.store.sqlite.adopt.shape import SQL, TABLE, Old, is_time
-from supervisor.store.sqlite.adopt.words import Words, understand
-from supervisor.store.sqlite.definition import Clause, Column, Definition, names, quoted, tokens
-from supervisor.store.values import AdoptedColumn, AdoptOptions
+from supervisor.domain.text import counted, like
+from supervisor.store.sqlite.adopt.definition import literal, quoted
+from supervisor.store.sqlite.adopt.table import SQL, TABLE, Column, Table, our_schema, read, refusal
+from supervisor.store.values import AdoptOptions
 
-COUNTERS = ("attempts", "crashes", "claim_token")  # clamped when they are copied
-# Bytes of any kind may stand here: a job whose payload is no JSON fails with a clear error, and nothing
-# is decided by the others.
-FREE = ("payload", "last_error", "created_at", "updated_at")
-AS_WRITTEN = ("created_at", "updated_at")
+# Proposed if the table has no column of our name, and exactly one of these.
+_SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "type": ("job_type", "task_type", "kind", "task", "name"),
+    "payload": ("data", "body", "args", "arguments", "params", "input"),
+    "status": ("state",),
+    "scheduled_at": (
+        *("scheduled_for", "run_after", "run_at", "not_before", "available_at"),
+        *("next_run_at", "next_attempt_at"),
+    ),
+    "attempts": ("retry_count", "retries", "tries"),
+    "last_error": ("error", "error_message"),
+    "completed_at": ("finished_at",),
+}
+_NEEDED = ("type", "status", "payload")
+# What only our claims may write. To the triggers that protect claims, a program that uses one of these for its own
+# purposes would look like one of our workers.
+_CLAIM = ("locked_by", "locked_at", "lock_expires_at", "claim_token")
+AS_WRITTEN = ("created_at", "updated_at")  # they keep the application's form of times
+
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "pending": ("queued", "waiting", "new", "ready", "scheduled", "created", "todo", "retry", "retrying", "delayed"),
+    "running": ("processing", "in_progress", "in-progress", "claimed", "active", "started", "working", "locked"),
+    "done": ("completed", "complete", "success", "succeeded", "successful", "finished", "ok", "processed"),
+    "failed": ("error", "errored", "failure", "dead"),
+    "cancelled": ("canceled", "aborted", "skipped"),
+}
+_PROPOSED = {word: status for status, words in _WORDS.items() for word in (status, *words)} | {s: s for s in Status}
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([ T])\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
+class Part(NamedTuple):
+    """One old column. `name` is where the application's values stand in the new table, `ours` our column that takes
+    its meaning, if any:
+
+    - `name` is that of `ours`: one column for both;
+    - another one: both stay, and triggers keep them equal;
+    - no `ours`: the application's own.
+    """
+
+    column: Column
+    name: str
+    ours: Column | None
+    proposed: bool  # by us, not by an option
+
+    @property
+    def old(self) -> str:
+        return self.column.name
+
+    @property
+    def meaning(self) -> str:
+        return "" if self.ours is None else self.ours.name
+
+    @property
+    def shared(self) -> bool:
+        return self.name.lower() == self.meaning
+
+
 class Plan(NamedTuple):
-    old: Old
-    ours: Definition
+    table: Table
+    ours: Mapping[str, Column]
     parts: tuple[Part, ...]
-    words: Words
-    forms: dict[str, str]  # by the old column: how the application writes our seconds there, with {value}
+    statuses: Mapping[str, str]  # our state for each word of the application's
+    foreign: Mapping[str, Mapping[str, str]]  # of `status` and `type`: ours for each word that is never stored
+    shown: Mapping[str, Mapping[str, str]]  # of the same: the application's for each of ours that has another one there
+    forms: Mapping[str, str]  # by the old column: how the application writes our seconds there, with {value}
     integer_ids: bool  # the application's ids stay the ids of the jobs
     view: str  # for statements in the application's words; empty if none is needed
-    rows: int
-    running: int
-    finished: int
-    types: tuple[str, ...]  # the most frequent ones, as they will be
+    counts: Mapping[str, int]  # rows by our state
+    job_types: tuple[str, ...]  # the most frequent ones, as they will be
 
     @property
     def key(self) -> Part:
-        return next(part for part in self.parts if part.ours == "id")
+        return next(part for part in self.parts if part.meaning == "id")
 
-    def part(self, ours: str) -> Part | None:
-        """The column that has one of our meanings."""
-        return next((part for part in self.parts if part.ours == ours), None)
+    @property
+    def rows(self) -> int:
+        return sum(self.counts.values())
 
-    def model(self, part: Part) -> Column:
-        model = self.ours.column(part.ours or "")
-        assert model is not None
-        return model
-
-    # From the application's values to ours and back, as expressions
+    def part(self, meaning: str) -> Part | None:
+        return next((part for part in self.parts if part.meaning == meaning), None)
 
     def into(self, model: Column, value: str) -> str:
-        """What our column holds for a value of the application's; a time that is none is NULL."""
+        """An expression for what our column holds for a value of the application's; a time that is none is NULL."""
         if model.name == "status":
-            return cases(value, self.words.statuses)
+            return cases(value, self.statuses)
         if model.name == "type":
-            return cases(value, self.words.types)
-        if model.name in (*FREE, *THEIRS, "id", "priority"):
-            return value
-        if model.name in COUNTERS:
-            return SQL.as_counter.format(value=value)
-        if model.name == "max_attempts":
-            return SQL.as_limit.format(value=value)
-        if is_time(model):
+            return cases(value, self.foreign["type"])
+        if model.is_time:
             return SQL.as_time.format(value=value)
-        return str(getattr(SQL, f"as_{model.declared.lower()}")).format(value=value)
+        if model.name in ("attempts", "crashes"):
+            return f"max(0, min(CAST({value} AS INTEGER), 1000000))"
+        if model.name == "max_attempts":
+            return f"CASE WHEN CAST({value} AS INTEGER) >= 1 THEN CAST({value} AS INTEGER) END"
+        if model.name == "priority" or not model.types:
+            return value
+        return f"CAST({value} AS {model.declared})"
 
     def back(self, part: Part, value: str) -> str:
-        """What the application would have written for a value of ours."""
-        if part.ours == "status":
-            return cases(value, self.words.shown_statuses)
-        if part.ours == "type":
-            return cases(value, self.words.shown_types)
-        form = self.forms.get(part.old)
-        return value if form is None else form.format(value=value)
-
-    def word_of(self, status: Status) -> str:
-        """The application's word for one of our states."""
-        return self.words.shown_statuses.get(status, status)
-
-    def columns(self) -> Iterator[AdoptedColumn]:
-        for part in self.parts:
-            yield AdoptedColumn(part.old, part.name, part.ours, part.proposed)
+        """An expression for what the application would have written for a value of ours."""
+        if part.meaning in self.shown:
+            return cases(value, self.shown[part.meaning])
+        return self.forms.get(part.old, "{value}").format(value=value)
 
 
-def cases(value: str, words: dict[str, str]) -> str:
+def cases(value: str, words: Mapping[str, str]) -> str:
     """An expression that replaces words; others stay."""
-    if not words:
-        return value
-    each = (SQL.word.format(word=literal(word), new=literal(new)) for word, new in words.items())
-    return SQL.words.format(value=value, cases=" ".join(each))
+    each = " ".join(f"WHEN {literal(word)} THEN {literal(new)}" for word, new in words.items())
+    return f"CASE CAST({value} AS TEXT) {each} ELSE {value} END" if words else value
 
 
-def literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def propose(raw: sqlite3.Connection, options: AdoptOptions) -> Plan:
-    """Raises InvalidOption for an option that does not fit, StoreError with all reasons for a table that cannot be
-    taken over, and NothingToAdopt for one of ours.
+def propose(raw: sqlite3.Connection, options: AdoptOptions, name: str) -> Plan:
+    """For the table that is called `name` by now. Raises InvalidOption for an option that does not fit, StoreError with
+    all reasons for a table that cannot be taken over, and NothingToAdopt for one of ours.
     """
-    ours = shape.our_definition()
-    if options.view.lower() in (TABLE, shape.ASIDE) or options.view.lower().startswith("sqlite_"):
+    table = read(raw, name)
+    _check_words(options)
+    if options.view.lower() in table.taken | {TABLE}:
         raise InvalidOption(f"--view {options.view}: the view needs a name of its own")
-    old = shape.read(raw, options.table, options.view)
-    facts = _facts(raw, old, ours)
-    parts = tuple(assign(old, ours, options.renames, facts))
-    column = {part.ours: part.column for part in parts}
-    found = _counted(raw, SQL.found_words, old, column["status"].name)
-    words, reasons = understand(found, column["status"], old.definition.constraints, options.statuses, options.types)
-    kinds = SQL.has_type.format(column=quoted(column["type"].name), table=old.table)
-    used = (new for new in words.types.values() if raw.execute(kinds, {"type": new}).fetchone()[0])
-    words = words._replace(used=frozenset(used))
-    counts = Counter[str]()
-    for word, count in found:
-        counts[words.statuses.get(word or "", "")] += count
-    finished = sum(count for status, count in counts.items() if status and Status(status).finished)
-    found = _counted(raw, SQL.found_types, old, column["type"].name)
-    types = [words.types.get(type_ or "", type_ or "") for type_, _ in found]
-    rows = raw.execute(SQL.rows.format(table=old.table)).fetchone()[0]
-    forms = {part.old: form for part in parts if (form := _form(raw, old, part, ours))}
-    plan = Plan(
-        old,
-        ours,
-        parts,
-        words,
-        forms,
-        facts.integer_key,
-        "",
-        rows,
-        counts[Status.RUNNING],
-        finished,
-        tuple(dict.fromkeys(types)),
-    )
-    reasons = reasons or [*_unfit(raw, plan), *_beyond(raw, plan)]
-    if reasons:
-        raise shape.refusal(reasons)
-    return plan._replace(view=_view(plan, options.view))
+    ours = {name: model for name, model in our_schema().columns.items() if name != "meta" or not table.column("meta")}
 
+    def ask(query: str, column: str) -> list[Any]:
+        return raw.execute(query.format(table=quoted(table.name), column=quoted(column))).fetchall()
 
-def _counted(raw: sqlite3.Connection, query: str, old: Old, column: str) -> list[tuple[str | None, int]]:
-    return raw.execute(query.format(column=quoted(column), table=old.table)).fetchall()
-
-
-def _facts(raw: sqlite3.Connection, old: Old, ours: Definition) -> Facts:
-    def count(query: str, column: str) -> int:
-        return int(raw.execute(query.format(table=old.table, column=quoted(column))).fetchone()[0])
-
-    key = old.definition.column(old.key)
+    key = table.column(table.key)
     assert key is not None
-    integer = key.affinity == "INTEGER" and not count(SQL.other_keys, old.key)
-    times = [column for column in old.definition.columns if is_time(ours.column(column.name) or column)]
+    integer_ids = "INT" in key.declared.upper() and not ask(SQL.other_keys, table.key)
     written = {
         column.name
-        for column in times
-        if count(SQL.written_times, column.name) or column.affinity in ("TEXT", "NUMERIC")
+        for column in table.columns
+        if (model := ours.get(column.name.lower())) is not None and model.is_time
+        if not _may_be_seconds(column) or ask(SQL.written_times, column.name)
     }
-    return Facts(integer, frozenset(written))
+    parts = tuple(_assigned(table, ours, options.renames, integer_ids, written))
+    if reasons := list(_missing(parts, table)):
+        raise refusal(reasons)
+    column = {part.meaning: part.column for part in parts}
+    found = ask(SQL.found_words, column["status"].name)
+    statuses, reasons = _understood(found, column["status"], table, options.statuses)
+    counts = Counter[str]()
+    for word, count in found:
+        counts[statuses.get(word, "")] += count
+    types, used = options.types, dict(ask(SQL.found_types, column["type"].name))
+    plan = Plan(
+        table,
+        ours,
+        parts,
+        statuses,
+        {"status": {word: status for word, status in statuses.items() if word not in _OURS}, "type": types},
+        {
+            # The first word counts, for those of ours that the application does not use.
+            "status": {status: word for word, status in reversed(statuses.items()) if status not in statuses},
+            "type": {new: word for word, new in types.items() if new not in used},
+        },
+        {part.old: form for part in parts if (form := _form(raw, part, ask(SQL.latest_time, part.old)))},
+        integer_ids,
+        options.view,
+        counts,
+        tuple(dict.fromkeys(types.get(type_ or "", type_ or "") for type_ in used)),
+    )
+    if reasons := reasons or list(_unfit(raw, plan)):
+        raise refusal(reasons)
+    changed = any(part.name != part.old for part in parts) or any(plan.shown.values()) or not plan.key.shared
+    other = options.table if options.table.lower() != TABLE else f"old_{TABLE}" if changed else ""
+    return plan._replace(view=options.view or other)
 
 
-def _view(plan: Plan, wanted: str) -> str:
-    """The name of the view; only a table whose statements all go on by themselves needs none."""
-    if wanted:
-        return wanted
-    if plan.old.name.lower() != TABLE:
-        return plan.old.name
-    changed = any(part.name != part.old for part in plan.parts) or plan.words.shown_statuses or plan.words.shown_types
-    if not changed and plan.key.shared:
-        return ""
-    name = f"old_{TABLE}"
-    while plan.old.taken & {name, *(f"{name}_{what}" for what in ("insert", "update", "delete"))}:
-        name += "_"
-    return name
+# Columns
+
+
+def _may_be_seconds(column: Column) -> bool:
+    return not column.declared or any(part in column.declared.upper() for part in ("INT", "REAL", "FLOA", "DOUB"))
+
+
+def _assigned(
+    table: Table, ours: Mapping[str, Column], renames: Mapping[str, str], integer_ids: bool, written: set[str]
+) -> Iterator[Part]:
+    """A Part for each old column. Raises InvalidOption for a wrong rename."""
+    chosen, given = _chosen(table, ours, renames), {name.lower() for name in renames}
+    for column in table.columns:
+        name, lower = column.name, column.name.lower()
+        new, aside = chosen.get(lower, name), f"old_{name}"
+        model = ours.get(new.lower())
+        if name == table.key:
+            model = ours["id"]
+            if new.lower() in (lower, "id"):
+                new = name if integer_ids or lower != "id" else aside
+        elif lower in _CLAIM and lower not in given:
+            new, model = aside, None
+        elif model is not None:
+            new = aside if lower in ours and (model.name != lower or name in written) else name
+        yield Part(column, new, model, proposed=lower not in given)
+
+
+def _chosen(table: Table, ours: Mapping[str, Column], renames: Mapping[str, str]) -> dict[str, str]:
+    """The new meaning or name of columns, by options or else by synonyms. Keys are in lower case."""
+    chosen: dict[str, str] = {}
+    for name, new in renames.items():
+        problem = _misnamed(table, name, new, renames)
+        if new.lower() in map(str.lower, chosen.values()):
+            problem = f"another column becomes `{new}` already"
+        if problem:
+            raise InvalidOption(f"--rename {name}={new}: {problem}")
+        chosen[name.lower()] = new.lower() if new.lower() in ours else new
+    free = {c.name.lower() for c in table.columns if c.name.lower() not in chosen}
+    have = {*chosen.values(), *free}
+    for meaning, synonyms in _SYNONYMS.items():
+        candidates = [name for name in synonyms if name in free and name != table.key.lower()]
+        if meaning not in have and len(candidates) == 1:
+            chosen[candidates[0]] = meaning
+    return chosen
+
+
+def _misnamed(table: Table, name: str, new: str, renames: Mapping[str, str]) -> str | None:
+    """Why a column cannot become this."""
+    column, other = table.column(name), table.column(new)
+    if column is None:
+        return f"the table has no column `{name}`{like(name, [each.name for each in table.columns])}"
+    if other not in (None, column) and new.lower() not in map(str.lower, renames):
+        return f"the table has a column `{new}` already; rename that one, too"
+    if new.lower() in _CLAIM:
+        return f"`{new}` holds the claims of job-supervisor's workers"
+    if column.name == table.key and new.lower() in our_schema().columns and new.lower() != "id":
+        return f"`{table.key}` is the primary key, and can only be the id"
+    if column.name != table.key and new.lower() == "id":
+        return f"`{table.key}` is the primary key, and only that can be the id"
+    return None
+
+
+def _missing(parts: Sequence[Part], table: Table) -> Iterator[str]:
+    there = {part.meaning: part for part in parts}
+    for name in _NEEDED:
+        if name not in there:
+            similar = [part.old for part in parts if part.old.lower() in _SYNONYMS[name]]
+            other = similar[0] if similar else "OTHER"
+            yield f"it has no column `{name}`; if another one has this meaning, say so with --rename {other}={name}"
+    for part in parts:
+        if part.ours is not None and part.column.generated:
+            yield f"its column `{part.old}` is generated"
+        if part.old.lower() == "id" and part.meaning != "id":
+            yield "its column `id` is not the primary key"
+    for name, times in Counter(part.name.lower() for part in parts).items():
+        if times > 1:
+            yield f"two of its columns would be `{name}`; give one of them another name with --rename"
+    if there["id"].name != table.key:
+        for other, column, _ in table.pointing:
+            yield f"{other}.{column} refers to its ids, which become integers; drop that foreign key first"
+
+
+# Words
+
+_OURS = frozenset(Status)
+
+
+def _check_words(options: AdoptOptions) -> None:
+    """Raises InvalidOption."""
+    for word, status in options.statuses.items():
+        if status not in _OURS:
+            known = ", ".join(Status)
+            raise InvalidOption(f"--status {word}={status}: {status} is not one of {known}{like(status, Status)}")
+        if word in _OURS and word != status:
+            raise InvalidOption(
+                f"--status {word}={status}: job-supervisor writes `{word}` itself, with its own meaning"
+            )
+    for word, new in options.types.items():
+        if not TYPE.fullmatch(new):
+            raise InvalidOption(f"--type-map {word}={new}: a type is 1 to 100 characters of a-z A-Z 0-9 _ . : / -")
+        if new in options.types:
+            raise InvalidOption(f"--type-map {word}={new}: {new} becomes another type itself")
+
+
+def _understood(
+    found: Sequence[tuple[str | None, int]], column: Column, table: Table, given: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """The meaning of each word of a state, and a reason for each one in the rows that nobody has explained.
+
+    `found` are the words in the rows with their numbers, the most frequent first; those in the column's DEFAULT and
+    CHECK, and in constraints of the table about it, are taken from there.
+    """
+    about = [item for item in (column.item, *table.constraints) if column.name.lower() in item.names]
+    declared = [word for item in about for word in item.literals]
+    counts = {word: count for word, count in found if word is not None}
+    reasons = [
+        f"`{column.name}` holds what job-supervisor cannot take: NULL ({counted(count, 'row')})"
+        for word, count in found
+        if word is None
+    ]
+    first = [word for word in declared[:1] if column.default == literal(word)]
+    meanings: dict[str, str] = {}
+    for word in dict.fromkeys([*first, *counts, *given, *declared]):
+        meaning = given.get(word) or _PROPOSED.get(word) or _PROPOSED.get(word.strip().lower().replace(" ", "_"))
+        if meaning is not None:
+            meanings[word] = meaning
+        elif word in counts:
+            reasons.append(
+                f"`{column.name}` holds what job-supervisor cannot take: {word!r} ({counted(counts[word], 'row')}); "
+                f"say what it means with --status {word}=pending"
+            )
+    return meanings, reasons
 
 
 # Times as the application writes them
 
 
-def _form(raw: sqlite3.Connection, old: Old, part: Part, ours: Definition) -> str | None:
+def _form(raw: sqlite3.Connection, part: Part, latest: Sequence[tuple[Any]]) -> str | None:
     """How to convert Unix seconds into the application's form; None if it writes seconds, or no times."""
-    model = ours.column(part.ours or "")
-    if model is None or not (is_time(model) or model.name in AS_WRITTEN):
+    model = part.ours
+    if model is None or not (model.is_time or model.name in AS_WRITTEN):
         return None
-    query = SQL.latest_time.format(column=quoted(part.old), table=old.table)
-    row = raw.execute(query).fetchone()
-    default = part.column.clause("DEFAULT")
-    if row is None and default is not None:
-        row = raw.execute(SQL.default_of.format(value=default.value)).fetchone()
-    value = row[0] if row else None
+    if not latest and part.column.default is not None:
+        latest = raw.execute(SQL.default_of.format(value=part.column.default)).fetchall()
+    value = latest[0][0] if latest else None
     if isinstance(value, (int, float)):
-        return SQL.form_milliseconds if value >= 1e11 else None
+        return "CAST(round({value} * 1000) AS INTEGER)" if value >= 1e11 else None
     match = _TIME.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        written = model.name not in AS_WRITTEN and part.column.affinity in ("TEXT", "NUMERIC")
-        return SQL.form_text.replace("{form}", "%Y-%m-%d %H:%M:%S") if written else None
-    between, fraction, zone = match.groups()
-    zone = "" if zone is None else "Z" if zone == "Z" else "+00:00"
-    return SQL.form_text.replace("{form}", f"%Y-%m-%d{between}%H:%M:{'%f' if fraction else '%S'}{zone}")
+    if match is None and (model.name in AS_WRITTEN or _may_be_seconds(part.column)):
+        return None
+    between, fraction, zone = (" ", None, None) if match is None else match.groups()
+    zone = "+00:00" if zone not in (None, "Z") else zone or ""
+    form = f"%Y-%m-%d{between}%H:%M:{'%f' if fraction else '%S'}{zone}"
+    return f"strftime('{form}', CAST({{value}} AS REAL), 'unixepoch')"
 
 
 # Values that no job can have
@@ -209,104 +347,26 @@ def _form(raw: sqlite3.Connection, old: Old, part: Part, ours: Definition) -> st
 def _unfit(raw: sqlite3.Connection, plan: Plan) -> Iterator[str]:
     """Values that our columns must not have. NULL stands for the default if there is one."""
     for part in plan.parts:
-        model = plan.ours.column(part.ours or "")
-        if model is None:
+        model = part.ours
+        if model is None or model.name == "status" or (model.name == "id" and not plan.integer_ids):
             continue
-        column, check = quoted(part.old), model.clause("CHECK")
-        value = plan.into(model, column)
-        keep = f"; --rename {part.old}=old_{part.old} would keep it as a column of your own"
-        if is_time(model):
-            query = SQL.no_times.format(column=column, table=plan.old.table, value=value)
-        elif check is not None and model.name in ("type", "priority"):
-            query = SQL.offending.format(
-                column='"shown"',
-                shown=column,
-                value=value,
-                ours=model.name,
-                table=plan.old.table,
-                optional=int(model.name == "priority"),
-                type=model.affinity.lower(),
-                check=check.value,
-            )
-            keep = "; give it another name with --type-map OLD=NEW" if model.name == "type" else keep
-        else:
+        ours, types = model.name, f"typeof({model.name}) IN ({model.types})" if model.types else "1"
+        wrong = f"{ours} IS NOT NULL AND NOT ({types} AND {model.check or 1})"
+        if model.is_time:
+            wrong = f"{ours} IS NULL AND shown IS NOT NULL AND shown <> ''"
+        elif ours == "type":
+            wrong = f"{ours} IS NULL OR {wrong}"
+        elif not model.check:
             continue
-        rows = raw.execute(query).fetchall()
+        parts = {"column": quoted(part.old), "table": quoted(plan.table.name), "ours": ours, "wrong": wrong}
+        rows = raw.execute(SQL.offending.format(value=plan.into(model, quoted(part.old)), **parts)).fetchall()
         if rows:
-            listed = ", ".join(f"{short(value)} ({counted(count, 'row')})" for value, count in rows)
-            yield f"`{part.old}` holds what job-supervisor cannot take: {listed}{keep}"
+            listed = ", ".join(f"{_short(value)} ({counted(count, 'row')})" for value, count in rows)
+            keep = f"--rename {part.old}=old_{part.old} would keep it as a column of your own"
+            way_out = "give it another name with --type-map OLD=NEW" if ours == "type" else keep
+            yield f"`{part.old}` holds what job-supervisor cannot take: {listed}; {way_out}"
 
 
-def _beyond(raw: sqlite3.Connection, plan: Plan) -> Iterator[str]:
-    """Rows that our CHECKs would refuse."""
-    for check in fences(plan.ours):
-        model = next((model for model in plan.ours.columns if model.name in names(check.value)), None)
-        part = None if model is None else plan.part(model.name)
-        if model is None or part is None or (model.name == "id" and not plan.integer_ids):
-            continue
-        query = SQL.beyond.format(
-            table=plan.old.table, check=check.value, value=plan.into(model, quoted(part.old)), ours=model.name
-        )
-        [(rows,)] = raw.execute(query).fetchall()
-        if rows:
-            yield f"`{part.old}` holds what no job can have ({counted(rows, 'row')}): {' '.join(check.text.split())}"
-
-
-def fences(ours: Definition) -> Sequence[Clause]:
-    """The CHECKs of columns whose values are taken as they are."""
-    columns = (ours.column(name) for name in ("id", "payload", "requires", "unique_key"))
-    return [check for column in columns if column is not None and (check := column.clause("CHECK")) is not None]
-
-
-def short(value: Any) -> str:
+def _short(value: Any) -> str:
     text = "NULL" if value is None else repr(value)
     return text if len(text) <= 40 else text[:37] + "…"
-
-
-# What people are told
-
-
-def notes(plan: Plan) -> Iterator[str]:
-    """What people are told beside the columns and words."""
-    if plan.old.name.lower() == TABLE:
-        yield "an INSERT that lists no columns must list them now, and SELECT * returns ours after the old ones"
-    yield "after a job has finished, only setting its status back to 'pending' has an effect"
-    yield from _notes_on_words(plan)
-    if not plan.key.shared and not plan.integer_ids:
-        yield f"`id` is a number now; the application's ids are in `{plan.key.name}`"
-    if {part.ours for part in plan.parts if part.old in plan.forms} & {"scheduled_at", "completed_at", "started_at"}:
-        yield "times without a zone are read as UTC"
-    if plan.part("priority") is not None:
-        yield "the job with the highest `priority` runs first"
-    if plan.view:
-        yield (
-            f"`{plan.view}` shows the table as it was and takes INSERT, UPDATE and DELETE; through it SQLite counts no "
-            "changed rows, and RETURNING is incomplete, so it is not for claims"
-        )
-    yield from _notes_on_pruning(plan)
-    yield from _notes_on_objects(plan)
-
-
-def _notes_on_words(plan: Plan) -> Iterator[str]:
-    for status, words in plan.words.merged():
-        listed = ", ".join(f"'{word}'" for word in words)
-        yield f"{listed} become '{status}' alike; the copy of the database keeps the difference"
-    for word, status in plan.words.foreign_statuses.items():
-        yield f"a query for status '{word}' finds nothing in `{TABLE}`: '{status}' is stored"
-
-
-def _notes_on_pruning(plan: Plan) -> Iterator[str]:
-    for table, column, on_delete in plan.old.pointing:
-        if on_delete in ("NO ACTION", "RESTRICT"):
-            yield f"a finished job that {table}.{column} points at stays until that row is gone"
-
-
-def _notes_on_objects(plan: Plan) -> Iterator[str]:
-    """Triggers and views of the application that read a word which is not stored any more."""
-    foreign = plan.words.foreign_statuses
-    for kind, objects in (("trigger", plan.old.triggers), ("view", plan.old.views)):
-        for name, sql in objects:
-            read = {token.name for token in tokens(sql) if token.kind == "quoted"} & set(foreign)
-            if read:
-                listed = ", ".join(f"'{word}'" for word in sorted(read))
-                yield f"the {kind} `{name}` names {listed}, which job-supervisor does not write; look through it"

@@ -59,7 +59,6 @@ class Concurrent:
         self._reported, self.watch, self.interrupt = watch.reported, watch.look, self._calls.interrupt
         self.running, self.room, self.detach = self._runs.keys, self._places.room, self._main.detach
         executor.timed_out = lambda claim: self._runs[claim.job_id, claim.token].stopped_for is Cancel.TIMEOUT
-        executor.out_of_files = self._out_of_files
 
     def host(self, loop: Callable[[], None]) -> None:
         self._parts.slot.work.run_together(self._parts.pool.concurrency)
@@ -119,19 +118,18 @@ class Concurrent:
             self._parts.fitness.leftovers.rest(monotonic())
         return PATIENCE if self._parts.exchange.held.waiting else inf
 
-    def check(self, *, closely: bool) -> bool:
+    def check(self) -> None:
         """What differs while no job runs belongs to none."""
-        handler, fitness = self._handler, self._parts.fitness
+        loop, fitness = self._handler.event_loop, self._parts.fitness
 
-        def look() -> bool:
-            loop = handler.event_loop
+        def look() -> None:
             loop.tidy()
-            if loop.changes is not None:
-                handler.changes, loop.changes = loop.changes, None
-            fitness.see_handler()
-            return fitness.look(self.done, closely=closely)
+            if loop.changed:
+                loop.changed = False
+                fitness.report("the event loop")
+            fitness.look(self.done)
 
-        return bool(self._main.call(look, _MAIN_PATIENCE))
+        self._main.call(look, _MAIN_PATIENCE)
 
     def _is_void(self, claim: Claim) -> bool:
         """Whether a run of ours has its id and token: its job was deleted, and another was given its id, whose tokens
@@ -196,7 +194,3 @@ class Concurrent:
 
     def _own_thread(self) -> None:
         self._parts.fitness.leftovers.expect_thread()
-
-    def _out_of_files(self, error: BaseException) -> bool:
-        self._parts.fitness.out_of_files(error, self.done)
-        return False  # the files may be those of jobs that run beside it: it fails as any other

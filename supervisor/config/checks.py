@@ -1,0 +1,358 @@
+"""What a value of `supervisor.toml` may be: durations, sizes, names, addresses.
+
+A check returns the value to use. It raises ValueError with the end of a sentence that starts with the key, or Faults
+for parts of the value. They are plain functions: every command reads the configuration, and a validation library takes
+longer to import than most commands take to run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import reprlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from supervisor.domain.alerts import WHEN
+from supervisor.domain.intake import TYPE, encode
+from supervisor.domain.schedule import Schedule, zone
+from supervisor.domain.text import SQLITE_URL, human, human_size, is_number, seconds, size, unknown_url
+
+Way = tuple[str | int, ...]
+"""The path to a value: ("pools", "tag", "timeout"), ("schedules", 0, "name")."""
+
+_Value = TypeVar("_Value")
+Check = Callable[[Any], _Value]
+
+LONGEST = 36_500 * 86_400.0  # seconds; a hundred years: beyond it, sums with clocks become meaningless
+SMALLEST = 1 << 20  # bytes; no Python process is smaller, so such a limit would replace workers forever
+
+# What a value must be, as the end of a sentence that starts with its key. The HTTP API uses them for its fields, too.
+MUST_BE_TEXT = 'must be text in quotes, like "text"'
+MUST_BE_BOOLEAN = "must be true or false"
+MUST_BE_WHOLE = "must be a whole number"
+MUST_BE_NUMBER = "must be a number"
+MUST_BE_LIST = 'must be a list, like ["a", "b"]'
+MUST_BE_ONE_OF = "must be {}"
+MUST_BE_AT_LEAST = "must be at least {}"
+MUST_BE_AT_MOST = "must be at most {}"
+MUST_BE_TABLE = "must be a table"
+
+
+class Faults(ValueError):
+    """Parts of a value that are wrong: the way from the value to each, and what is wrong."""
+
+    def __init__(self, found: Sequence[tuple[Way, str]]) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+class Key(NamedTuple):
+    """A key of a table: what its value may be (a mapping: the keys of a table inside it), and the value without it."""
+
+    check: Check[Any] | Mapping[str, Key]
+    default: Any
+
+
+Keys = Mapping[str, Key]
+
+
+def shown(value: object) -> str:
+    """A value from the file, short enough for a line. A text is shown in quotes."""
+    try:
+        return {True: "true", False: "false"}[value] if isinstance(value, bool) else _REPR.repr(value)
+    except (ValueError, RecursionError):  # Python does not convert numbers with thousands of digits
+        return "such a large value"
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 60
+_REPR.maxdict = _REPR.maxlist = 3
+_REPR.maxlevel = 2
+
+
+def refused(must: str, value: Any) -> ValueError:
+    return ValueError(f"{must}, not {shown(value)}")
+
+
+# Values of any kind
+
+
+def anything(value: Any) -> Any:
+    return value
+
+
+def of_kind(kind: type[Any], must: str, *rules: Check[Any]) -> Check[Any]:
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise refused(must, value)
+        for rule in rules:
+            value = rule(value)
+        return value
+
+    return check
+
+
+boolean = of_kind(bool, MUST_BE_BOOLEAN)
+_list = of_kind(list, MUST_BE_LIST)
+table = of_kind(dict, MUST_BE_TABLE)
+
+
+def text(*rules: Check[str]) -> Check[str]:
+    return of_kind(str, MUST_BE_TEXT, *rules)
+
+
+def matching(pattern: re.Pattern[str] | str, what: str) -> Check[str]:
+    def rule(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"{value!r} is not {what}")
+        return value
+
+    return text(rule)
+
+
+def number(least: float, most: float, kind: type[float] = float) -> Check[float]:
+    def check(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, kind)):
+            raise refused(MUST_BE_WHOLE if kind is int else MUST_BE_NUMBER, value)
+        if not value >= least:  # or no number at all: nan
+            raise refused(MUST_BE_AT_LEAST.format(least), value)
+        if value > most:
+            raise refused(MUST_BE_AT_MOST.format(most), value)
+        return kind(value)
+
+    return check
+
+
+def whole(least: int, most: int) -> Check[float]:
+    return number(least, most, int)
+
+
+def unless(word: str, check: Check[_Value]) -> Check[_Value | None]:
+    """The word stands for None."""
+
+    def checked(value: Any) -> _Value | None:
+        try:
+            return None if value == word else check(value)
+        except ValueError as error:
+            raise ValueError(f'{error}, or "{word}"') from None
+
+    return checked
+
+
+def one_of(*words: str) -> Check[str]:
+    expected = ", ".join(map(repr, words[:-1])) + f" or {words[-1]!r}"
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise refused(MUST_BE_ONE_OF.format(expected), value)
+        return value
+
+    return check
+
+
+def listed(item: Check[_Value], *, least: int = 0, repeats: bool = False) -> Check[tuple[_Value, ...]]:
+    def check(value: Any) -> tuple[_Value, ...]:
+        values = _each(item, enumerate(_list(value)))
+        for index, each in enumerate(values):
+            if not repeats and each in values[:index]:
+                raise ValueError(f"{each!r} is listed twice")
+        if len(values) < least:
+            raise ValueError("the list is empty; omit the key instead")
+        return tuple(values)
+
+    return check
+
+
+def named(name: Check[str], value: Check[_Value]) -> Check[dict[str, _Value]]:
+    """A table with names of the user's own."""
+
+    def check(given: Any) -> dict[str, _Value]:
+        table(given)
+        _each(name, ((key, key) for key in given))
+        return dict(zip(given, _each(value, given.items()), strict=True))
+
+    return check
+
+
+def _each(check: Check[_Value], values: Any) -> list[_Value]:
+    """The checked values of pairs of a part's place and its value. Raises Faults."""
+    good, found = [], []
+    for place, value in values:
+        try:
+            good.append(check(value))
+        except ValueError as error:
+            found.append(((place,), str(error)))
+    if found:
+        raise Faults(found)
+    return good
+
+
+# Durations and sizes
+
+
+def duration_from(at_least: float = 0.0) -> Check[float]:
+    def check(value: object) -> float:
+        if not isinstance(value, str):  # 500 could mean milliseconds as well as seconds
+            raise ValueError(f"{shown(value)} is not a duration; write it like 250ms, 10s, 5m, 2h or 7d")
+        length = seconds(value)
+        if not at_least <= length <= LONGEST:
+            raise ValueError(f"{value!r} is out of range; it must be from {human(at_least)} to 36500d")
+        return length
+
+    return check
+
+
+DAY = 86_400.0
+duration = duration_from()
+limit = duration_from(at_least=0.001)
+patience = duration_from(at_least=1.0)
+
+
+retention = unless("forever", duration)
+
+
+def memory(value: object) -> int:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not a size; write it like 512MiB or 2GiB")
+    found = size(value)
+    if not SMALLEST <= found < 1 << 63:
+        raise ValueError(f"{value!r} is out of range; it must be at least {human_size(SMALLEST)}")
+    return found
+
+
+def kept_memory(value: object) -> int:
+    return 0 if value == "0" else memory(value)
+
+
+# Names
+
+_DOTTED = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
+NAME = r"[a-z0-9_.-]{1,100}"  # of a pool or a schedule
+
+handler = matching(f"{_DOTTED}:{_DOTTED}", 'a handler; write module:attribute, like "jobs:greet"')
+middleware = matching(f"{_DOTTED}:{_DOTTED}", 'a middleware; write module:attribute, like "tracing:Tracing"')
+module = matching(_DOTTED, 'a module; write it like "jobs" or "mail.jobs"')
+exception = matching(_DOTTED, 'the name of an exception; write it like "ValueError" or "requests.Timeout"')
+job_type = matching(TYPE, "a type; a type has 1 to 100 characters of a-z A-Z 0-9 _ . : / -")
+capability = matching(
+    r"[!-+\--~]{1,100}", "a capability; one has 1 to 100 printable ASCII characters, no space and no comma"
+)
+schedule_name = matching(NAME, "a valid name; it must have 1 to 100 characters of a-z 0-9 _ . -")
+argument = matching(r"[^\0]*", "text for a program: it contains a NUL character")
+variable = matching(r"[^=\0]+", "the name of an environment variable")
+folder = matching(rf"(?=.*\S)[^\0{os.pathsep}]+", 'a folder; write it like "src"')
+file_name = matching(r"(?=.*\S)[^\0]*[^\0/]", "the name of a file")
+field_path = matching(
+    r"[^.]*[^.\s][^.]*(\.[^.]*[^.\s][^.]*)*", 'a field of a payload; write it like "model" or "options.model"'
+)
+host_name = matching(
+    r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]",
+    "a host name; write it like jobs.example.org, without a scheme or a port",
+)
+host_pattern = matching(
+    r"[A-Za-z0-9_.:*?\[\]!-]{1,253}", 'the name of a host; write it like "gpu-1", or "gpu-*" for all that begin so'
+)
+
+
+def device(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not re.fullmatch(r"\d{1,4}|[A-Za-z][A-Za-z0-9_./:-]{0,99}", value):
+        raise ValueError(f'{shown(value)} is not a device; write its number, or its id like "GPU-8932f937" or "MIG-…"')
+    return value
+
+
+def _address(value: str) -> str:
+    import ipaddress
+
+    if value.startswith("unix:"):
+        valid = value[5:].strip() and "\0" not in value and not value.endswith("/")
+    else:
+        host, _, port = value.rpartition(":")
+        version = 6 if host[:1] == "[" and host[-1:] == "]" else 4
+        try:
+            ip = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))
+            valid = ip.version == version and is_number(port) and int(port) <= 65535
+        except ValueError:
+            valid = False
+    if not valid:
+        raise ValueError(
+            f'{value!r} is not an address; write it like "127.0.0.1:8787", "[::1]:8787" or "unix:admin.sock"'
+        )
+    return value
+
+
+listen_address = text(_address)
+
+
+# Jobs, schedules and alerts
+
+
+def payload(value: object) -> str:
+    return encode("payload", value)
+
+
+def _zone(name: str) -> str:
+    zone(name)
+    return name
+
+
+timezone = text(_zone)  # also raises NoTimeZones
+
+
+def cron(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f'{shown(value)} is not a cron line; write it like "30 3 * * *"')
+    next(Schedule("", "", "", value, None, "UTC", "once").after(time.time()))
+    return value
+
+
+def alert_when(value: object) -> tuple[str, float]:
+    """What an alert is about, and the seconds of "oldest_due > 5m"."""
+    name, sign, length = (part.strip() for part in (value if isinstance(value, str) else "").partition(">"))
+    if name not in WHEN or (sign == ">") != (name == "oldest_due"):
+        names = ", ".join(repr(name) for name in WHEN if name != "oldest_due")
+        raise refused(f"must be {names} or 'oldest_due > 5m'", value)
+    return name, limit(length) if sign else 0.0
+
+
+# The database's address
+
+
+def absolute(url: str, folder: Path) -> str:
+    """`sqlite:////absolute/path` without links for a URL whose relative path starts at `folder`; a server's URL as it
+    is.
+
+    The path is taken as written: nothing else in it is decoded or expanded. Raises ValueError with one sentence.
+    """
+    if of_server(url):
+        return server(url)
+    # SQLite itself makes a private database of these; its rows would be lost with each connection.
+    if url in ("sqlite:", "sqlite://", "sqlite:///") or ":memory:" in url or "mode=memory" in url:
+        raise ValueError("in-memory databases are not supported, as processes cannot share them; name a file")
+    if not url.startswith("sqlite:///"):
+        raise ValueError(unknown_url(url))
+    path = url.removeprefix("sqlite:///")
+    if "?" in path or "#" in path:
+        raise ValueError("parameters after the file's name are not supported; leave out ? and #")
+    if not path.isprintable() or path.endswith("/") or path.rpartition("/")[2] in (".", ".."):
+        raise ValueError(f"{path!r} is not the name of a file")
+    return f"sqlite:///{os.path.realpath(folder / path)}"
+
+
+def of_server(url: object) -> bool:
+    """Whether it is meant as the URL of a server."""
+    return isinstance(url, str) and url.partition(":")[0].lower() in ("postgresql", "postgres")
+
+
+def server(url: str) -> str:
+    """The URL of a server. Raises ValueError with one sentence."""
+    if not url.startswith(("postgresql://", "postgres://")) or not url.isprintable() or " " in url:
+        raise ValueError(unknown_url(url))
+    return url
+
+
+DEFAULT_DATABASE = SQLITE_URL

@@ -1,0 +1,131 @@
+"""The files of the admin process: its tokens, one file each, which are created if missing and refused if they are not
+secret, and the folder of uploaded files.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from supervisor.config.problems import line_of, lines
+from supervisor.config.settings import AdminSettings, Settings
+from supervisor.domain.errors import ConfigError
+from supervisor.engine import open_engine
+from supervisor.store.base import Engine
+from supervisor.system.spool import folder_problem
+from supervisor.telemetry import events
+
+DEFAULT_TOKEN = "admin-token"  # noqa: S105 - a file's name
+DEFAULT_FOLDER = "spool"
+SHORTEST = 16  # characters
+_LONGEST = 4096  # bytes read from a file
+_OTHERS = 0o006  # mode bits of users who are neither the owner nor in the group
+
+
+def granted(settings: Settings, folder: Path) -> Settings:
+    """The settings with a token file wherever one is needed; the default file is in `folder`, the database's folder.
+
+    Raises ConfigError if a file cannot be created or used.
+    """
+    admin = settings.admin
+    if admin is None:
+        return settings
+    if admin.token_file is None and admin.unix_path is None:
+        admin = admin._replace(token_file=folder / DEFAULT_TOKEN)
+    faults = []
+    for key, path in _files(admin):
+        problem = _problem(path, make=True)
+        if problem:
+            faults.append(f"{settings.path}{_line(settings.path, key)}: admin.{key}: {problem}")
+    if faults:
+        raise ConfigError(faults)
+    return settings._replace(admin=admin)
+
+
+def token_problems(settings: Settings) -> dict[str, str]:
+    """The problems of existing token files, by key of `[admin]`. Creates none."""
+    named = () if settings.admin is None else _files(settings.admin)
+    found = {key: _problem(path, make=False) for key, path in named}
+    return {key: problem for key, problem in found.items() if problem}
+
+
+def _files(admin: AdminSettings) -> list[tuple[str, Path]]:
+    files = (("token_file", admin.token_file), ("read_token_file", admin.read_token_file))
+    return [(key, path) for key, path in files if path is not None]
+
+
+def _problem(path: Path, *, make: bool) -> str:
+    try:
+        if make:
+            _make(path)
+        token_in(path)
+    except OSError as error:
+        return "" if isinstance(error, FileNotFoundError) and not make else f"{path}: {error.strerror}"
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _line(path: Path, key: str) -> str:
+    """The line of the key in the configuration, if it is there."""
+    try:
+        line = line_of(("admin", key), lines(path.read_text(encoding="utf-8-sig")))
+    except (OSError, ValueError):
+        return ""
+    return f":{line}" if line else ""
+
+
+def token_in(path: Path) -> str:
+    """The token in a file. Raises ValueError, with one sentence, if it is not secret or invalid; OSError as usual."""
+    if path.name == DEFAULT_TOKEN and path.is_symlink():
+        raise ValueError(f"{path} is a symbolic link that the supervisor did not create; remove it")
+    with path.open("rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        content = file.read(_LONGEST + 1)
+    if mode & _OTHERS:
+        raise ValueError(f"{path} is open to every user of this machine; chmod 600 it and use a new token")
+    token = content.strip()
+    if not token:
+        raise ValueError(f"{path} is empty; remove it, and a new token is created")
+    if len(content) > _LONGEST or not token.isascii() or not token.decode().isprintable() or b" " in token:
+        raise ValueError(f"{path} does not contain a token: one word of printable ASCII characters")
+    if len(token) < SHORTEST:
+        raise ValueError(f"{path} contains a token of {len(token)} characters; it must have at least {SHORTEST}")
+    return token.decode()
+
+
+def _make(path: Path) -> None:
+    """Write a random token, unless the file exists. The file appears atomically: another supervisor may read it."""
+    if path.exists():
+        return
+    import secrets  # rarely needed
+
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{secrets.token_urlsafe()}\n")
+        try:
+            path.hardlink_to(draft)
+        except FileExistsError:
+            return
+    finally:
+        draft.unlink(missing_ok=True)
+    events(process="supervisor").info("token_made", file=str(path))
+
+
+def upload_folder(settings: Settings, engine: Engine) -> Path | None:
+    """None if files are not taken: the hosts of a server have no folder in common, unless the configuration says so."""
+    if settings.spool.folder is not None:
+        return settings.spool.folder
+    return None if engine.database.file is None else engine.database.folder / DEFAULT_FOLDER
+
+
+def upload_problem(settings: Settings) -> str:
+    """Why the folder cannot be used, in one sentence; empty if it can, and without an admin process."""
+    if settings.admin is None or not settings.database:
+        return ""
+    folder = upload_folder(settings, open_engine(settings.database))
+    if folder is None or (settings.spool.folder is None and not folder.parent.exists()):  # `run` makes it
+        return ""
+    return folder_problem(folder)

@@ -1,0 +1,199 @@
+"""The configuration on this machine: its files, who may read and change them, and whether its handlers can be used.
+
+Every handler is imported in a process of its own, which runs this module. Programs are not started, because they would
+load their models.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor.config.settings import PoolSettings, Settings
+from supervisor.domain.errors import ConfigError
+from supervisor.domain.text import human
+from supervisor.ops.diagnosis import Finding, fault, note, warning
+
+if TYPE_CHECKING:
+    from supervisor.config.problems import Report
+
+Faults = list[tuple[tuple[str | int, ...], str]]
+"""Paths of keys in a pool's table, each with a problem."""
+
+_TAIL = 300  # characters of what a child wrote before it died
+_SECRET = re.compile(r"(?i)token|secret|passw|credential|api_?key|private")
+
+
+def check_configuration(path: Path, database: str | None) -> Settings:
+    """The settings, if there are no problems. Raises ConfigError with every problem, in the file's order."""
+    from supervisor.config.reader import survey
+
+    settings, report = survey(path, database)
+    if problems := problems_here(settings, report):
+        raise ConfigError(problems)
+    return settings
+
+
+def problems_here(settings: Settings, report: Report) -> list[str]:
+    """Every problem of a configuration on this machine, with those of the file."""
+    from supervisor.config.machine import report_missing_cores, report_missing_programs
+    from supervisor.config.reader import report_uninstalled
+    from supervisor.config.tasks import report_schedules
+    from supervisor.engine import missing_driver
+    from supervisor.ops import admin_files
+
+    report_uninstalled(settings, report)
+    if missing := missing_driver(settings.database):
+        report.add(("database",), missing)
+    for key, problem in admin_files.token_problems(settings).items():
+        report.add(("admin", key), problem)
+    if problem := admin_files.upload_problem(settings):
+        report.add(("spool", "folder"), problem)
+    report_missing_programs(settings, report, ())
+    if not report.problems:
+        report_schedules(settings, report)
+    report_missing_cores(settings, report, ())
+    for name, faults in broken_handlers(settings).items():
+        known = [problem.text for problem in report.of_sources if problem.at[:2] == ("pools", name)]
+        for at, text in faults:
+            if not text.endswith(tuple(known)):  # a module that is missing has been found missing by its source
+                report.add(("pools", name, *at), text)
+    return report.sentences()
+
+
+def untaken_jobs(settings: Settings) -> Iterator[Finding]:
+    """Jobs that no pool of this configuration would take."""
+    from supervisor.config.settings import untaken
+    from supervisor.config.tasks import untaken_tasks
+
+    abouts = {"schedule": "schedules", "alert": "alerts", "priority": "priorities"}
+    for about, problem in untaken(settings):
+        what = "do so" if about == "priority" else "correct the type or add a pool"
+        yield warning(abouts[about], problem, f"{what}, unless another configuration has one")
+    for problem in untaken_tasks(settings):
+        yield warning("tasks", problem, "add the type to `types` of a pool, unless another configuration has it")
+
+
+def permissions(settings: Settings) -> Iterator[Finding]:
+    """Who can write the configuration or handlers controls what runs; who can read them may learn secrets."""
+    code = (folder for pool in settings.pools.values() for folder in pool.path if folder.exists())
+    for path in dict.fromkeys((settings.path, settings.folder, *code)):
+        if open_to_all(path):
+            advice = f"chmod o-w {path}: a user who can write there controls what runs"
+            yield fault("permissions", f"{path}: any user can write to it", advice)
+    names = sorted({name for pool in settings.pools.values() for name in (*pool.env, *pool.options)})
+    secret = [name for name in names if _SECRET.search(name)]
+    if secret and settings.path.stat().st_mode & 0o004:
+        fact = f"{settings.path}: every user of this machine can read it, including {', '.join(secret)}"
+        yield warning("permissions", fact, f"chmod o= {settings.path}, or keep secrets in the unit's EnvironmentFile")
+    yield from _runtime_folder()
+
+
+def _runtime_folder() -> Iterator[Finding]:
+    """The folder of scoreboards, if the environment names one: see `app.runtime_folder`."""
+    for variable in ("RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"):
+        if value := os.environ.get(variable, "").partition(":")[0]:
+            folder = Path(value)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                fact = f"{folder} (${variable}) is not writable, so scoreboards are stored beside the database"
+                yield note("permissions", fact, "no action needed if this is intended")
+            elif open_to_all(folder):
+                yield fault("permissions", f"{folder} (${variable}): any user can write there", f"chmod o-w {folder}")
+            return
+
+
+def open_to_all(path: Path) -> bool:
+    """Whether any user can write there, and replace what others have written."""
+    mode = path.stat().st_mode
+    return bool(mode & 0o002 and not mode & 0o1000)
+
+
+def broken_handlers(settings: Settings) -> dict[str, Faults]:
+    """The problems of the handlers, by pool. Pools with the same handler, options and environment are checked once."""
+    tried: dict[str, Faults] = {}
+    found = {}
+    for name, pool in settings.pools.items():
+        if pool.handler or pool.middleware:  # otherwise a program, or reported as missing or malformed already
+            key = repr((pool.handler, pool.batch_size > 1, sorted(pool.env.items()), pool.path, pool.options))
+            key += repr(pool.middleware)
+            if key not in tried:
+                tried[key] = _try(pool, settings)
+            found[name] = tried[key]
+    return {name: faults for name, faults in found.items() if faults}
+
+
+def _try(pool: PoolSettings, settings: Settings) -> Faults:
+    """Import one handler and its middleware as a worker would, and let it check the pool's options."""
+    from supervisor.system import signals
+    from supervisor.worker.environment import SINGLE_THREADED
+
+    key = ("handler" if ":" in pool.handler else "tasks",)
+    env = {**SINGLE_THREADED, **os.environ, "SUPERVISOR_DATABASE": settings.database, **pool.env}
+    wanted = pool.path, settings.folder, dict(pool.options), pool.handler, key, pool.batch_size > 1, pool.middleware
+    # Files, not pipes: a process left behind by the module would keep a pipe open.
+    with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as question:
+        pickle.dump(wanted, question)
+        question.seek(0)
+        command = [sys.executable, "-P", "-m", "supervisor.ops.doctor.configuration", str(answer.fileno())]
+        try:
+            ran = subprocess.run(
+                command,
+                env=env,
+                pass_fds=(answer.fileno(),),
+                stdin=question,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=pool.startup_timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            limit = human(pool.startup_timeout)
+            return [(key, f"importing {pool.handler} did not end within startup_timeout, {limit}")]
+        answer.seek(0)
+        output.seek(0)
+        try:
+            return [(tuple(at), text) for at, text in json.loads(answer.read())]
+        except ValueError:
+            said = " ".join(output.read().decode("utf-8", "replace").split())[-_TAIL:]
+            ended = f"importing {pool.handler} ended the process ({signals.ending(ran.returncode)})"
+            return [(key, ended + (f": {said}" if said else ""))]
+
+
+def _answer() -> None:
+    """The child. The answer goes to a separate descriptor, because the handler's module may print anything."""
+    from supervisor.domain.middleware import MiddlewareError
+    from supervisor.domain.middleware import load as load_middleware
+    from supervisor.system import standard_streams
+    from supervisor.worker.handler import HandlerError
+    from supervisor.worker.loader import load, search_first
+
+    standard_streams.make_safe()
+    path, folder, options, handler, key, batches, middleware = pickle.load(sys.stdin.buffer)  # noqa: S301 - our parent's
+    search_first(path, folder)
+    faults: Faults = []
+    try:
+        if handler:
+            load(handler, batches=batches).check_options(options)
+    except HandlerError as error:
+        found = [(("options", *at), text) for at, text in error.options] or [(key, " ".join(str(error).split()))]
+        faults += found
+    for index, name in enumerate(middleware):
+        try:
+            load_middleware([name])
+        except MiddlewareError as error:
+            faults.append((("middleware", index), " ".join(str(error).split())))
+    os.write(int(sys.argv[1]), json.dumps(faults).encode())
+
+
+if __name__ == "__main__":
+    _answer()
+    sys.stdout.flush()
+    os._exit(0)  # without waiting for threads and exit handlers of the module: the answer is complete

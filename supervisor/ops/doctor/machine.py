@@ -1,0 +1,198 @@
+"""The machine and what is installed on it: libraries, clock, memory, limits and GPUs, for the configured pools."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import resource
+import shutil
+import sqlite3
+import struct
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from supervisor.config.settings import PoolSettings, Settings
+from supervisor.domain.text import human_size
+from supervisor.ops.diagnosis import Finding, fault, good, note, warning
+from supervisor.system.resources import available
+from supervisor.worker.placement import threads_of, worth_telling
+
+# Names as in /proc/self/mounts.
+NETWORK = re.compile(
+    r"9p|afs|afpfs|beegfs|ceph|cifs|fuse\.(ceph|glusterfs|rclone|s3fs|sshfs)|gfs2?|glusterfs|gpfs|lustre|"
+    r"ncpfs|nfs[34]?|ocfs2|orangefs|pvfs2|smb3|smbfs|virtiofs"
+)
+_VOLATILE = frozenset({"tmpfs", "ramfs"})
+_NEWEST_PYTHON = (3, 15)
+_OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
+_FIXED_SQLITE = (3, 51, 3)  # connections that write and checkpoint at once
+_TIMEX_STATUS, _STA_UNSYNC = 40, 0x40  # where the kernel's struct timex has its status, and the bit in it
+# Of a supervisor without workers, and for each worker: a pidfd, a channel, a run log and temporary ones.
+_FILES, _FILES_OF_A_WORKER = 64, 8
+_TASKS_OF_A_WORKER = 4  # the worker, its threads, and the program of a pool with a command
+
+
+def interpreter() -> Finding:
+    version = f"Python {platform.python_version()} in {sys.prefix}"
+    if not sys.platform.startswith("linux"):
+        return fault("system", f"this is {sys.platform}", "run the supervisor on Linux")
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return warning(
+            "python",
+            f"{version} is free-threaded, a build with which job-supervisor is not tested",
+            "use the usual build of this version: workers are processes, so they use all cores with it, too",
+        )
+    if sys.version_info[:2] > _NEWEST_PYTHON:
+        newest = ".".join(map(str, _NEWEST_PYTHON))
+        return note("python", f"{version}: newer than {newest}, the newest version tested", "report what does not work")
+    return good("python", version)
+
+
+def names() -> Finding:
+    """PyPI's `supervisor` (supervisord) has a package with the same import name."""
+    try:
+        theirs = metadata.version("supervisor")
+    except metadata.PackageNotFoundError:
+        return good("names", "no other distribution contains a package `supervisor`")
+    return fault(
+        "names",
+        f"supervisord's distribution `supervisor` {theirs} is installed beside `job-supervisor`, and both "
+        "contain a package `supervisor`",
+        "pip uninstall supervisor job-supervisor, then pip install job-supervisor alone; keep supervisord in a "
+        "separate environment",
+    )
+
+
+def sqlite_library() -> Finding:
+    version = f"SQLite {sqlite3.sqlite_version}"
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        return fault("sqlite", f"{version} is too old", "use a Python with SQLite 3.37 or newer")
+    if sqlite3.sqlite_version_info < _FIXED_SQLITE:
+        return note(
+            "sqlite",
+            f"{version}: before 3.51.3, programs that write and checkpoint at the same time can, very rarely, damage "
+            "a database",
+            "leave checkpoints to the supervisor, and keep backups: `supervisor backup FILE`",
+        )
+    return good("sqlite", version)
+
+
+def file_system(folder: Path) -> Finding:
+    """SQLite's write-ahead log with shared memory works only on local disks."""
+    kind = kind_of(folder, Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace"))
+    if NETWORK.fullmatch(kind):
+        return fault(
+            "file system",
+            f"{folder} is on {kind}, a network file system, where SQLite's locks and shared memory do not work",
+            "keep the database on a local disk",
+        )
+    if kind in _VOLATILE:
+        return warning("file system", f"{folder} is on {kind}: its files are lost at a restart", "use a disk")
+    return good("file system", f"{folder} is on {kind or 'an unknown file system'}")
+
+
+def kind_of(folder: Path, mounts: str) -> str:
+    """The type of the file system that holds a folder, from the text of /proc/self/mounts."""
+    place = Path(os.path.realpath(folder))
+    found = (line.split(" ") for line in mounts.splitlines())
+    kinds = {Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), point)): kind for _, point, kind, *_ in found}
+    return next((kinds[point] for point in (place, *place.parents) if point in kinds), "")
+
+
+def clock() -> Finding:
+    """It decides when jobs are due, and nothing else."""
+    text = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+    if synchronised() is False:
+        advice = "install chrony or systemd-timesyncd, unless the host of this virtual machine does it"
+        return note("clock", f"it shows {text} and is not synchronized", advice)
+    return good("clock", text)
+
+
+def synchronised() -> bool | None:
+    """Whether the kernel's clock is synchronized, as adjtimex(2) reports; None if it is unavailable."""
+    buffer = ctypes.create_string_buffer(256)  # at least a struct timex; its modes are 0: only read
+    adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)
+    if adjtimex is None or adjtimex(buffer) < 0 or struct.calcsize("l") != 8:
+        return None
+    return not struct.unpack_from("i", buffer, _TIMEX_STATUS)[0] & _STA_UNSYNC
+
+
+def memory(settings: Settings) -> Finding:
+    """Whether all pools at their largest size fit into the memory of this machine or container."""
+    total, stated = available(), settings.machine.memory
+    needs = {pool.name: _need(pool) for pool in settings.pools.values()}
+    wanted = sum(most for most in needs.values() if most is not None)
+    unlimited = [name for name, most in needs.items() if most is None]
+    fact = f"{human_size(total)} for this machine or container"
+    if stated is not None and stated > total:
+        return warning("memory", f"{fact}, but [machine] has memory = {human_size(stated)}", "lower it below that")
+    if stated is not None:
+        return good("memory", f"{fact}; the pools share {human_size(stated)} of it")
+    if wanted > total:
+        advice = "lower max_workers, max_memory or memory_budget"
+        return warning("memory", f"{fact}, but the pools may use {human_size(wanted)}", advice)
+    if unlimited:
+        advice = "max_memory replaces a worker that has grown, memory_budget limits the whole pool"
+        return note("memory", f"{fact}; no limit is set for {', '.join(unlimited)}", advice)
+    return good("memory", f"{fact}; the pools use {human_size(wanted)} at most")
+
+
+def _need(pool: PoolSettings) -> int | None:
+    """Bytes of the pool at its largest size; None if it has no limit."""
+    most = None if pool.max_memory is None else (pool.max_workers + pool.spares) * pool.max_memory
+    return min((limit for limit in (most, pool.memory_budget) if limit is not None), default=None)
+
+
+def limits(settings: Settings) -> Iterator[Finding]:
+    """Those of the system, for the number of workers that the pools may have."""
+    workers = sum(pool.max_workers + pool.spares for pool in settings.pools.values())
+    low = False
+    for limit, what, key, needed, usual in (
+        (resource.RLIMIT_NOFILE, "open files per process", "NOFILE", _FILES + _FILES_OF_A_WORKER * workers, 16384),
+        (resource.RLIMIT_NPROC, "processes and threads for this user", "NPROC", _TASKS_OF_A_WORKER * workers, 4096),
+    ):
+        soft, hard = resource.getrlimit(limit)
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            low = True
+            fact = f"the limit is {soft} {what}, but {workers} workers may need {needed}"
+            more = "" if hard == resource.RLIM_INFINITY or hard >= needed else "; the hard limit must also be raised"
+            yield warning("limits", fact, f"Limit{key}={max(usual, 2 * needed)} in the unit, or `ulimit`{more}")
+    if not low:
+        yield good("limits", f"descriptors and processes are sufficient for {workers} workers")
+    threads = {name: its for name, its in threads_of(settings.pools).items() if worth_telling(settings.pools[name])}
+    if threads:
+        each = "; ".join(f"{name} {its}" for name, its in threads.items())
+        yield good("threads", f"of numerical libraries in each worker: {each}")
+
+
+def gpus(settings: Settings, devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nvidia")) -> list[Finding]:
+    """No findings without `gpus`. Only NVIDIA's devices are checked."""
+    wanted = sorted({gpu for pool in settings.pools.values() for gpu in pool.gpus})
+    if not wanted:
+        return []
+    found = list(_devices(wanted, devices))
+    if not (driver / "version").exists():
+        fact = f"the configuration names {', '.join(wanted)}, but NVIDIA's driver is not loaded"
+        advice = "install the driver or pass the devices to the container; other vendors' devices are not checked"
+        found.append(warning("gpus", fact, advice))
+    if settings.machine.devices and shutil.which("nvidia-smi") is None:
+        fact = "nvidia-smi is not installed, so the memory of [devices] cannot be measured and is not kept to"
+        found.append(warning("gpus", fact, "install it with the driver, or remove [devices]"))
+    return found or [good("gpus", f"{', '.join(wanted)} can be used")]
+
+
+def _devices(wanted: list[str], folder: Path) -> Iterator[Finding]:
+    """Those with a number can be checked; of others, only the handler can tell whether they exist."""
+    for name in [*(f"nvidia{gpu}" for gpu in wanted if gpu.isdecimal()), "nvidiactl", "nvidia-uvm"]:
+        device = folder / name
+        if device.exists() and not os.access(device, os.R_OK | os.W_OK):
+            advice = "run as a user of its group (often video), or see deploy/systemd/gpu.conf"
+            yield fault("gpus", f"this user has no access to {device}", advice)
+        elif not device.exists() and name.removeprefix("nvidia").isdecimal():
+            yield fault("gpus", f"{device} does not exist", "`nvidia-smi -L` lists the devices; correct `gpus`")

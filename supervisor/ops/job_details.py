@@ -1,0 +1,211 @@
+"""One job: its row, its runs and errors, what its worker reports, its timeline, and the limits of its pools."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+
+from supervisor.domain.errors import JobNotFound
+from supervisor.domain.job import Attempt, Job, Run, Status, covers, high_enough
+from supervisor.domain.settlement import RetryPolicy
+from supervisor.domain.text import counted, human, text_of
+from supervisor.ops.supervisors import seen
+from supervisor.store.base import Operations
+
+if TYPE_CHECKING:
+    from supervisor.config.settings import Settings
+
+_ENDS_OF_JOBS = ("done", "cancelled")  # the job's own end tells of these
+_SAME = 0.5  # seconds; start times that differ by less are the same start
+
+
+class Doing(NamedTuple):
+    """What the worker that runs a job reports about it."""
+
+    worker: str
+    progress: float | None
+    text: str
+
+
+def running(operations: Operations) -> dict[int, Doing]:
+    """The jobs that are running now, by id, as far as this user can read the scoreboards."""
+    slots = [slot for one in seen(operations) for slot in one.workers]
+    return {slot.job: Doing(slot.name, slot.progress, slot.text) for slot in slots if slot.job}
+
+
+class Everything(NamedTuple):
+    """All that is known about one job; `worker` is the name of the worker that has claimed it, `host` where it runs."""
+
+    job: Job
+    errors: list[Attempt]
+    runs: list[Run]
+    worker: str | None
+    doing: Doing | None
+    host: str | None
+
+
+def everything(operations: Operations, job_id: int) -> Everything:
+    """Raises JobNotFound."""
+    job = operations.jobs.get(job_id) if abs(job_id) < 2**63 else None
+    if job is None:
+        raise JobNotFound(job_id)
+    doing = running(operations).get(job_id) if job.status is Status.RUNNING else None
+    owner = operations.registry.worker(job.locked_by) if job.locked_by else None
+    worker = None if owner is None else text_of(owner.name)
+    known = [] if owner is None else operations.registry.supervisors()
+    host = next((text_of(one.host) for one in known if owner is not None and one.id == owner.supervisor), None)
+    return Everything(job, operations.jobs.attempts(job_id), operations.jobs.runs(job_id), worker, doing, host)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run of a job: its record and its error. One of the two may be missing.
+
+    `began` is never after `ended`, in Unix seconds; without a record, it is the end minus the duration.
+    """
+
+    run: Run | None
+    error: Attempt | None
+    attempt: int
+    outcome: str
+    worker: str | None
+    began: float
+    ended: float | None
+    duration: float | None
+    peak_memory: int | None
+
+    @property
+    def tone(self) -> str:
+        return "" if self.error is None else "failed"
+
+
+def _trial(run: Run | None, error: Attempt | None) -> Trial:
+    known = [one for one in (run, error) if one is not None]
+    duration = next((one.duration for one in known if one.duration is not None), None)
+    worker = next((one.worker for one in known if one.worker), None)
+    peak = next((one.peak_memory for one in known if one.peak_memory is not None), None)
+    ended: float | None
+    if error is not None:
+        ended, outcome = error.created_at, error.kind
+        began = error.created_at - (duration or 0.0) if run is None else min(run.started_at, error.created_at)
+    else:
+        assert run is not None
+        began, outcome = run.started_at, run.outcome
+        ended = None if duration is None else began + duration
+    return Trial(run, error, known[0].attempt, outcome, worker, began, ended, duration, peak)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An event in the life of a job: `tone` is a state, or empty. `at` is Unix seconds."""
+
+    at: float
+    what: str
+    tone: str = ""
+
+
+def trials(runs: Iterable[Run], errors: Iterable[Attempt]) -> list[Trial]:
+    """The runs of a job, the latest first. A run and an error belong together if attempt and kind agree."""
+    left = list(errors)
+    found = []
+    for run in runs:
+        match = next((e for e in left if (e.attempt, e.kind) == (run.attempt, run.outcome)), None)
+        if match is not None:
+            left.remove(match)
+        found.append(_trial(run, match))
+    found += [_trial(None, error) for error in left]
+    return sorted(found, key=lambda trial: trial.began, reverse=True)
+
+
+def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
+    """The events of a job in order of time; none comes after its end."""
+    moments = [
+        (found.created_at, "created", ""),
+        (found.scheduled_at if _waited(found) else None, "due", ""),
+        (found.cancel_requested_at, "asked to stop", "cancelled"),
+    ]
+    runs: Counter[int] = Counter()  # of each attempt: one whose worker died is run again under the same number
+    for trial in reversed(tried):
+        began, named = trial.began, _named(trial.attempt, runs)
+        moments.append((began, f"{named} started" + (f" in {trial.worker}" if trial.worker else ""), "running"))
+        if trial.outcome not in _ENDS_OF_JOBS:
+            moments.append((trial.ended, f"{named} ended: {trial.outcome}", trial.tone))
+    start = found.started_at
+    if _is_time(start) and not any(abs(trial.began - start) < _SAME for trial in tried):
+        # It is still running, or was too short to be recorded.
+        moments.append((start, f"{_named(max(1, found.attempts), runs)} started", "running"))
+    known = [Step(float(at), what, tone) for at, what, tone in moments if _is_time(at)]
+    ended = found.completed_at
+    if _is_time(ended):
+        # Leave out a due time after the end.
+        known = [step for step in known if step.at <= ended]
+        known.append(Step(float(ended), found.status.value, found.status.value))
+    return sorted(known, key=lambda step: step.at)
+
+
+def names(tried: Iterable[Trial]) -> list[str]:
+    """What the timeline calls these runs, of which the latest is the first."""
+    runs: Counter[int] = Counter()
+    return [_named(trial.attempt, runs) for trial in reversed([*tried])][::-1]
+
+
+def _named(attempt: int, runs: Counter[int]) -> str:
+    """The next run of this attempt, which `runs` counts: `attempt 1`, then `attempt 1 (run 2)`."""
+    runs[attempt] += 1
+    return f"attempt {attempt}" + (f" (run {runs[attempt]})" if runs[attempt] > 1 else "")
+
+
+def _is_time(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _waited(found: Job) -> bool:
+    """Whether it became due noticeably later than it was created."""
+    created = found.created_at
+    return not isinstance(created, (int, float)) or found.scheduled_at > created + 0.5
+
+
+class Limits(NamedTuple):
+    """Those of one pool: of the decorator of a task, `[types.NAME]`, the pool or the defaults. `timeout` is seconds."""
+
+    pool: str
+    timeout: float
+    retry: RetryPolicy
+
+    def as_json(self) -> dict[str, Any]:
+        policy = {name: getattr(self.retry, name) for name in self.retry.__slots__}
+        return {"pool": self.pool, "timeout": self.timeout, "retry": policy}
+
+
+def limits_of(job: Job, settings: Settings) -> list[Limits]:
+    """For each pool that takes the job; its own `max_attempts` comes before the pool's."""
+    return [
+        Limits(pool.name, pool.timeout_of(job.type), pool.policy.retry_of(job.type).limited(job.max_attempts))
+        for pool in settings.pools.values()
+        if job.type in pool.types
+        and covers(" ".join(pool.capabilities), job.requires)
+        and high_enough(job.priority, pool.min_priority)
+    ]
+
+
+def in_words(limits: list[Limits]) -> str:
+    """One sentence, or one for each pool if they differ; empty for no pool."""
+    said = {one.pool: _in_words(one) for one in limits}
+    if len(set(said.values())) == 1:
+        return next(iter(said.values()))
+    return "; ".join(f"in {pool}: {what}" for pool, what in said.items())
+
+
+def _in_words(limits: Limits) -> str:
+    retry = limits.retry
+    pause = f" of {human(retry.base)}" if retry.backoff == "fixed" else f", {human(retry.base)} to {human(retry.max)}"
+    parts = [
+        f"{human(limits.timeout)} a run",
+        counted(retry.max_attempts, "attempt"),
+        f"{retry.backoff} backoff{pause}" if retry.max_attempts > 1 else "",
+        f"given up on {', '.join(retry.give_up_on)}" if retry.give_up_on else "",
+    ]
+    return ", ".join(part for part in parts if part)
