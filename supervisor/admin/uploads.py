@@ -190,10 +190,6 @@ class Uploads:
     def _labels(self, some: Sequence[Spooled]) -> Mapping[Spooled, Label | None]:
         return {one: Label.read(self.spool.label(one.token)) for one in some}
 
-    def close(self) -> None:
-        """A thread that hangs in a call is not waited for."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
 
 def _compared(
     operations: Operations, files: Mapping[str, tuple[Spooled, SpooledFile]]
