@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from email.utils import formatdate
-from typing import Any
+from math import inf
 from urllib.parse import quote
 
 from fastapi import HTTPException
@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supervisor.admin.keys import Keys
-from supervisor.admin.uploads import JSON, is_file, media_type
+from supervisor.admin.uploads import JSON, declared_length, is_file, media_type
 from supervisor.config.settings import AdminSettings
 from supervisor.telemetry import events
 
@@ -75,20 +75,20 @@ class AccessMiddleware:
         if scope["type"] != "http":
             return  # nothing else is served
         request = Request(scope)
-        body = Body(receive, request)
-        out = Outlet(send, request, body)
+        exchange = Exchange(request, receive, send)
         try:
             await self._check(request)
-            body.check_length()
-            await self._app(scope, body.receive, out.send)
+            if exchange.too_large:
+                raise Refused(413, "the body is too large")
+            await self._app(scope, exchange.receive, exchange.send)
         except Refused as refusal:
-            await refusal.response()(scope, receive, out.send)
+            await refusal.response()(scope, receive, exchange.send)
         except ClientDisconnect:
             pass
         except Exception as error:  # its traceback goes only to the log
             events(process="admin").error("request_failed", path=scope["path"] or None, exc_info=error)
-            if not out.started:
-                await internal_error()(scope, receive, out.send)
+            if not exchange.answered:
+                await internal_error()(scope, receive, exchange.send)
 
     async def _check(self, request: Request) -> None:
         """Raises Refused. Puts the role of the request into its scope, for the routes."""
@@ -121,7 +121,7 @@ class AccessMiddleware:
             hint = "send X-Requested-With: supervisor"
             raise Refused(403, "changes require the header X-Requested-With or Authorization", hint)
         kind = media_type(headers)
-        empty = kind is None and not declared_length(request)
+        empty = kind is None and not declared_length(request.headers)
         if not (kind == JSON or empty or is_file(request.method, path, headers)):
             hint = "send Content-Type: application/json; for POST /run also that of a file, such as image/jpeg"
             raise Refused(415, "the body must be JSON, or for POST /run a file", hint)
@@ -164,59 +164,44 @@ def host_name(host: str) -> str:
     return found[1] if found else ""
 
 
-def declared_length(request: Request) -> int | None:
-    """The length of the body in bytes as declared in the header; None if it is not declared."""
-    length = request.headers.get("content-length", "0")
-    return None if "transfer-encoding" in request.headers or not length.isdecimal() else int(length[:20])
-
-
 def _bearer(authorization: str) -> str | None:
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 
-class Body:
-    """The body of a request as it arrives. One that is too large is not read to its end; the route itself limits a
-    file.
+class Exchange:
+    """A request and its answer as they pass: the body is limited, and the answer gets the security headers.
+
+    A body that is too large is not read to its end. The route itself limits a file.
     """
 
-    def __init__(self, receive: Receive, request: Request) -> None:
+    def __init__(self, request: Request, receive: Receive, send: Send) -> None:
+        path, length = request.scope["path"], declared_length(request.headers)
         self._receive = receive
-        self._left = LARGEST_FORM if request.scope["path"] in FORMS else LARGEST_BODY
-        self._length = declared_length(request)
-        self._is_file = is_file(request.method, request.scope["path"], request.headers)
-        self.is_whole = self._length == 0
-
-    def check_length(self) -> None:
-        if not self._is_file and self._length is not None and self._length > self._left:
-            raise Refused(413, "the body is too large")
+        self._send = send
+        # Static files must be revalidated, which costs only a 304, so that an upgrade shows immediately.
+        self._keep = "no-cache" if path.startswith("/static/") else "no-store"
+        limit = LARGEST_FORM if path in FORMS else LARGEST_BODY
+        self._left = inf if is_file(request.method, path, request.headers) else limit
+        self._whole = length == 0
+        self.too_large = length is not None and length > self._left
+        self.answered = False
 
     async def receive(self) -> Message:
         message = await self._receive()
-        self.is_whole = self.is_whole or not message.get("more_body", False)
+        self._whole = self._whole or not message.get("more_body", False)
         self._left -= len(message.get("body", b""))
-        if self._left < 0 and not self._is_file:
+        if self._left < 0:
             raise HTTPException(413)  # answered by the application, which is reading
         return message
 
-
-class Outlet:
-    """Adds the security headers to every answer."""
-
-    def __init__(self, send: Send, request: Request, body: Body) -> None:
-        self._send = send
-        self._body = body
-        # Static files must be revalidated, which costs only a 304, so that an upgrade shows immediately.
-        self._keep = "no-cache" if request.scope["path"].startswith("/static/") else "no-store"
-        self.started = False
-
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.started = True
+            self.answered = True
             headers = MutableHeaders(scope=message)
-            added: dict[str, Any] = {"cache-control": self._keep, "date": formatdate(usegmt=True)} | HEADERS
+            added = {"cache-control": self._keep, "date": formatdate(usegmt=True)} | HEADERS
             for name, value in added.items():
                 headers.setdefault(name, value)
-            if not self._body.is_whole:
+            if not self._whole:
                 headers["connection"] = "close"  # the rest of it is not read
         await self._send(message)

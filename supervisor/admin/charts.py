@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from supervisor.admin import formatting
 from supervisor.domain import history
@@ -123,27 +124,10 @@ def top(series: Sequence[Series]) -> float:
     return next(step * power for step in _STEPS if step * power >= value * (1 - 1e-9))
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One stacked bar: the place that is pointed at, its numbers, and (colour, y, height) of each part."""
-
-    at: float
-    left: float
-    place: float
-    text: str
-    parts: list[tuple[str, float, float]]
-
-    @property
-    def x(self) -> float:
-        return self.left + self.place * _GAP / 2
-
-    @property
-    def width(self) -> float:
-        return self.place * (1 - _GAP)
-
-
-def bars(series: Sequence[Series], times: Sequence[float]) -> Iterator[Bar]:
-    """One bar per time that has a value."""
+def bars(series: Sequence[Series], times: Sequence[float]) -> Iterator[dict[str, Any]]:
+    """One stacked bar per time that has a value: the place that is pointed at, its numbers, and (colour, y, height) of
+    each part.
+    """
     highest, place = top(series), WIDTH / max(1, len(times))
     for index, at in enumerate(times):
         values = [(one, one.values[index]) for one in series if one.values[index]]
@@ -152,8 +136,9 @@ def bars(series: Sequence[Series], times: Sequence[float]) -> Iterator[Bar]:
             y -= value / highest * HEIGHT
             parts.append((one.key, y, value / highest * HEIGHT))
         if parts:
-            text = ", ".join(f"{formatting.number(value)} {one.label}" for one, value in values)
-            yield Bar(at, index * place, place, text, parts)
+            left, text = index * place, ", ".join(f"{formatting.number(value)} {one.label}" for one, value in values)
+            x, width = left + place * _GAP / 2, place * (1 - _GAP)
+            yield {"at": at, "left": left, "place": place, "x": x, "width": width, "text": text, "parts": parts}
 
 
 def line(series: Series) -> str:

@@ -32,7 +32,6 @@ from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import ADMIN_SLOT, Scoreboard
 from supervisor.system.spool import Spool
 
-_FAREWELL = 0.5  # seconds
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -51,7 +50,9 @@ def become(
     """
     signals.Inbox(obeyed=(), ignored=IGNORED)
     signals.unblock_all()
-    _allow_descriptors()
+    with contextlib.suppress(OSError, ValueError):  # the usual 1024 are too few: a file that arrives takes three
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     assert settings.admin is not None
     try:
         keys = keys_of(settings.admin)
@@ -87,24 +88,11 @@ def become(
     server = Server(app, listening, channel, board.slot(ADMIN_SLOT), leave=leave)
     gc.collect()
     gc.freeze()  # the imported modules stay in memory
-    # No asyncio runner: it would wait for threads that hang in a database call.
+    # No asyncio runner: it would wait for threads that hang. Whatever is left ends with the process.
     loop = asyncio.new_event_loop()
-    if uploads is not None:
-        sweeping = loop.create_task(uploads.keep_sweeping())
+    sweeping = loop.create_task(uploads.keep_sweeping()) if uploads is not None else None
     loop.run_until_complete(server.serve(sockets=[listening]))
-    if uploads is not None:
+    if sweeping is not None:
         sweeping.cancel()
-        loop.run_until_complete(asyncio.wait([sweeping], timeout=_FAREWELL))
-        uploads.close()
     executor.close()
-    loop.close()
     return 0
-
-
-def _allow_descriptors() -> None:
-    """As many as this process may have: the usual 1024 are too few, as a file that arrives takes two beside those of
-    its connection.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

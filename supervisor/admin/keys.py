@@ -9,7 +9,7 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from supervisor.config.settings import AdminSettings
 from supervisor.ops.admin_files import token_in
@@ -19,7 +19,6 @@ from supervisor.telemetry import events
 Role = Literal["admin", "reader"]
 
 SESSION_SECONDS = 12 * 3600
-_ID = 32  # characters of a session's id
 _SUFFIX = ".left"
 
 
@@ -102,26 +101,32 @@ class Keys:
 
     def session(self, role: Role, now: float) -> str:
         """A new session of that role; `now` is Unix seconds."""
-        claim, name = f"{role}.{int(now) + SESSION_SECONDS}", secrets.token_hex(_ID // 2)
-        return f"{claim}.{name}{self._signature(role, claim + name)}"
+        claim = f"{role}.{int(now) + SESSION_SECONDS}.{secrets.token_hex(16)}"
+        return f"{claim}.{self._signature(role, claim)}"
 
     def role_of_session(self, session: str, now: float) -> Role | None:
         """The role of a session; None if it has ended, is forged, was logged out, or belongs to an old token."""
-        claim, _, signed = session.rpartition(".")
-        who, _, until = claim.partition(".")
-        name, signature = signed[:_ID], signed[_ID:]
-        role: Role | None = "admin" if who == "admin" else "reader" if who == "reader" else None
-        if role is None or self._token(role) is None:
+        found = self._read(session)
+        if found is None or now >= found[1] or self.logged_out.has(found[2], found[1]):
             return None
-        if not hmac.compare_digest(self._signature(role, claim + name).encode(), signature.encode("utf-8", "replace")):
-            return None
-        return role if now < int(until) and not self.logged_out.has(name, int(until)) else None
+        return found[0]
 
     def log_out(self, session: str, now: float) -> None:
         """End the session, also for copies of its cookie."""
-        if self.role_of_session(session, now) is not None:
-            claim, _, signed = session.rpartition(".")
-            self.logged_out.add(signed[:_ID], int(claim.partition(".")[2]), now)
+        found = self._read(session)
+        if found is not None and now < found[1]:
+            self.logged_out.add(found[2], found[1], now)
+
+    def _read(self, session: str) -> tuple[Role, int, str] | None:
+        """The role, the end and the id of a session; None if its signature is not ours."""
+        claim, _, signature = session.rpartition(".")
+        for role in get_args(Role):
+            expected = self._signature(role, claim)
+            is_its = self._token(role) is not None and claim.startswith(f"{role}.")
+            if is_its and hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace")):
+                _, until, name = claim.split(".")
+                return role, int(until), name
+        return None
 
     def _token(self, role: Role) -> str | None:
         return self.admin if role == "admin" else self.reader

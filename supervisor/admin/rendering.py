@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -54,27 +51,17 @@ def with_code(text: str) -> Markup:
     )
 
 
-def encoded(value: object) -> str:
-    """JSON for an attribute; plain text, so that it is escaped like any other."""
-    return json.dumps(value, ensure_ascii=False)
-
-
 def query(value: object) -> str:
     """A value encoded for an address, in the query or as one segment of the path."""
     return quote(text_of(value, _LONGEST_QUERY).encode("utf-8", "replace"), safe="")
 
 
-def nameable(type_: str) -> bool:
-    """Whether a type can be part of an address. Invalid types, which other programs may store, get no buttons."""
+def nameable(name: str) -> bool:
+    """Whether a type or a schedule can be part of an address. Other programs may store names that get no buttons."""
     try:
-        return checked_type(type_).strip(".") != ""  # a browser would resolve a segment of dots
+        return checked_type(name).strip(".") != ""  # a browser would resolve a segment of dots
     except InvalidJob:
         return False
-
-
-def segment(name: str) -> bool:
-    """Whether a name is one that a schedule can have, so that it can be part of an address of the API."""
-    return re.fullmatch(r"[a-z0-9_.-]{1,100}", name) is not None and name.strip(".") != ""
 
 
 def _finalize(value: Any) -> Any:
@@ -84,45 +71,23 @@ def _finalize(value: Any) -> Any:
     return text_of(value, _LONGEST).encode("utf-8", "replace").decode()
 
 
-def _assets() -> str:
-    """A name for the current static files, so that browsers fetch them again after an upgrade."""
-    digest = hashlib.sha256()
-    for path in sorted(STATIC.iterdir()):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:10]
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("supervisor.admin"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    numbers = (
-        formatting.span,
-        formatting.iso,
-        formatting.local,
-        formatting.number,
-        formatting.size,
-        formatting.percent,
-    )
-    texts = (formatting.pretty, formatting.brief, formatting.cut, formatting.timing, formatting.sentence, final_lines)
-    own = (moment, shown, with_code, encoded, query, nameable, segment)
-    environment.filters |= {each.__name__: each for each in (*numbers, *texts, *own)}
-    environment.globals |= {
-        "counted": formatting.counted,
-        "charts": charts,
-        "assets": _assets(),
-        "version": supervisor.__version__,
-        "now": time.time,
-    }
-    return environment
-
-
-ENVIRONMENT = _environment()
+ENVIRONMENT = Environment(
+    loader=PackageLoader("supervisor.admin"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    finalize=_finalize,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_NAMES = ("span", "iso", "local", "number", "size", "percent", "pretty", "brief", "cut", "timing", "sentence")
+ENVIRONMENT.filters |= {name: getattr(formatting, name) for name in _NAMES}
+ENVIRONMENT.filters |= {own.__name__: own for own in (moment, shown, with_code, query, nameable, final_lines)}
+ENVIRONMENT.globals |= {
+    "counted": formatting.counted,
+    "charts": charts,
+    "version": supervisor.__version__,
+    "now": time.time,
+}
 
 
 def render(template: str, *, status: int = 200, **values: Any) -> HTMLResponse:

@@ -8,8 +8,8 @@ import logging
 import math
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -24,7 +24,7 @@ BEAT = 5.0  # seconds between two heartbeats
 LOOK = 1.0  # seconds between two checks of the connections' time limits
 FAREWELL = 1  # seconds to finish answers after a request to stop
 LARGEST_HEAD = 32 << 10  # bytes
-QUIET = 10.0  # seconds between two warnings that no connection can be accepted
+QUIET = 10.0  # seconds between two equal warnings
 
 
 class Server(uvicorn.Server):
@@ -57,7 +57,10 @@ class Server(uvicorn.Server):
         self._slot = slot
         self._leave = leave
         self._told = asyncio.Event()
-        _pass_on_log()
+        for name in ("uvicorn", "asyncio"):
+            logger = logging.getLogger(name)
+            logger.handlers = [_Events()]
+            logger.propagate = False
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -66,7 +69,6 @@ class Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Send heartbeats and check the connections; otherwise sleep."""
-        asyncio.get_running_loop().set_exception_handler(_Problems())
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._hear)
         self._slot.occupy(os.getpid())
         self._channel.send({"ready": True})
@@ -104,32 +106,21 @@ class Server(uvicorn.Server):
             self._told.set()
 
 
-class _Problems:
-    """Those of the loop. Without a free descriptor, it reports hundreds of times a second that it cannot accept."""
+class _Events(logging.Handler):
+    """Logs the libraries' records as events. Uvicorn's are debug events, because clients can cause them. Without a free
+    descriptor, asyncio reports hundreds of times a second that it cannot accept: that is told once in a while.
+    """
 
     def __init__(self) -> None:
-        self._told_at = -math.inf
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        if not isinstance(error, OSError) or not context["message"].startswith("socket.accept()"):
-            loop.default_exception_handler(context)
-        elif loop.time() >= self._told_at + QUIET:
-            self._told_at = loop.time()
-            events(process="admin").warning("http", detail=f"connections cannot be accepted: {error.strerror}")
-
-
-class _Events(logging.Handler):
-    """Logs the libraries' records as events. Uvicorn's are debug events, because clients can cause them."""
+        super().__init__()
+        self._told, self._told_at = "", -math.inf
 
     def emit(self, record: logging.LogRecord) -> None:
-        log = events(process="admin")
-        tell = log.debug if record.name.startswith("uvicorn") else log.warning
-        tell("http", detail=record.getMessage(), exc_info=record.exc_info)
-
-
-def _pass_on_log() -> None:
-    for name in ("uvicorn", "asyncio"):
-        logger = logging.getLogger(name)
-        logger.handlers = [_Events()]
-        logger.propagate = False
+        detail, exc_info = record.getMessage(), record.exc_info
+        if exc_info and isinstance(exc_info[1], OSError):
+            detail, exc_info = f"{detail.partition(chr(10))[0]}: {exc_info[1].strerror}", None
+        if detail != self._told or time.monotonic() >= self._told_at + QUIET:
+            self._told, self._told_at = detail, time.monotonic()
+            log = events(process="admin")
+            tell = log.debug if record.name.startswith("uvicorn") else log.warning
+            tell("http", detail=detail, exc_info=exc_info)

@@ -70,6 +70,12 @@ def is_file(method: str, path: str, headers: Headers) -> bool:
     return method == "POST" and path.startswith("/run/") and kind is not None and kind != JSON and kind not in FORMS
 
 
+def declared_length(headers: Headers) -> int | None:
+    """The length of a body in bytes as declared in the head; None if it is not declared."""
+    length = headers.get("content-length", "0")
+    return None if "transfer-encoding" in headers or not length.isdecimal() else int(length[:20])
+
+
 class Uploads:
     """The files of one admin process. Threads are made for the first one: a slow disk must not delay other requests.
 
@@ -96,7 +102,7 @@ class Uploads:
         """
         kind = media_type(request.headers) or ""
         payload_of(payload_of_file("", kind, fields))  # before a byte is read: a refused file is uploaded in vain
-        upload = await self._within(self.spool.begin, _declared(request))
+        upload = await self._within(self.spool.begin, declared_length(request.headers))
         self._active.add(upload.token)
         named = False
         try:
@@ -183,15 +189,6 @@ class Uploads:
 
     def _labels(self, some: Sequence[Spooled]) -> Mapping[Spooled, Label | None]:
         return {one: Label.read(self.spool.label(one.token)) for one in some}
-
-    def close(self) -> None:
-        """A thread that hangs in a call is not waited for."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _declared(request: Request) -> int | None:
-    length = request.headers.get("content-length", "")
-    return int(length[:20]) if length.isdecimal() and "transfer-encoding" not in request.headers else None
 
 
 def _compared(

@@ -78,7 +78,7 @@ def test_it_may_open_as_many_files_as_the_system_allows_and_complains_once_if_th
         resource.prlimit(admin.pid, resource.RLIMIT_NOFILE, (4096, 4096))
         assert admin.get(PRIVATE) == 200
     log = site.log.read_text()
-    assert log.count("connections cannot be accepted: Too many open files") == 1
+    assert log.count("out of system resource: Too many open files") == 1
     assert "Traceback" not in log
 
 

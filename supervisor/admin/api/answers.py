@@ -17,7 +17,6 @@ from supervisor.admin.uploads import NoSpool
 from supervisor.admin.watch import TooManyListeners
 from supervisor.domain.errors import (
     ConfigError,
-    Conflict,
     EnqueueUncertain,
     InvalidJob,
     JobNotFound,
@@ -41,25 +40,16 @@ class Hidden(QueueError):
     """The request asks about payloads or results, which are not shown to it."""
 
 
-# The nearest class of an error counts.
-_CODES: dict[type, int] = {
+_CODES: dict[type, int] = {  # the nearest class of an error counts
     QueueError: 409,
-    Conflict: 409,
     Hidden: 403,
+    **dict.fromkeys((UnknownPool, UnknownType, UnknownSchedule, UnknownHost, JobNotFound), 404),
     FileTooLarge: 413,
-    SpoolFull: 507,
     NoSpool: 415,
-    InvalidJob: 422,
-    ConfigError: 422,
-    UnknownPool: 404,
-    UnknownType: 404,
-    UnknownSchedule: 404,
-    UnknownHost: 404,
-    JobNotFound: 404,
+    **dict.fromkeys((InvalidJob, ConfigError), 422),
     QueueFull: 429,
-    NotServed: 503,
-    StoreError: 503,
-    TooManyListeners: 503,
+    **dict.fromkeys((NotServed, StoreError, TooManyListeners), 503),
+    SpoolFull: 507,
 }
 ANSWERED = (RequestValidationError, HTTPException, QueueError, FileTooLarge, SpoolFull)
 _REFUSED = ("permanent", "payload")  # kinds of errors with which a handler says that the request cannot succeed

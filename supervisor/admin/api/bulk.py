@@ -18,7 +18,6 @@ from supervisor.ops import commands
 from supervisor.store.base import Filter, Operations
 
 ROUND = 1000  # jobs per database call, so that other calls get their turn; transactions are shorter
-_ALL = 2**62
 
 router = APIRouter(prefix="/api/admin/jobs", tags=["many jobs"])
 
@@ -54,74 +53,47 @@ async def _change(what: commands.Change, state: AppState, request: models.BulkRe
         which = commands.meant(what, filter_of(request.filter, state.settings))
     except ConfigError as error:
         return problem(422, error.problems[0], field="filter.status")
+    ids = None if request.snapshot is None else state.snapshots.take(what, request.snapshot)
+    if ids is not None:
+        return await _change_each(what, state.executor, ids)
+    ids = await _matching(state.executor, which)
     if request.snapshot is not None:
-        ids = state.snapshots.take(what, request.snapshot)
-        if ids is None:
-            return await _confirm(
-                what, state, which, "the snapshot is unknown or has expired; nothing was changed", 409
-            )
-        parts = [ids[start : start + ROUND].tolist() for start in range(0, len(ids), ROUND)]
-        done = [await state.executor.ask(partial(_change_part, what=what, ids=part)) for part in parts]
-        return _changed(len(ids), sum(changed for changed, _ in done), sum(held for _, held in done))
-    if request.count is None:
-        return await _confirm(what, state, which)
-    matching = await state.executor.ask(lambda operations: operations.jobs.count(which, limit=_ALL))
-    if matching > request.count:
-        said = f"{matching} jobs match now, more than the {request.count} expected; nothing was changed"
-        return await _confirm(what, state, which, said, 409)
-    return _changed(*await _in_rounds(state.executor, what, which, request.count))
-
-
-def _changed(matching: int, changed: int, duplicates: int) -> JSONResponse:
-    skipped = matching - changed - duplicates
-    return answer({"matching": matching, "changed": changed, "skipped": skipped, "duplicates": duplicates})
-
-
-def _change_part(operations: Operations, what: commands.Change, ids: list[int]) -> tuple[int, int]:
-    return commands.change(operations, what, ids, operations.statistics.now())
-
-
-async def _confirm(
-    what: commands.Change, state: AppState, which: Filter, refusal: str = "", status: int = 200
-) -> JSONResponse:
-    """Answer how many jobs match now, with a snapshot of them."""
-    ids = await _meant(state.executor, which)
+        refusal = "the snapshot is unknown or has expired; nothing was changed"
+    elif request.count is not None and len(ids) <= request.count:
+        return await _change_each(what, state.executor, ids)
+    else:
+        refusal = f"{len(ids)} jobs match now, more than the {request.count} expected; nothing was changed"
     name = state.snapshots.keep(what, ids)
-    if not refusal:
+    if request.snapshot is None and request.count is None:
         return answer({"matching": len(ids), "changed": 0, "skipped": 0, "duplicates": 0, "snapshot": name})
     hint = "check the jobs that match now, and send the new snapshot to change them"
-    return problem(status, refusal, hint=hint, matching=len(ids), snapshot=name)
+    return problem(409, refusal, hint=hint, matching=len(ids), snapshot=name)
 
 
-async def _meant(executor: StoreExecutor, which: Filter) -> array[int]:
+async def _matching(executor: StoreExecutor, which: Filter) -> array[int]:
     """The ids of the matching jobs, newest first, no more than a snapshot holds."""
+
+    def some(operations: Operations, before: int | None, limit: int) -> tuple[list[int], int | None]:
+        return operations.jobs.some_ids(which, before=before, limit=limit)
+
     found: array[int] = array("q")
     before: int | None = None
     while len(found) < MOST_IDS:
         limit = min(ROUND * 10, MOST_IDS - len(found))
-        ids, before = await executor.ask(partial(_some_ids, which=which, before=before, limit=limit))
+        ids, before = await executor.ask(partial(some, before=before, limit=limit))
         found.extend(ids)
         if before is None:
             break
     return found
 
 
-def _some_ids(operations: Operations, which: Filter, before: int | None, limit: int) -> tuple[list[int], int | None]:
-    return operations.jobs.some_ids(which, before=before, limit=limit)
+async def _change_each(what: commands.Change, executor: StoreExecutor, ids: array[int]) -> JSONResponse:
+    def change(operations: Operations, some: list[int]) -> tuple[int, int]:
+        return commands.change(operations, what, some, operations.statistics.now())
 
-
-async def _in_rounds(executor: StoreExecutor, what: commands.Change, which: Filter, most: int) -> tuple[int, int, int]:
-    """Returns how many jobs matched, how many of them were changed, and how many are duplicates of others."""
-
-    def act(operations: Operations, before: int | None, limit: int) -> tuple[int, int, int, int | None]:
-        ids, floor = _some_ids(operations, which, before, limit)
-        return len(ids), *_change_part(operations, what, ids), floor
-
-    taken = changed = duplicates = 0
-    before: int | None = None
-    while taken < most:
-        matched, done, held, before = await executor.ask(partial(act, before=before, limit=min(ROUND, most - taken)))
-        taken, changed, duplicates = taken + matched, changed + done, duplicates + held
-        if before is None:
-            break
-    return taken, changed, duplicates
+    changed = duplicates = 0
+    for start in range(0, len(ids), ROUND):
+        done, held = await executor.ask(partial(change, some=ids[start : start + ROUND].tolist()))
+        changed, duplicates = changed + done, duplicates + held
+    skipped = len(ids) - changed - duplicates
+    return answer({"matching": len(ids), "changed": changed, "skipped": skipped, "duplicates": duplicates})

@@ -5,7 +5,6 @@ Any program may have written their rows, so only the table's constraints are ass
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -16,7 +15,6 @@ from supervisor.admin.api import models
 from supervisor.admin.api.answers import Hidden, answer, changing, reading
 from supervisor.admin.state import TheState
 from supervisor.config.settings import AdminSettings
-from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import new_job, payload_of
 from supervisor.domain.job import Job, Status
 from supervisor.ops import commands
@@ -38,9 +36,6 @@ def filter_of(which: models.JobFilter, settings: AdminSettings) -> Filter:
             "payloads are hidden, so `text` cannot be used; `error` can, or set show_payloads = true in [admin]"
         )
 
-    def seconds(moment: float | str | None) -> float | None:
-        return None if moment is None else float(moment)
-
     return Filter(
         statuses=tuple(dict.fromkeys(which.status)),
         types=tuple(dict.fromkeys(which.type)),
@@ -51,8 +46,8 @@ def filter_of(which: models.JobFilter, settings: AdminSettings) -> Filter:
         requires=which.requires,
         priority=which.priority,
         tags=tuple(which.tag),
-        finished_after=seconds(which.finished_after),
-        finished_before=seconds(which.finished_before),
+        finished_after=which.finished_after,
+        finished_before=which.finished_before,
     )
 
 
@@ -92,7 +87,7 @@ async def enqueue(state: TheState, job: models.NewJob) -> JSONResponse:
         job.payload,
         priority=job.priority,
         delay=job.delay,
-        at=_moment(job.at),
+        at=job.at,
         requires=job.requires,
         max_attempts=job.max_attempts,
         unique_key=job.unique_key,
@@ -101,15 +96,6 @@ async def enqueue(state: TheState, job: models.NewJob) -> JSONResponse:
     job_id, new = await state.executor.put(wanted)
     location = {"Location": f"/api/admin/jobs/{job_id}"}
     return answer({"id": job_id, "duplicate": not new}, 201 if new else 200, location)
-
-
-def _moment(at: float | str | None) -> float | datetime.datetime | None:
-    if not isinstance(at, str):
-        return at
-    try:
-        return datetime.datetime.fromisoformat(at)
-    except ValueError:
-        raise InvalidJob("at", f"{at!r} is not a time; write it like 2027-01-31T08:00:00+01:00") from None
 
 
 @router.get("/{job_id}", response_model=models.JobDocument, responses=reading(404, 422))

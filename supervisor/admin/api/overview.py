@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import ceil, inf
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,12 +12,12 @@ from starlette.responses import JSONResponse
 import supervisor
 from supervisor.admin.api.answers import RETRY_AFTER, answer, reading
 from supervisor.admin.api.models import Health, Moment, NotReady, Ready
-from supervisor.admin.state import AppState, TheState
+from supervisor.admin.state import TheState
 from supervisor.domain.errors import StoreError
 from supervisor.domain.history import DAY, HOUR, Minute, hour_of
 from supervisor.ops.diagnosis import diagnose
 from supervisor.ops.views import Overview, TypeView, WorkerView, largest
-from supervisor.store.base import ErrorGroup
+from supervisor.store.base import ErrorGroup, Operations
 
 MOST_ROWS = 10_000  # of the history in one answer
 
@@ -150,33 +150,42 @@ async def stats(state: TheState) -> JSONResponse:
 @router.get("/api/admin/failures", tags=["numbers"], response_model=Failures, responses=reading(422))
 async def failures(state: TheState, query: Annotated[FailuresQuery, Query()]) -> JSONResponse:
     """Failures and their frequency: messages that differ only in numbers and names are one group."""
-    since = float(query.since) if query.since is not None else await _now(state) - DAY
-    groups = await state.executor.ask(lambda operations: operations.statistics.error_groups(since, query.limit))
-    return answer({"since": since, "groups": groups})
+
+    def look(operations: Operations) -> dict[str, Any]:
+        since = _since(operations, query.since, DAY)
+        return {"since": since, "groups": operations.statistics.error_groups(since, query.limit)}
+
+    return answer(await state.executor.ask(look))
 
 
 @router.get("/api/admin/history", tags=["numbers"], response_model=History, responses=reading(422))
 async def history(state: TheState, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
     """Done, failed, waiting and running jobs of each type, by minute."""
-    since = float(query.since) if query.since is not None else await _now(state) - HOUR
-    until = inf if query.until is None else float(query.until)
-    found = await state.executor.ask(lambda operations: operations.history.minutes(since, until, MOST_ROWS + 1))
-    minutes, following = bounded(found)
-    return answer({"since": since, "minutes": minutes, "next": following})
+    until = inf if query.until is None else query.until
+
+    def look(operations: Operations) -> dict[str, Any]:
+        since = _since(operations, query.since, HOUR)
+        minutes, following = bounded(operations.history.minutes(since, until, MOST_ROWS + 1))
+        return {"since": since, "minutes": minutes, "next": following}
+
+    return answer(await state.executor.ask(look))
 
 
 @router.get("/api/admin/history/hours", tags=["numbers"], response_model=HistoryHours, responses=reading(422))
 async def hours(state: TheState, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
     """The same by the hour; the current hour is included as far as it has come."""
-    since = hour_of(float(query.since) if query.since is not None else await _now(state) - DAY)
-    until = inf if query.until is None else HOUR * ceil(float(query.until) / HOUR)
-    found = await state.executor.ask(lambda operations: operations.history.added_up(since, until, HOUR, MOST_ROWS + 1))
-    rows, following = bounded(found)
-    return answer({"since": since, "hours": rows, "next": following})
+    until = inf if query.until is None else HOUR * ceil(query.until / HOUR)
+
+    def look(operations: Operations) -> dict[str, Any]:
+        since = hour_of(_since(operations, query.since, DAY))
+        rows, following = bounded(operations.history.added_up(since, until, HOUR, MOST_ROWS + 1))
+        return {"since": since, "hours": rows, "next": following}
+
+    return answer(await state.executor.ask(look))
 
 
-async def _now(state: AppState) -> float:
-    return await state.executor.ask(lambda operations: operations.statistics.now())
+def _since(operations: Operations, given: float | None, seconds: float) -> float:
+    return operations.statistics.now() - seconds if given is None else given
 
 
 def bounded(rows: list[Minute]) -> tuple[list[Minute], float | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections import Counter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -17,7 +16,6 @@ from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Job, Status
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
 from supervisor.ops.job_details import everything, names, steps, trials
-from supervisor.ops.views import Overview
 from supervisor.store.base import Operations, Page
 
 PAGE = 50  # jobs on a page
@@ -58,7 +56,7 @@ async def jobs(request: Request, state: TheState) -> Response:
         each=EACH,
         states=list(Status),
         columns=COLUMNS,
-        counts=counts(query, shown),
+        counts=None if query.is_narrow else shown.jobs,
         finished=job_query.FINISHED,
         running={worker.job: worker for worker in shown.workers if worker.job},
     )
@@ -82,18 +80,6 @@ def bulk(query: job_query.JobQueryForm, now: float) -> dict[str, dict[str, Any]]
     """The actions possible for all matching jobs, each with its API filter, restricted to the states that allow it."""
     chosen = {name: [s for s in allowed if not query.status or s in query.status] for name, allowed in ALLOWED.items()}
     return {name: query.as_filter(now, statuses) for name, statuses in chosen.items() if statuses}
-
-
-def counts(query: job_query.JobQueryForm, shown: Overview) -> dict[str, int] | None:
-    """The number of jobs of the selected types in each state. None with other filters, which need a full scan."""
-    if query.address(status=(), type=(), sort="") != "/jobs":
-        return None
-    if not query.type:
-        return shown.jobs
-    found: Counter[str] = Counter()
-    for view in shown.types:
-        found.update(view.jobs if view.type in query.type else {})
-    return {status.value: found[status.value] for status in Status}
 
 
 @router.get("/enqueue")

@@ -176,7 +176,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
             requests = Requests(AsyncQueue.of(queue), asking, TYPES, LIMITS, wake)
             spool = Spool(tmp_path / "spool", LARGEST_FILE, LARGEST_SPOOL)
             uploads = Uploads(spool, engine.url, asking, KEEP_DONE)
-            stack.callback(uploads.close)
+            stack.callback(uploads._threads.shutdown)
             state = AppState(
                 chosen,
                 keys_of(chosen),
