@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Claims, Engine, JobSelector, WorkerRecord
@@ -158,15 +159,24 @@ class Exchange:
         self._note(settlements, runs, answer, now - busy_for)
         self._show(1)
 
-    def show_progress(self, run: Run, batch: int, fraction: float, text: str, now: float) -> None:
-        """What a run reports of its progress; in a `batch` of this size, to all its jobs. Raises StoreError."""
+    def show_progress(self, run: Run, batch: int, fraction: float, text: str) -> bool:
+        """What a run reports of its progress; in a `batch` of this size, to all its jobs. False: try it again later."""
+        self._slot.beat()
         if self.closed():
-            return
+            return True
         owner = self._record.incarnation
-        with self._lock, self._impatience():
-            # What has not begun was returned long ago, so what is held is the batch.
-            runs = [run] if batch == 1 else [(claim.job_id, claim.token) for claim in self._store.held_by(owner)]
-            self._store.show_progress(owner, runs, fraction, text, now)
+        with (
+            suppress(StoreError),
+            self._lock,
+            self._impatience(),
+        ):  # the database may refuse it: the job goes on without
+            try:
+                # What has not begun was returned long ago, so what is held is the batch.
+                runs = [run] if batch == 1 else [(claim.job_id, claim.token) for claim in self._store.held_by(owner)]
+                self._store.show_progress(owner, runs, fraction, text, time())
+            except StoreUnavailable:
+                return False
+        return True
 
     @contextmanager
     def _impatience(self) -> Iterator[None]:

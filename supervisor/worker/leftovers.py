@@ -1,4 +1,4 @@
-"""What jobs leave behind in their worker: threads and processes that they have started.
+"""What jobs leave behind in their worker: threads of Python and processes that they have started.
 
 Either may be intended: a library starts its threads with the first job, a program is kept for the next one. So nothing
 is ended here. But what was left recently may end or stop the worker in the middle of another job.
@@ -11,8 +11,7 @@ import sys
 import threading
 from _thread import _count
 from concurrent.futures.thread import _worker
-from os import getpid, stat, waitid
-from time import monotonic
+from os import getpid, waitid
 from types import FrameType
 
 from supervisor.system import kernel
@@ -33,14 +32,12 @@ class Leftovers:
     def __init__(self) -> None:
         self._threads, self._children = _count(), _children() or frozenset()
         self._known = frozenset(threading.enumerate())
-        self._all_threads = _all_threads()
         self._came = -NEW
         self._listed = self._asked = self._rested = 0.0
 
     def expect_thread(self) -> None:
         """The worker itself has started a thread."""
         self._threads += 1
-        self._all_threads += 1
 
     def rest(self, now: float) -> None:
         """Until the next call of `new` no job runs."""
@@ -76,13 +73,6 @@ class Leftovers:
             if thread not in self._known and innermost is not None and innermost.f_code is not _EXECUTOR:
                 return True
         return bool((_children() or frozenset()) - self._children)
-
-    def look(self) -> None:
-        """The same for threads that only the kernel knows: those of C libraries."""
-        threads, known = _all_threads(), self._all_threads
-        self._all_threads = threads
-        if threads > known:
-            self._came = monotonic()
 
     def dangerous_for(self, now: float) -> float:
         """Seconds until the newest leftover has had time to do its harm."""
@@ -122,10 +112,3 @@ def _children() -> frozenset[int] | None:
     """None if the system does not provide it."""
     found = kernel.children(getpid()) if has_children() else []
     return None if found is None else frozenset(found)
-
-
-def _all_threads() -> int:
-    try:
-        return stat("/proc/self/task").st_nlink  # noqa: PTH116 - one folder for each, plus two
-    except OSError:
-        return 0

@@ -38,7 +38,6 @@ TERM_GRACE = 1.5  # then seconds after TERM, before KILL
 BYE_GRACE = 5.0  # seconds to end after its bye, before TERM
 _SET_UP = 0.95  # of startup_timeout: we can report what was missing, the supervisor only that it took too long
 _LOOK = 0.1  # seconds between two checks whether the job was cancelled
-_MOST_LOGGED = 1000  # log messages per job
 
 
 class SubprocessHandler:
@@ -66,7 +65,6 @@ class SubprocessHandler:
         self._lost = lost
         self._recorder = recorder
         self._over = False
-        self._logged = 0
         self._oom = OomCounter()
         self._look_at = 0.0
         self._log = events(pool=pool.name)
@@ -170,7 +168,6 @@ class SubprocessHandler:
                 raise Reported("payload", f"the payload cannot be sent to a program as JSON: {error}") from None
             self._output.begin()
             self._look_for_oom(self._oom.forget)
-            self._logged = 0
             self._program.send(line)
             try:
                 return self._answers(jobs, ctx)
@@ -299,12 +296,7 @@ class SubprocessHandler:
             self._log_event(reply, ctx.log)
 
     def _log_event(self, reply: Message, log: Any) -> None:
-        """Pass on what the program logs, up to a limit per job."""
-        self._logged += 1
-        if self._logged <= _MOST_LOGGED:
-            getattr(log, reply["level"])(reply["text"], **({"fields": reply["fields"]} if reply["fields"] else {}))
-        elif self._logged == _MOST_LOGGED + 1:
-            log.warning("program_logs_too_much", most=_MOST_LOGGED, hint="the rest of this job's log is dropped")
+        getattr(log, reply["level"])(reply["text"], **({"fields": reply["fields"]} if reply["fields"] else {}))
 
     def _end(self, *, by_itself: bool = False, grace: float = TERM_GRACE) -> Ending:
         """`by_itself`: it had ended before we did anything."""
