@@ -45,7 +45,7 @@ PLACES = (
     "death.received",
     "death.settled",
     *(f"restore.{step}" for step in ("copied", "gathered", "kept", "replaced")),
-    *(f"move.{step}" for step in ("begun", "copied", "closed", "verified", "opened", "finished")),
+    *(f"move.{step}" for step in ("begun", "closed", "copied", "opened", "finished")),
 )
 
 Error = Callable[[str], Exception | None]  # the error of that kind at a place; None: the place has none
