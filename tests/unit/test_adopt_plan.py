@@ -112,7 +112,7 @@ def test_usual_words_are_understood_in_any_case() -> None:
         "QUEUED": "pending", "In Progress": "running", "completed": "done", "dead": "failed", "failed": "failed",
     }  # fmt: skip
     assert found.shown["status"] == {"pending": "QUEUED", "running": "In Progress", "done": "completed"}
-    assert (found.rows, found.counts["pending"]) == (8, 3)
+    assert (found.counts.total(), found.counts["pending"]) == (8, 3)
 
 
 def test_words_that_stand_in_no_row_come_from_the_definition_and_the_options() -> None:

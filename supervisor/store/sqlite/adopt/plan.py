@@ -15,8 +15,7 @@ from supervisor.domain.errors import InvalidOption
 from supervisor.domain.intake import TYPE
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted, like
-from supervisor.store.sqlite.adopt.definition import literal, quoted
-from supervisor.store.sqlite.adopt.table import SQL, TABLE, Column, Table, our_schema, read, refusal
+from supervisor.store.sqlite.adopt.table import SQL, TABLE, Column, Table, literal, our_schema, quoted, read, refusal
 from supervisor.store.values import AdoptOptions
 
 # Proposed if the table has no column of our name, and exactly one of these.
@@ -86,16 +85,12 @@ class Plan(NamedTuple):
     forms: Mapping[str, str]  # by the old column: how the application writes our seconds there, with {value}
     integer_ids: bool  # the application's ids stay the ids of the jobs
     view: str  # for statements in the application's words; empty if none is needed
-    counts: Mapping[str, int]  # rows by our state
+    counts: Counter[str]  # rows by our state
     job_types: tuple[str, ...]  # the most frequent ones, as they will be
 
     @property
     def key(self) -> Part:
         return next(part for part in self.parts if part.meaning == "id")
-
-    @property
-    def rows(self) -> int:
-        return sum(self.counts.values())
 
     def part(self, meaning: str) -> Part | None:
         return next((part for part in self.parts if part.meaning == meaning), None)
