@@ -13,8 +13,8 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from supervisor.domain.errors import Conflict, InvalidOption, StoreError, StoreMoved
-from supervisor.domain.text import counted
+from supervisor.domain.errors import Conflict, InvalidOption, NoTables, StoreError, StoreMoved
+from supervisor.domain.text import counted, without_password
 from supervisor.engine import open_engine, open_move_end
 from supervisor.store.base import RowRefused
 from supervisor.store.moving import ARRIVING, CLOSED_FOR, KEYS, MOVED_FROM, MOVED_TO, MoveEnd, MoveWords, Unfit
@@ -56,15 +56,21 @@ class MoveReport:
 
 
 def plan(source_url: str, target_url: str) -> MoveReport:
-    """What `move` would do: every row is looked at. Raises what that does; nothing is changed."""
+    """How many rows there are to move, which columns would stay if the target has tables already, and which supervisors
+    run. Raises Conflict or StoreMoved if the target cannot take them; nothing is changed.
+    """
     _require_two_engines(source_url, target_url)
-    with closing(open_move_end(source_url)) as source, closing(open_move_end(target_url, planned=True)) as target:
-        done = _refuse_others(source, target)
-        if done is not None and done.moved_at is not None:
-            return done
-        copy = _Copy(source, target, planned=True)
-        copy.run(lambda table, rows: None)
-        return replace(copy.state.report, running=source.running())
+    with closing(open_move_end(source_url)) as source:
+        rows = {table: source.count(table) for table in KEYS}
+        report = MoveReport(source.shown, without_password(target_url), rows, running=source.running())
+        try:
+            target = open_move_end(target_url)
+        except NoTables:
+            return report
+        with closing(target):
+            done = _refuse_others(source, target)
+            report.left_columns = _columns(source, target)[1]
+            return report if done is None or done.moved_at is None else done
 
 
 def move(source_url: str, target_url: str, *, leave_columns: bool = False, tell: Tell) -> MoveReport:
@@ -99,8 +105,8 @@ def abandon(source_url: str, target_url: str) -> None:
 def _with_tables(url: str) -> MoveEnd:
     try:
         return open_move_end(url)
-    except StoreError:
-        open_engine(url).database.migrate()  # says what is wrong, if it is not that they are missing
+    except NoTables:
+        open_engine(url).database.migrate()
         return open_move_end(url)
 
 
@@ -192,19 +198,23 @@ class _State:
         return json.dumps(asdict(self))
 
 
-class _Copy:
-    """All rows, or those that are left of an interrupted move. If it is `planned`, nothing is written."""
+def _columns(source: MoveEnd, target: MoveEnd) -> tuple[dict[str, list[str]], list[str]]:
+    """By table those that both have, and those that the target does not have."""
+    both, left = dict[str, list[str]](), list[str]()
+    for table in KEYS:
+        theirs, ours = source.columns(table), target.columns(table)
+        both[table] = [column for column in theirs if column in ours]
+        left += [f"{table}.{column}" for column in theirs if column not in ours]
+    return both, left
 
-    def __init__(self, source: MoveEnd, target: MoveEnd, *, planned: bool = False) -> None:
-        self._source, self._target, self._planned = source, target, planned
-        self._gone: set[int] = set()  # the jobs that were set aside in a plan
-        self._columns: dict[str, list[str]] = {}
-        left = []
-        for table in KEYS:
-            theirs, ours = source.columns(table), target.columns(table)
-            self._columns[table] = [column for column in theirs if column in ours]
-            left += [f"{table}.{column}" for column in theirs if column not in ours]
-        found = None if planned else target.flags().get(ARRIVING)
+
+class _Copy:
+    """All rows, or those that are left of an interrupted move."""
+
+    def __init__(self, source: MoveEnd, target: MoveEnd) -> None:
+        self._source, self._target = source, target
+        self._columns, left = _columns(source, target)
+        found = target.flags().get(ARRIVING)
         report = MoveReport(source.shown, target.shown, left_columns=left)
         self.state = _State(source.epoch(), report) if found is None else _State.of(found)
 
@@ -219,10 +229,6 @@ class _Copy:
                 after = until
                 failpoints.reach("move.copied")
             tell(table, self.state.report.rows[table])
-        if not self._planned:
-            self._verify()
-
-    def _verify(self) -> None:
         here, there = ({table: end.count(table) for table in KEYS} for end in (self._source, self._target))
         report = self.state.report
         if there != report.rows or sum(here.values()) != sum(there.values()) + report.set_aside:
@@ -251,19 +257,17 @@ class _Copy:
         if _PARENT not in columns:
             return fitting
         at = columns.index(_PARENT)
-        jobs = (self._source if self._planned else self._target).present({row[at] for row in fitting}) - self._gone
+        jobs = self._target.present({row[at] for row in fitting})
         for row in fitting:
             if row[at] not in jobs:
                 self._set_aside(table, row, _PARENT, "its job is missing, or set aside")
         return [row for row in fitting if row[at] in jobs]
 
     def _set_aside(self, table: str, row: Row, column: str, problem: str) -> None:
-        report, key = self.state.report, self._key(table, row)
+        report = self.state.report
         report.set_aside += 1
         if len(report.aside) < MOST_LISTED:
-            report.aside.append(Aside(table, tuple(key), column, problem))
-        if table == "jobs" and self._planned:
-            self._gone.add(key[0])
+            report.aside.append(Aside(table, tuple(self._key(table, row)), column, problem))
 
     def _write(self, table: str, after: list[Any] | None, rows: list[Row], until: list[Any]) -> None:
         """These rows, and that the target has all up to `until`. If it refuses them, find out which."""
@@ -271,8 +275,7 @@ class _Copy:
         moved = report.rows | {table: report.rows[table] + len(rows)}
         state = replace(self.state, table=table, after=until, report=replace(report, rows=moved))
         try:
-            if not self._planned:
-                self._target.write(table, self._columns[table], after, rows, {ARRIVING: state.text()})
+            self._target.write(table, self._columns[table], after, rows, {ARRIVING: state.text()})
         except RowRefused as error:
             if len(rows) == 1:
                 self._set_aside(table, rows[0], "", str(error))

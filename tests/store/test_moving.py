@@ -217,7 +217,6 @@ def test_what_the_target_cannot_hold_is_listed_and_stays(made: Made, capsys: pyt
         )
         raw.execute("UPDATE job_controls SET updated_at = 9e999 WHERE name = 'tag'")  # infinite: both engines have that
 
-    assert moving.plan(source, target).aside == moved(source, target).aside
     report = moved(source, target)
 
     assert [(row.table, row.key, row.column) for row in report.aside] == [

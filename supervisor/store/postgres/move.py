@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any
 
@@ -16,7 +15,6 @@ from supervisor.store.postgres.ownership import PostgresRegistry
 from supervisor.store.postgres.statements import for_driver
 from supervisor.store.queries import Queries, load
 from supervisor.store.sql.connection import Row
-from supervisor.store.values import TABLES
 
 SQL: Queries = load("supervisor.store.postgres", "move.sql")
 
@@ -32,12 +30,10 @@ _ADDED = {"job_supervisors": {"lease_until": 0.0, "node": None, "posted": None}}
 _for_driver = lru_cache(maxsize=256)(for_driver)
 
 
-def move_end(address: Address, *, planned: bool) -> PostgresMoveEnd:
-    """Raises StoreError if there are no job tables, or those of another version."""
+def move_end(address: Address) -> PostgresMoveEnd:
+    """Raises NoTables, or StoreError for those of another version."""
     connection = Connection(address)
     try:
-        if planned and not schema.version(connection):
-            return _Planned(connection)
         schema.require_version(connection)
     except BaseException:
         connection.close()
@@ -93,30 +89,6 @@ class PostgresMoveEnd(MoveEnd):
         added = _ADDED.get(table, {})
         names, values = self._listed(table, [*columns, *added]), tuple(added.values())
         raw.copy_rows(SQL.insert.format(table=table, columns=names), (row + values for row in rows))
-
-
-class _Planned(PostgresMoveEnd):
-    """Tables that were made for a moment, in a transaction that was rolled back."""
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        known: dict[str, dict[str, str]] = {}
-        with suppress(_Undo), connection.write() as raw:
-            schema.bring_up_to_date(raw, connection.address.shown)
-            for table in TABLES:
-                known[table] = dict(raw.execute(*self._statement(SQL.columns, table=table)).fetchall())
-            raise _Undo
-        self._types = known.__getitem__
-
-    def flags(self) -> dict[str, str]:
-        return {}
-
-    def count(self, table: str) -> int:
-        return 0
-
-
-class _Undo(Exception):
-    pass
 
 
 def _seconds(value: Any) -> float | None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from supervisor.store.migrate import statements
@@ -21,14 +18,8 @@ from supervisor.store.sqlite.place import Place
 SQL: Queries = load("supervisor.store.sqlite", "move.sql")
 
 
-def move_end(place: Place, *, planned: bool) -> SqliteMoveEnd:
-    """Raises StoreError if there are no job tables, or those of another version."""
-    if planned and not (place.database.exists() and schema.has_tables(place)):
-        folder = TemporaryDirectory(prefix="supervisor-move-")
-        own = Place(Path(folder.name) / "plan.db")
-        with closing(Connection(own, synchronous="NORMAL", create=True)) as connection:
-            schema.migrate(connection)
-        return SqliteMoveEnd(own, shown=place, folder=folder)
+def move_end(place: Place) -> SqliteMoveEnd:
+    """Raises NoTables, or StoreError for those of another version."""
     schema.require_version(place)
     return SqliteMoveEnd(place)
 
@@ -36,17 +27,14 @@ def move_end(place: Place, *, planned: bool) -> SqliteMoveEnd:
 class SqliteMoveEnd(MoveEnd):
     _sql = SQL
 
-    def __init__(self, place: Place, shown: Place | None = None, folder: TemporaryDirectory[str] | None = None) -> None:
-        self._folder = folder  # removed in the end
+    def __init__(self, place: Place) -> None:
         self._other = Connection(place, synchronous="FULL")
         connection = Connection(place, synchronous="FULL", checkpoints=True)
-        super().__init__(connection, f"sqlite:///{(shown or place).database}", registry(self._other))
+        super().__init__(connection, f"sqlite:///{place.database}", registry(self._other))
 
     def close(self) -> None:
         super().close()
         self._other.close()
-        if self._folder is not None:
-            self._folder.cleanup()
 
     def columns(self, table: str) -> list[str]:
         names = [str(row[0]) for row in self._connection.rows(SQL.columns, {"table": table})]

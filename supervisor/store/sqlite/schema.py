@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from supervisor.domain.errors import InvalidJob, StoreError
+from supervisor.domain.errors import InvalidJob, NoTables, StoreError
 from supervisor.store.migrate import Known, Migration, flags_of, known, shipped, statements
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, translated
@@ -131,15 +131,10 @@ def version(connection: Connection) -> int:
     return _look(connection.raw, connection.place).version
 
 
-def has_tables(place: Place) -> bool:
-    """Whether an existing database has ours, of whatever version."""
-    return _opened(place).version > 0
-
-
 def require_version(place: Place) -> Known:
     """Raises StoreError for a database that is not ours, or older."""
     if not place.database.exists():
-        raise StoreError(f"{place.database}: there is no such database")
+        raise NoTables(f"{place.database}: there is no such database")
     return _opened(place).require_version()
 
 
