@@ -55,7 +55,11 @@ ENGINES = ["sqlite", "postgres"]
 )
 def test_every_shipped_statement_is_used(engine: str, filename: str) -> None:
     queries = load(f"supervisor.store.{engine}", filename)
-    folders = ((STORE / engine / filename).parent, STORE / "sql", *((STORE / "sqlite",) if engine == "sql" else ()))
+    folders = (
+        (STORE / engine / filename).parent,
+        STORE / "sql",
+        *((STORE, STORE / "sqlite") if engine == "sql" else ()),
+    )
     code = "\n".join(path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("*.py"))
 
     unused = [

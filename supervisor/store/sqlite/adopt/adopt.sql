@@ -160,12 +160,3 @@ END;
 CREATE TRIGGER {name} INSTEAD OF DELETE ON {view} BEGIN
   DELETE FROM jobs WHERE {key} = OLD.{old_key};
 END;
-
-
--- A trial ------------------------------------------------------------------------------------------
-
--- name: make_pending
--- For our own statements, on a row of the application's.
-UPDATE jobs SET status = 'pending', locked_by = NULL, claim_token = claim_token + 1, scheduled_at = 0,
-  unique_key = NULL
-WHERE id = (SELECT max(id) FROM jobs) RETURNING type, requires, priority;
