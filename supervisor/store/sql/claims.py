@@ -18,7 +18,7 @@ from supervisor.store.sql.connection import (
     Row,
     RowRefused,
     Transaction,
-    one_by_one,
+    change_each,
     quarantine,
 )
 from supervisor.store.sql.registry import WorkerRecord
@@ -232,10 +232,11 @@ class ClaimLocks(Concern):
             return self._connection.apply(self._queries.renew, which)
         except RowRefused:
             jobs = [job for (job,) in self._connection.rows(self._queries.to_renew, which)]
-            renew = self._queries.renew_one
-            return one_by_one(
-                self._connection, jobs, lambda raw, job: raw.execute(renew, which | {"id": job}).rowcount
-            )[0]
+
+        def renew(raw: Transaction, jobs: Sequence[int]) -> int:
+            return sum(raw.execute(self._queries.renew_one, which | {"id": job}).rowcount for job in jobs)
+
+        return change_each(self._connection, jobs, renew)[0]
 
     def expired(self, now: float, limit: int) -> list[Expired]:
         return [Expired(*row) for row in self._connection.rows(self._queries.expired, {"now": now, "limit": limit})]

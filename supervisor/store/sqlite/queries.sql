@@ -657,6 +657,12 @@ RETURNING id;
 DELETE FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND status NOT IN ('pending', 'running')
 RETURNING id;
 
+-- name: prune
+DELETE FROM jobs
+WHERE id IN (SELECT value FROM json_each(:ids))
+  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
+    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
+
 -- name: prune_errors
 -- Errors of jobs that another program deleted with foreign keys off.
 DELETE FROM job_errors WHERE id IN (
