@@ -52,7 +52,17 @@ ConfigFile = Annotated[
         "FILE",
     ),
 ]
-DatabaseUrl = Annotated[str | None, option("--database", "Use this database, like sqlite:///jobs.db.", "URL")]
+
+
+def _absolute(url: str) -> str:
+    from supervisor.config.checks import absolute
+
+    return absolute(url, Path())
+
+
+DatabaseUrl = Annotated[
+    str | None, option("--database", "Use this database, like sqlite:///jobs.db.", "URL", parse=_absolute)
+]
 AsJson = Annotated[bool, option("--json", "Print one JSON document.")]
 Yes = Annotated[bool, option("--yes -y", "Do not ask for confirmation.")]
 
@@ -112,17 +122,10 @@ class Target:
 
     def url(self) -> str:
         """The database's URL. With --database no configuration is read. Raises ConfigError."""
-        if self.database is None:
-            try:
-                return self.settings.database
-            except ConfigError as error:
-                raise NoDatabase(error.problems) from None
-        from supervisor.config.checks import absolute
-
         try:
-            return absolute(self.database, Path())
-        except ValueError as error:
-            raise wrong_usage(f"--database: {error}") from None
+            return self.database or self.settings.database
+        except ConfigError as error:
+            raise NoDatabase(error.problems) from None
 
     def listen_url(self) -> str | None:
         """The configured one: a URL on the command line is that of another database."""
