@@ -59,8 +59,6 @@ class CurrentRun:
     def begin_round(self, *, rested: bool) -> float:
         """Returns the time, in monotonic seconds. `rested`: the worker had no jobs before these."""
         parts = self._parts
-        if parts.cautious and (seconds := parts.fitness.leftovers.dangerous_for(monotonic())):
-            parts.wakeups.pause(seconds)  # let leftovers do their harm while no job runs
         parts.slot.state(State.BUSY)
         self._enqueued = 0
         now = monotonic()
@@ -75,7 +73,6 @@ class CurrentRun:
         fitness = self._parts.fitness
         self.beside.began = 0.0
         now = monotonic()
-        fitness.leftovers.rest(now)
         if fitness.due(self.done, now):
             fitness.look(self.done)
         return now
@@ -126,11 +123,10 @@ class CurrentRun:
         parts, claim, started = self._parts, claims[0], monotonic()
         work = parts.slot.work
         work.forget_progress()
-        doubtful = parts.fitness.leftovers.new(started)
         deadline = started + self._timeouts.get(claim.type, parts.pool.timeout)
         earlier = _earlier_output() if self._unread or started - self.began >= _LONG else 0
         self._unread, self.began = earlier > 0, started
-        work.begin(claim.job_id, claim.token, started, deadline, len(claims), doubtful=doubtful, unread=earlier)
+        work.begin(claim.job_id, claim.token, started, deadline, len(claims), unread=earlier)
         self.beside.began = started
         self._running = claim
 
@@ -184,7 +180,7 @@ class CurrentRun:
             slot.enter(Phase.SET_UP)
             ctx.close()
         forked.leave()
-        return quiet and not self._parts.fitness.leftovers.goes_on()
+        return quiet and not self._parts.fitness.leftovers.go_on()
 
 
 def _earlier_output() -> int:

@@ -161,7 +161,6 @@ class Shown:
         self._runs = runs
         self._lock = Lock()
         self._shown: ConcurrentRun | None = None
-        self._doubtful = False
         self._running = self._ended = 0  # runs; changed under the lock
 
     @property
@@ -169,10 +168,8 @@ class Shown:
         """Whether the run that is shown has ended."""
         return self._shown is not None and self._shown.ended
 
-    def begin(self, new: dict[Key, ConcurrentRun], *, doubtful: bool) -> None:
-        """`doubtful`: something that earlier jobs have left may end the first of them."""
+    def begin(self, new: dict[Key, ConcurrentRun]) -> None:
         with self._lock:
-            self._doubtful = doubtful
             self._running += len(new)
             self._runs.update(new)
         self.refresh()
@@ -195,10 +192,10 @@ class Shown:
                 work.forget_progress()
             self._shown = first
             if first is None:
-                work.show((0, 0, 0.0, 0.0), 0, doubtful=False)
+                work.show((0, 0, 0.0, 0.0), 0)
                 return
-            claim, doubtful = first.claim, self._doubtful and len(runs) == 1
-            work.show((claim.job_id, claim.token, first.started, first.deadline), len(runs), doubtful=doubtful)
+            claim = first.claim
+            work.show((claim.job_id, claim.token, first.started, first.deadline), len(runs))
             if first.progress is not None:
                 work.progress(*first.progress)
 
