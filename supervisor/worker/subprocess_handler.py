@@ -37,6 +37,7 @@ LET_GO = 2.0  # seconds for the program to stop a job when asked
 TERM_GRACE = 1.5  # then seconds after TERM, before KILL
 BYE_GRACE = 5.0  # seconds to end after its bye, before TERM
 _SET_UP = 0.95  # of startup_timeout: we can report what was missing, the supervisor only that it took too long
+_MOST_BETWEEN = 4096  # lines that are read before a job; those of a program that keeps writing are read during it
 _LOOK = 0.1  # seconds between two checks whether the job was cancelled
 
 
@@ -204,7 +205,9 @@ class SubprocessHandler:
             self._leave()
             raise NotBegun
         try:
-            for event in self._program.read_between():
+            for _ in range(_MOST_BETWEEN):
+                if (event := self._program.next()) is None:
+                    break
                 self._log_event(event, self._log)
         except (Violation, Ended) as error:
             self._abandon_unstarted(error)
