@@ -89,17 +89,17 @@ class SubprocessHandler:
         self._log.debug("program_started", pid=self._program.pid, command=self.name)
         try:
             self._greet(ctx, until)
-        except (Violation, Ended) as error:
+        except (Violation, Ended, HandlerError, ValueError) as error:
             ending = self._end(by_itself=isinstance(error, Ended))
-            what = f"{ending} before its hello" if isinstance(error, Ended) else error
-            lines = (self._output.tail() or "").strip().splitlines()
-            raise HandlerError(f"{self.name}: it {what}{f': {lines[-1].strip()}' if lines else ''}") from None
-        except HandlerError:
-            self._end()
-            raise
-        except ValueError as error:
-            self._end()
-            raise HandlerError(f"{self.name}: the pool's options cannot be written as JSON: {error}") from None
+            if isinstance(error, HandlerError):
+                raise
+            if isinstance(error, ValueError):
+                why = f"the pool's options cannot be written as JSON: {error}"
+            else:
+                lines = (self._output.tail() or "").strip().splitlines()
+                why = f"it {error}" if isinstance(error, Violation) else f"it {ending} before its hello"
+                why += f": {lines[-1].strip()}" if lines else ""
+            raise HandlerError(f"{self.name}: {why}") from None
 
     def _greet(self, ctx: Context, until: float) -> None:
         greeting = self._program.conversation.greet(self._pool.name, ctx.capabilities, dict(ctx.options), ctx.device)
