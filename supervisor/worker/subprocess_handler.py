@@ -37,6 +37,7 @@ LET_GO = 2.0  # seconds for the program to stop a job when asked
 TERM_GRACE = 1.5  # then seconds after TERM, before KILL
 BYE_GRACE = 5.0  # seconds to end after its bye, before TERM
 _SET_UP = 0.95  # of startup_timeout: we can report what was missing, the supervisor only that it took too long
+_MOST_BETWEEN = 4096  # lines that are read before a job; those of a program that keeps writing are read during it
 _LOOK = 0.1  # seconds between two checks whether the job was cancelled
 
 
@@ -88,17 +89,17 @@ class SubprocessHandler:
         self._log.debug("program_started", pid=self._program.pid, command=self.name)
         try:
             self._greet(ctx, until)
-        except (Violation, Ended) as error:
+        except (Violation, Ended, HandlerError, ValueError) as error:
             ending = self._end(by_itself=isinstance(error, Ended))
-            what = f"{ending} before its hello" if isinstance(error, Ended) else error
-            lines = (self._output.tail() or "").strip().splitlines()
-            raise HandlerError(f"{self.name}: it {what}{f': {lines[-1].strip()}' if lines else ''}") from None
-        except HandlerError:
-            self._end()
-            raise
-        except ValueError as error:
-            self._end()
-            raise HandlerError(f"{self.name}: the pool's options cannot be written as JSON: {error}") from None
+            if isinstance(error, HandlerError):
+                raise
+            if isinstance(error, ValueError):
+                why = f"the pool's options cannot be written as JSON: {error}"
+            else:
+                lines = (self._output.tail() or "").strip().splitlines()
+                why = f"it {error}" if isinstance(error, Violation) else f"it {ending} before its hello"
+                why += f": {lines[-1].strip()}" if lines else ""
+            raise HandlerError(f"{self.name}: {why}") from None
 
     def _greet(self, ctx: Context, until: float) -> None:
         greeting = self._program.conversation.greet(self._pool.name, ctx.capabilities, dict(ctx.options), ctx.device)
@@ -204,7 +205,9 @@ class SubprocessHandler:
             self._leave()
             raise NotBegun
         try:
-            for event in self._program.read_between():
+            for _ in range(_MOST_BETWEEN):
+                if (event := self._program.next()) is None:
+                    break
                 self._log_event(event, self._log)
         except (Violation, Ended) as error:
             self._abandon_unstarted(error)

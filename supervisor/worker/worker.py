@@ -102,7 +102,6 @@ class Worker:
         assignment, pool, slot = self._assignment, self._assignment.pool, self._slot
         exchange.open()
         fitness = Fitness(slot, assignment.news, self._log, leave_soon)
-        exchange.closed = descriptors.gone
         handler = self._handler = self._handler or load(pool.handler)
         executor = executor_of(assignment, handler, self._log)
         executor.exhausted = fitness.out_of_memory
