@@ -54,6 +54,11 @@ class MoveReport:
     running: list[str] = field(default_factory=list)
     moved_at: float | None = None
 
+    def set_aside_one(self, one: Aside) -> None:
+        self.set_aside += 1
+        if len(self.aside) < MOST_LISTED:
+            self.aside.append(one)
+
 
 def plan(source_url: str, target_url: str) -> MoveReport:
     """How many rows there are to move, which columns would stay if the target has tables already, and which supervisors
@@ -95,11 +100,13 @@ def abandon(source_url: str, target_url: str) -> None:
         flags, there = source.flags(), target.flags()
         if MOVED_TO in flags or MOVED_FROM in there:
             raise Conflict(f"{target.shown}: the move is complete, or nearly; repeat it, or move the jobs back")
-        if ARRIVING not in there or _State.of(there[ARRIVING]).report.source != source.shown:
+        ours = ARRIVING in there and _State.of(there[ARRIVING]).report.source == source.shown
+        if not ours and flags.get(CLOSED_FOR) != target.shown:
             raise Conflict(f"{target.shown}: no jobs of {source.shown} are being moved here")
+        if ours:
+            _Copy(source, target).restart()
+            target.open({}, {ARRIVING: None})
         source.open({}, {CLOSED_FOR: None})
-        target.clear()
-        target.open({}, {ARRIVING: None})
 
 
 def _with_tables(url: str) -> MoveEnd:
@@ -118,14 +125,15 @@ def _moved(source: MoveEnd, target: MoveEnd, leave_columns: bool, tell: Tell) ->
             f"{source.shown}: {', '.join(left)} would stay behind, as jobs have no such columns; add "
             "--leave-columns to move without them"
         )
-    if ARRIVING not in target.flags():
+    begun, closed = ARRIVING in target.flags(), CLOSED_FOR in source.flags()
+    if not begun:
         _refuse_running(target.shown, target.shut(MoveWords.OPENING, {ARRIVING: copy.state.text()}))
     failpoints.reach("move.begun")
-    if CLOSED_FOR not in source.flags():
+    if not (begun and closed):
+        copy.restart()
+    if not closed:
         _refuse_running(source.shown, source.shut(MoveWords.CLOSED.format(target.shown), {CLOSED_FOR: target.shown}))
     failpoints.reach("move.closed")
-    if not copy.state.table:
-        target.clear()
     copy.run(tell)
     given = (source.sequences(), target.sequences())
     greatest = {table: max(each.get(table, 0) for each in given) for table in ("jobs", "job_errors", "job_runs")}
@@ -218,16 +226,20 @@ class _Copy:
         report = MoveReport(source.shown, target.shown, left_columns=left)
         self.state = _State(source.epoch(), report) if found is None else _State.of(found)
 
+    def restart(self) -> None:
+        """Nothing has been copied: what was, may have changed since."""
+        report = MoveReport(self._source.shown, self._target.shown, left_columns=self.state.report.left_columns)
+        self.state = _State(self._source.epoch(), report)
+        self._target.clear({ARRIVING: self.state.text()})
+
     def run(self, tell: Tell) -> None:
         tables = list(KEYS)
         for table in tables[tables.index(self.state.table or tables[0]) :]:
             after = self.state.after if table == self.state.table else None
             self.state.report.rows.setdefault(table, 0)
             while rows := self._source.block(table, self._columns[table], after, BLOCK):
-                until = self._key(table, rows[-1])
-                self._write(table, after, self._fitting(table, rows), until)
-                after = until
-                failpoints.reach("move.copied")
+                self._move(table, after, rows)
+                after = self.state.after
             tell(table, self.state.report.rows[table])
         here, there = ({table: end.count(table) for table in KEYS} for end in (self._source, self._target))
         report = self.state.report
@@ -245,13 +257,35 @@ class _Copy:
             )
         return found
 
-    def _fitting(self, table: str, rows: Sequence[Row]) -> list[Row]:
+    def _move(self, table: str, after: list[Any] | None, rows: Sequence[Row]) -> None:
+        """These rows, and that the target has all up to the last of them. If it refuses them, find out which."""
+        report = replace(self.state.report, rows=dict(self.state.report.rows), aside=list(self.state.report.aside))
+        state = replace(self.state, table=table, after=self._key(table, rows[-1]), report=report)
+        try:
+            self._write(after, self._fitting(table, rows, report), state)
+        except RowRefused as error:
+            if len(rows) == 1:
+                report.set_aside_one(Aside(table, tuple(self._key(table, rows[0])), "", str(error)))
+                self._write(after, [], state)
+                return
+            half = len(rows) // 2
+            self._move(table, after, rows[:half])
+            self._move(table, self.state.after, rows[half:])
+
+    def _write(self, after: list[Any] | None, rows: list[Row], state: _State) -> None:
+        table = state.table
+        state.report.rows[table] = self.state.report.rows[table] + len(rows)
+        self._target.write(table, self._columns[table], after, rows, {ARRIVING: state.text()})
+        self.state = state
+        failpoints.reach("move.copied")
+
+    def _fitting(self, table: str, rows: Sequence[Row], report: MoveReport) -> list[Row]:
         """The rows as the target stores them, without those that it cannot hold."""
         columns, fitting = self._columns[table], list[Row]()
         for row in rows:
             found = self._target.fitted(table, columns, row)
             if isinstance(found, Unfit):
-                self._set_aside(table, row, *found)
+                report.set_aside_one(Aside(table, tuple(self._key(table, row)), *found))
             else:
                 fitting.append(found)
         if _PARENT not in columns:
@@ -260,30 +294,6 @@ class _Copy:
         jobs = self._target.present({row[at] for row in fitting})
         for row in fitting:
             if row[at] not in jobs:
-                self._set_aside(table, row, _PARENT, "its job is missing, or set aside")
+                why = "its job is missing, or set aside"
+                report.set_aside_one(Aside(table, tuple(self._key(table, row)), _PARENT, why))
         return [row for row in fitting if row[at] in jobs]
-
-    def _set_aside(self, table: str, row: Row, column: str, problem: str) -> None:
-        report = self.state.report
-        report.set_aside += 1
-        if len(report.aside) < MOST_LISTED:
-            report.aside.append(Aside(table, tuple(self._key(table, row)), column, problem))
-
-    def _write(self, table: str, after: list[Any] | None, rows: list[Row], until: list[Any]) -> None:
-        """These rows, and that the target has all up to `until`. If it refuses them, find out which."""
-        report = self.state.report
-        moved = report.rows | {table: report.rows[table] + len(rows)}
-        state = replace(self.state, table=table, after=until, report=replace(report, rows=moved))
-        try:
-            self._target.write(table, self._columns[table], after, rows, {ARRIVING: state.text()})
-        except RowRefused as error:
-            if len(rows) == 1:
-                self._set_aside(table, rows[0], "", str(error))
-                self._write(table, after, [], until)
-                return
-            half = len(rows) // 2
-            middle = self._key(table, rows[half - 1])
-            self._write(table, after, rows[:half], middle)
-            self._write(table, middle, rows[half:], until)
-        else:
-            self.state = state

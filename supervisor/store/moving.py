@@ -150,13 +150,13 @@ class MoveEnd:
                     raise StoreError(f"{self.shown}: {table} after {after} differs from what was written")
             self._note(raw, {MOVE_WRITER: None, **notes})
 
-    def clear(self) -> None:
+    def clear(self, notes: Mapping[str, str | None]) -> None:
         """Delete everything, but for what makes the tables ours."""
         with self._connection.write() as raw:
             self._note(raw, {MOVE_WRITER: ""})
             for table in reversed(KEYS):
                 raw.execute(self._sql.clear.format(table=table, where=self._where(table, None)))
-            self._note(raw, {MOVE_WRITER: None})
+            self._note(raw, {MOVE_WRITER: None, **notes})
 
     def shut(self, message: str, notes: Mapping[str, str | None]) -> list[str]:
         """From now on everybody who changes jobs gets this message. Not if supervisors run: returns them."""

@@ -6,9 +6,10 @@ import asyncio
 import re
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,7 +21,7 @@ from supervisor.domain.text import without_password
 from supervisor.engine import open_engine, open_move_end
 from supervisor.ops import move as moving
 from supervisor.ops.move import MoveReport
-from supervisor.store.moving import KEYS
+from supervisor.store.moving import KEYS, MoveEnd
 from supervisor.store.values import TABLES
 from supervisor.testing import run_due
 from tests.postgres_server import Databases
@@ -248,6 +249,33 @@ def test_what_the_tables_of_the_target_refuse_is_listed(made: Made) -> None:
     assert report.rows["jobs"] == 29
 
 
+def test_a_row_is_set_aside_once_however_often_the_move_is_interrupted(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that the target's tables refuse and one that it cannot hold, in one block."""
+    source, target = made("there")
+    fill(source, 12)
+    with closing(sqlite3.connect(source.removeprefix("sqlite:///"))) as raw, raw:
+        raw.execute("INSERT INTO jobs (id, type, payload) VALUES (10001, 'tag', CAST(? AS TEXT))", [b'"a\0b"'])
+    open_engine(target).database.migrate()
+    write(target, "ALTER TABLE jobs ADD CHECK (payload NOT LIKE '%\"n\": 3,%' AND payload NOT LIKE '%\"n\": 8,%')")
+    stops = 0
+
+    def stopped(place: str) -> None:
+        nonlocal stops
+        if place == "move.copied" and (stops := stops + 1) < 12:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(moving.failpoints, "reach", stopped)
+    report = None
+    while report is None:
+        with suppress(KeyboardInterrupt):
+            report = moved(source, target)
+    jobs = [one for one in report.aside if one.table == "jobs"]
+    assert (report.rows["jobs"], len(jobs), {one.key for one in jobs} >= {(10001,)}) == (10, 3, True)
+    assert report.set_aside == len(report.aside)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_running_supervisors_are_refused(made: Made, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = made(way)
@@ -361,6 +389,16 @@ def test_a_move_can_be_given_up(made: Made, way: str, monkeypatch: pytest.Monkey
         moved(source, target)
     with pytest.raises(StoreUnavailable):
         Queue(source).enqueue("tag")
+    opened = MoveEnd.open
+
+    def killed(end: MoveEnd, *arguments: Any) -> None:
+        opened(end, *arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MoveEnd, "open", killed)
+    with pytest.raises(KeyboardInterrupt):
+        moving.abandon(source, target)
+    monkeypatch.setattr(MoveEnd, "open", opened)
     moving.abandon(source, target)
     assert contents(source) == before
     assert Queue(source).enqueue("tag")
