@@ -167,9 +167,9 @@ class Connection:
         """Milliseconds, for a statement behind a pooler that is its own transaction; otherwise the session has it."""
         return self._settings["lock_timeout"] if self._session.pooled else None
 
-    def be_patient(self, seconds: float) -> None:
-        """For how long a statement waits for others from now on. Raises StoreError."""
-        self._settings["lock_timeout"] = f"{max(seconds, 0.001) * 1000:.0f}"
+    def be_patient(self, seconds: float | None) -> None:
+        """For how long a statement waits for others from now on; None for as long as usual. Raises StoreError."""
+        self._settings["lock_timeout"] = f"{max(LOCK_TIMEOUT if seconds is None else seconds, 0.001) * 1000:.0f}"
         if self._session.raw is not None and not self._session.pooled:
             with suppress(psycopg.Error):  # a lost connection; the next one begins with the settings
                 self.raw.execute(f"SET lock_timeout = {self._settings['lock_timeout']}")

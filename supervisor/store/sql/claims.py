@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
-from supervisor.store.sql.backlog import JobSelector
+from supervisor.store.sql.backlog import JobSelector, selected
 from supervisor.store.sql.connection import (
     IGNORED,
     Concern,
@@ -103,7 +103,10 @@ class Claims:
         self, owner: str, runs: Sequence[tuple[int, int]], fraction: float, text: str, now: float
     ) -> None:
         """Store how far these runs, (job, token) each, are; those whose claims are lost stay as they are."""
-        raise NotImplementedError
+        shared = {"owner": owner, "fraction": fraction, "text": text, "now": now}
+        with self._connection.write() as raw:
+            for job, token in sorted(runs):
+                raw.execute(self._queries.show_progress, shared | {"id": job, "token": token})
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
         """The largest batch that each job may run in, for those whose batch has failed before."""
@@ -112,7 +115,7 @@ class Claims:
 
     def be_patient(self, seconds: float | None) -> None:
         """How long other writers are waited for from now on; None for as long as usual. Raises StoreError."""
-        raise NotImplementedError
+        self._connection.be_patient(seconds)
 
     def close(self) -> None:
         self._connection.close()
@@ -143,7 +146,13 @@ class Claims:
 
     def _candidates(self, wanted: JobSelector, now: float, want: int) -> list[int]:
         """The ids of the first due rows, best first, without stuck ones."""
-        raise NotImplementedError
+        found: list[tuple[int, float, int]] = []
+        for type_, requires, priority, first_at in self._connection.rows(self._queries.groups, selected(wanted)):
+            if isinstance(first_at, (int, float)) and first_at <= now:
+                group = {"type": type_, "requires": requires, "priority": priority, "now": now}
+                rows = self._connection.rows(self._queries.peek_group, group | {"want": want + len(self._stuck)})
+                found += [(-priority, at, job_id) for at, job_id in rows]
+        return [job_id for _, _, job_id in sorted(found) if job_id not in self._stuck][:want]
 
     def _claim_alone(self, job_id: int, mark: dict[str, Any], refused: list[Refused]) -> list[Claim]:
         token: object = None

@@ -191,6 +191,9 @@ class Connection:
         self.polls = patience
         self._lock.patience = min(PATIENCE, patience)
 
+    def be_patient(self, seconds: float | None) -> None:
+        self.raw.execute(f"PRAGMA busy_timeout = {(BUSY_TIMEOUT if seconds is None else seconds) * 1000:.0f}")
+
     def version(self) -> int:
         """Changes whenever another connection has committed. Costs microseconds."""
         row = self.row("PRAGMA data_version")

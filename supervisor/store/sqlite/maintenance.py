@@ -15,7 +15,6 @@ from supervisor.store.sql.schedules import Schedules
 from supervisor.store.sql.statistics import Statistics
 from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
 from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import WriterWatch
 
@@ -174,11 +173,11 @@ def checkpoint(connection: Connection) -> int:
 def truncate_log(connection: Connection) -> bool:
     """Truncate a log that has been copied completely; False if it is being read or written at this moment."""
     with connection.exclusive_writers() as raw:
-        raw.execute("PRAGMA busy_timeout = 0")  # do not wait
+        connection.be_patient(0.0)
         try:
             busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
-            raw.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT * 1000:.0f}")
+            connection.be_patient(None)
     return not busy
 
 
