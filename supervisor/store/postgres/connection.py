@@ -9,7 +9,7 @@ import os
 import re
 import weakref
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -263,6 +263,9 @@ class Connection:
         rows = self.rows(sql, parameters)
         return rows[0] if rows else None
 
+    def syncing(self, whether: bool) -> AbstractContextManager[None]:
+        return nullcontext()  # the session has settled it
+
     def write(self) -> Transaction:
         """One short write transaction: commits at the end, rolls back on any exception."""
         return Transaction(self, announce=self._announce)
@@ -359,7 +362,7 @@ class Transaction:
                 error = refused
                 if is_lost(refused):
                     connection.close()
-                    self._doubt(refused)
+                    resolve_doubt(connection, connection.address.shown, self.inserted, refused)
                     return
             else:
                 return
@@ -368,10 +371,6 @@ class Transaction:
             raise RowRefused(str(error).strip().partition("\n")[0]) from None
         if isinstance(error, psycopg.Error):
             raise connection.explained(error, *self._latest) from None
-
-    def _doubt(self, error: psycopg.Error) -> None:
-        """The answer to COMMIT was lost. Returns if it has committed. Raises StoreError otherwise."""
-        resolve_doubt(self._connection, self._connection.address.shown, self.inserted, error)
 
     def _undo(self, error: BaseException) -> None:
         try:

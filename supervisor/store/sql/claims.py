@@ -54,9 +54,10 @@ SettleExpired = Callable[[Claim, str], Settlement]
 """Decides what becomes of an expired claim of an owner, inside the transaction that reclaims it."""
 
 
-def held_by(connection: Connection, owner: str) -> list[Claim]:
-    """A worker's claims, in the order in which it runs them."""
-    return [Claim._make(row) for row in connection.rows(connection.queries.held_by, {"owner": owner})]
+class _Held(Concern):
+    def held_by(self, owner: str) -> list[Claim]:
+        """A worker's claims, in the order in which it runs them."""
+        return [Claim._make(row) for row in self._connection.rows(self._queries.held_by, {"owner": owner})]
 
 
 _ROUNDS = 20  # attempts to claim, while only refused rows are found
@@ -64,12 +65,11 @@ _MOST_STUCK = 1000
 _STUCK_FOR = 60.0  # seconds: the constraint may have been dropped in the meantime
 
 
-class Claims:
+class Claims(_Held):
     """A worker claims jobs and settles them."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._queries = connection.queries
+        super().__init__(connection)
         self._worker: str | None = None
         self._stuck: dict[int, float] = {}  # rows that cannot even be quarantined, and when (monotonic) to try again
 
@@ -77,10 +77,6 @@ class Claims:
         """Write the worker's row. It must exist before its first claim, so that recovery can judge it."""
         self._worker = worker.name
         self._connection.apply(self._queries.register_worker, worker._asdict())
-
-    def held_by(self, owner: str) -> list[Claim]:
-        """A worker's claims, in the order in which it runs them."""
-        return held_by(self._connection, owner)
 
     def settle_and_claim(
         self,
@@ -185,12 +181,8 @@ def refuse_impossible(rows: list[Row], marked: int) -> None:
             raise RowRefused(f"{row[0]} is not an id")
 
 
-class ClaimLocks(Concern):
+class ClaimLocks(_Held):
     """The locks of claimed jobs: renewed for live workers, reclaimed when they expire, released for dead workers."""
-
-    def held_by(self, owner: str) -> list[Claim]:
-        """A worker's claims, in the order in which it runs them."""
-        return held_by(self._connection, owner)
 
     def has_claims(self, supervisor: str) -> bool:
         """Whether any worker of this supervisor still holds a claim."""

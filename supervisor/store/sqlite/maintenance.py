@@ -11,7 +11,6 @@ from supervisor.store.ownership import Ownership
 from supervisor.store.sql.backlog import Backlog
 from supervisor.store.sql.claims import ClaimLocks
 from supervisor.store.sql.registry import Registry
-from supervisor.store.sql.schedules import Schedules
 from supervisor.store.sql.statistics import Statistics
 from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
 from supervisor.store.sqlite.connection import QUERIES, Connection
@@ -45,7 +44,6 @@ class SqliteMaintenance(MaintenanceStore):
     def __init__(self, place: Place) -> None:
         connection = Connection(place, synchronous="NORMAL")
         super().__init__(connection, registry(connection), ClaimLocks(connection), Backlog(connection))
-        self.schedules = Schedules(lambda: Connection(place, synchronous="FULL"))
 
     def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:
         connection = self._connection
@@ -55,10 +53,7 @@ class SqliteMaintenance(MaintenanceStore):
         checkpoint(self._connection)
 
     def close(self) -> None:
-        try:
-            self.schedules.close()
-        finally:
-            self._connection.close()
+        self._connection.close()
 
 
 ALARM = 256 << 20  # bytes of log: a reader must have been holding a snapshot for minutes
