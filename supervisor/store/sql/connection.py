@@ -71,6 +71,12 @@ class Connection(Protocol):
         Raises RowRefused if anything else keeps it out: nothing that was to be inserted is left out in silence.
         """
 
+    def be_patient(self, seconds: float | None) -> None:
+        """How long other writers are waited for from now on; None for as long as usual. Raises StoreError."""
+
+    def syncing(self, whether: bool) -> AbstractContextManager[None]:
+        """Whether commits survive a power loss meanwhile, where a connection can change that."""
+
     def check(self) -> None:
         """Raises StoreGone if this is no longer the database that the URL names."""
 

@@ -222,9 +222,9 @@ WHERE jobs.id = CAST(s.key AS INTEGER) AND jobs.status = 'running' AND jobs.lock
   AND jobs.claim_token = :token;
 
 -- name: show_progress
--- What a run has reported so far, as long as its claim holds: fraction, text, now, id, owner, token.
-UPDATE jobs SET progress = ?, progress_text = ?, updated_at = ?
-WHERE id = ? AND status = 'running' AND locked_by = ? AND claim_token = ?;
+-- What a run has reported so far, as long as its claim holds.
+UPDATE jobs SET progress = :fraction, progress_text = :text, updated_at = :now
+WHERE id = :id AND status = 'running' AND locked_by = :owner AND claim_token = :token;
 
 -- name: settle
 -- Every other outcome of a claim, by the same match. A job that is to be cancelled never runs again,
