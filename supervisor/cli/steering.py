@@ -115,10 +115,11 @@ def drain(
 
     Default: this host. It stays drained, over restarts too, until `supervisor undrain`.
     """
+    from supervisor.config.machine import own_host
     from supervisor.ops import draining
     from supervisor.ops.hosts import UnknownHost
 
-    host = host or _own_host(target)
+    host = host or own_host(target.url())
     with target.operations() as operations:
         try:
             changed = draining.drain(operations, host, operations.statistics.now(), force=force)
@@ -138,19 +139,14 @@ def undrain(target: Target, host: OneHost = "", as_json: AsJson = False) -> None
 
     Default: this host.
     """
+    from supervisor.config.machine import own_host
     from supervisor.ops import draining
 
-    host = host or _own_host(target)
+    host = host or own_host(target.url())
     with target.operations() as operations:
         changed = draining.undrain(operations, host)
     text = f"{host} {'may claim jobs again' if changed else 'was not drained'}"
     result({"host": host, "drained": False, "changed": changed}, text, as_json=as_json)
-
-
-def _own_host(target: Target) -> str:
-    from supervisor.config.machine import own_host
-
-    return own_host(target.url())
 
 
 @on_target
