@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from supervisor.config import Settings
     from supervisor.store.base import Engine, Operations
 
-
 Parse = Callable[[str], Any]
 
 
@@ -46,11 +45,7 @@ def parsing(parse: Parse, start: str = "") -> Parse:
 
 ConfigFile = Annotated[
     str | None,
-    option(
-        "--config -c",
-        "The configuration file. Default: supervisor.toml in this folder, then $SUPERVISOR_CONFIG.",
-        "FILE",
-    ),
+    option("--config -c", "The configuration file. Default: supervisor.toml here, then $SUPERVISOR_CONFIG.", "FILE"),
 ]
 
 

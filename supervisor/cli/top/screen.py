@@ -90,9 +90,8 @@ def _body(seen: Seen, view: View, width: int, room: int, *, low: bool) -> Render
         Layout(_Pane(view, name), size=want if free >= 0 else None, ratio=want, minimum_size=_LEAST)
         for name, want in wants.items()
     ]
-    charts = Layout()
+    charts, whole, panes = Layout(), Layout(), Layout()
     charts.split_column(Layout(Group(*_charts(seen)), size=7), Layout(_Log(seen, view)))
-    whole, panes = Layout(), Layout()
     if width >= _WIDE:
         panes.split_column(*each, Layout(Text(" "), visible=free > 0))
         whole.split_row(panes, Layout(charts, size=_SIDE))
