@@ -17,9 +17,10 @@ from supervisor.domain.text import text_of
 from supervisor.maintenance.failed_items import FailedItems
 from supervisor.maintenance.lease import taken_elsewhere
 from supervisor.maintenance.scheduler import Failing, Scheduler
-from supervisor.maintenance.waking import Admitted, CommitWatch, SlotReader
+from supervisor.maintenance.waking import Admitted, CommitWatch, at_rest
 from supervisor.store.base import Backlog, ClaimLocks, Controls, Depth, JobSelector, Registry
 from supervisor.system.channel import Message
+from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 
 Item = TypeVar("Item")
@@ -222,7 +223,7 @@ class BurstWatch(Duty):
 
     backlog: Backlog
     locks: ClaimLocks
-    slots: SlotReader
+    board: Scoreboard
     pools: tuple[JobSelector, ...]
     own: str
     since: float
@@ -235,11 +236,11 @@ class BurstWatch(Duty):
 
     def run(self, now: float) -> Result:
         began = time.monotonic()
-        rest, done = self.slots.at_rest()
+        rest, done = at_rest(self.board)
         over = rest and not any(self._unfinished(wanted, now) for wanted in self.pools)
         over = over and not self.locks.has_claims(self.own)
         # No worker may have claimed anything in between.
-        over = over and self.slots.at_rest() == (True, done)
+        over = over and at_rest(self.board) == (True, done)
         pending, failed = self.backlog.progress_of(self._types, self.since)
         self.send({"burst": {"over": over, "pending": pending, "failed": failed}})
         # Counting a long queue takes a while, and must not slow the workers down.
