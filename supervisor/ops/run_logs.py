@@ -172,9 +172,7 @@ class LogReader:
             text if live is None else run_log.behind(text, live.reported),
             run.outcome,
             run.duration,
-            None if error is None else error.message,
-            None if error is None else error.traceback,
-            None if error is None else error.stderr,
+            *((None,) * 3 if error is None else (error.message, error.traceback, error.stderr)),
         )
 
     def _printed(self, run: Running, last: bool) -> Iterable[Part]:
