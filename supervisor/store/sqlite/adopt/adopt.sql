@@ -18,7 +18,7 @@ SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(:ta
 SELECT 1 FROM {table} WHERE typeof({column}) <> 'integer' LIMIT 1;
 
 -- name: found_words
-SELECT CAST({column} AS TEXT), count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC, 1;
+SELECT CAST({column} AS TEXT), count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 100;
 
 -- name: found_types
 SELECT CAST({column} AS TEXT), count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 1000;
