@@ -24,6 +24,7 @@ from supervisor.cli import errors
 from supervisor.cli.program import COMMANDS, app
 from supervisor.config import database, shape
 from supervisor.config.values import Table
+from supervisor.domain.intake import JobOptions, new_job
 from supervisor.engine import open_engine
 from supervisor.store.postgres import failing as on_a_server
 from supervisor.store.sqlite.failing import KINDS
@@ -250,8 +251,10 @@ def test_the_columns_that_programs_may_set_are_the_same_on_both_pages() -> None:
 
 
 def test_every_option_of_enqueue_is_described() -> None:
-    parameters = set(inspect.signature(Queue.enqueue).parameters)
-    assert set(named(table("docs/enqueueing.md", "options: enqueue"))) == parameters - {"self", "type", "payload"}
+    parameters = {*inspect.signature(Queue.enqueue).parameters, *JobOptions.__annotations__}
+    described = set(named(table("docs/enqueueing.md", "options: enqueue")))
+    assert described == parameters - {"self", "type", "payload", "options"}
+    assert JobOptions.__annotations__.keys() == inspect.signature(new_job).parameters.keys() - {"type", "payload"}
 
 
 def edges() -> set[tuple[str, str]]:
