@@ -269,7 +269,6 @@ class Settings(NamedTuple):
     # what happens to running jobs when the lease cannot be renewed
     on_partition: Literal["finish", "stop"] = key(one_of("finish", "stop"), "finish")
     listen_database: str | None = key(checks.text(), None)  # a URL of the same one without a pooler, for notifications
-    vacuum: bool = key(boolean, True)  # of our tables on a server, where autovacuum comes too late
     machine: MachineSettings = MachineSettings()
     spool: SpoolSettings = SpoolSettings()
 

@@ -46,7 +46,6 @@ class Orders(NamedTuple):
     schedules: tuple[Schedule, ...]
     alerts: tuple[Alert, ...]
     burst: bool
-    vacuum: bool
     since: float  # Unix seconds: when the supervisor started
 
 
@@ -83,7 +82,7 @@ class Duties:
         wakes = {name: (info.wanted, info.wake) for name, info in orders.pool_infos.items()}
         self.waker = Waker(store.backlog, board, wakes, self.watch, admitted)
         renewer = Renewer(store.locks, board, locks | dict(orders.leaving))
-        of_engine = store.duties(events(process="maintainer"), vacuum=orders.vacuum)
+        of_engine = store.duties(events(process="maintainer"))
         self.all: list[Duty] = [
             *of_host,
             self.deaths,

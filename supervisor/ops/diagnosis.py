@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from supervisor.domain.dead_rows import MANY_DEAD, Keeper
 from supervisor.domain.job import covers, high_enough
 from supervisor.domain.text import counted, human, human_size, text_of
+from supervisor.store.base import Keeper
 
 if TYPE_CHECKING:
     from supervisor.ops.views import Overview, ServerView, SupervisorView
@@ -23,6 +23,7 @@ Level = Literal["ok", "note", "warning", "fault"]
 _LEVELS: tuple[Level, ...] = ("fault", "warning", "note", "ok")
 _MOST_ALONE = 3  # types without a pool that get a finding each; more are named in one
 _MOST_NAMED = 20  # types in one finding
+_MANY_DEAD = 50_000  # dead rows, of which a person should know
 _QUEUE_FULL = 0.25  # part of the queue of notifications
 LATELY = 3600.0  # seconds
 _FIX_IT = "fix it, then run `supervisor reload`; it is also tried again automatically"
@@ -277,7 +278,7 @@ def _of_server(server: ServerView | None) -> Iterator[Finding]:
             fact = f"dead rows cannot be removed, and claims become slower: {one.kind} since {age}: {one.who}"
             yield Finding("warning", "server", fact, advice.get(one.kind, "end it"), one.kind.replace(" ", "_"))
     for table in server.tables:
-        if table.dead > MANY_DEAD and table.dead > table.live:
+        if table.dead > _MANY_DEAD and table.dead > table.live:
             fact = f"the table {table.name} has {table.dead} dead rows beside {table.live} live ones"
             kept = "; they go when what keeps them has ended" if any(one.long for one in strong) else ""
             if not (server.sees_all or kept):

@@ -27,7 +27,7 @@ CLOSED_FOR, MOVED_TO, ARRIVING, MOVED_FROM, MOVE_WRITER = MOVE_KEYS = (
     "moved_from",
     "move_writer",
 )
-_NOT_MOVED = ("schema", "oldest_writer", "epoch", "vacuum", *MOVE_KEYS)
+_NOT_MOVED = ("schema", "oldest_writer", "epoch", *MOVE_KEYS)
 
 # Every table with the columns of its key: a job before what belongs to it, supervisors before their workers.
 KEYS: dict[str, tuple[str, ...]] = {

@@ -85,7 +85,6 @@ class MaintainerClient:
             schedules=settings.schedules,
             alerts=settings.alerts,
             burst=burst,
-            vacuum=settings.vacuum,
             since=self._record.started_at,
         )
 

@@ -49,9 +49,6 @@ def server(engine: Engine, operations: Operations, seen: Overview, *, listening:
     if not state.sees_all:
         fact = "the transactions of other users are not visible to this user: one that slows down claims is named late"
         yield note("transactions", fact, "let a superuser GRANT pg_read_all_stats to this user")
-    if foreign := [text_of(table.name) for table in state.tables if not table.may]:
-        fact = f"this user does not own {', '.join(foreign)}: VACUUM is left to autovacuum"
-        yield note("vacuum", fact, "no action needed, as long as autovacuum is on")
 
 
 def pooler(settings: Settings) -> list[str]:

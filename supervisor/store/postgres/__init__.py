@@ -64,7 +64,7 @@ class PostgresEngine:
         return PostgresClaims(connection, keep_done=keep_done)
 
     def maintenance(self) -> PostgresMaintenance:
-        return PostgresMaintenance(self._address, self._listening or self._address)
+        return PostgresMaintenance(self._address)
 
     def operations(self) -> Operations:
         connection = Connection(self._address, announce=True)

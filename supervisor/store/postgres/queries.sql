@@ -500,13 +500,8 @@ WHERE NOT one.rolsuper AND NOT pg_has_role(one.oid, other.oid, 'USAGE')
 ORDER BY 1;
 
 -- name: table_rows
--- Our tables: live and dead rows, when the last VACUUM ended, whether we may make one, and whether one is being made.
--- From version 17 on that is a privilege of its own.
-SELECT format('%I.%I', n.nspname, c.relname), coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0),
-       extract(epoch FROM clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum))::double precision,
-       CASE WHEN current_setting('server_version_num')::integer >= 170000 THEN has_table_privilege(c.oid, 'MAINTAIN')
-            ELSE pg_has_role(c.relowner, 'USAGE') END,
-       EXISTS (SELECT 1 FROM pg_stat_progress_vacuum p WHERE p.relid = c.oid)
+-- Our tables: live and dead rows.
+SELECT format('%I.%I', n.nspname, c.relname), coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0)
 FROM pg_class ours JOIN pg_class c ON c.relnamespace = ours.relnamespace AND c.relkind = 'r'
 JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_stat_user_tables s ON s.relid = c.oid
 WHERE ours.oid = to_regclass('jobs')
@@ -537,31 +532,6 @@ SELECT DISTINCT ON (kind) kind, who, seconds::double precision, xids FROM (
   FROM pg_replication_slots WHERE xmin IS NOT NULL
 ) AS found
 ORDER BY kind, xids DESC, seconds DESC NULLS LAST;
-
--- name: vacuum_settings
--- As slow as autovacuum; and the server ends it soon after whoever has begun it is gone.
-SET statement_timeout = '600s'; SET vacuum_cost_delay = '2ms'; SET client_connection_check_interval = '2s';
-SET application_name = 'job-supervisor vacuum';
-
--- name: vacuum_lock
--- Until the session ends: one at a time for these tables.
-SELECT pg_try_advisory_lock(730860489, to_regclass('jobs')::oid::integer);
-
--- name: vacuum_turn
--- Whether it is time; then the next one is not before this one must have ended.
-INSERT INTO job_meta (key, value)
-VALUES ('vacuum', (extract(epoch FROM clock_timestamp()) + :seconds::double precision)::text)
-ON CONFLICT (key) DO UPDATE SET value = excluded.value
-WHERE CASE WHEN job_meta.value ~ '^[0-9.]{1,30}$' THEN job_meta.value::double precision ELSE 0 END
-      <= extract(epoch FROM clock_timestamp());
-
--- name: vacuum_rest
-UPDATE job_meta SET value = (extract(epoch FROM clock_timestamp()) + :seconds::double precision)::text
-WHERE key = 'vacuum';
-
--- name: vacuum
--- It waits for no lock, and takes none that keeps others out: what is free at the end of the table stays there.
-VACUUM (SKIP_LOCKED, TRUNCATE false, ANALYZE) :table;
 
 -- name: crowded
 -- Whether a scan of the whole index costs less than a few seeks per group. The planner decides that here.

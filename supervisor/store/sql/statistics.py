@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from supervisor.domain.dead_rows import Keeper, TableRows
 from supervisor.domain.history import MOST_TYPES, Minute, hour_of
 from supervisor.domain.job import Status, shown
 from supervisor.domain.text import fingerprint
 from supervisor.store.sql.connection import Concern, Connection
+
+_OLD = 60.0  # seconds: no transaction of ours takes so long
+_MANY_XIDS = 100_000  # transactions since a replication slot, of which no age in seconds is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,29 @@ class TypeSpeed:
     count: int
     mean: float
     longest: float
+
+
+class TableRows(NamedTuple):
+    """One of our tables, as far as the server's statistics know."""
+
+    name: str
+    live: int
+    dead: int
+
+
+class Keeper(NamedTuple):
+    """What keeps dead rows from being removed: a transaction, a prepared one, or a replication slot. `seconds` is its
+    age, None if that is not known; `xids` is how many transactions have begun since.
+    """
+
+    kind: str
+    who: str
+    seconds: float | None
+    xids: int
+
+    @property
+    def long(self) -> bool:
+        return self.xids > _MANY_XIDS if self.seconds is None else self.seconds > _OLD
 
 
 class ServerState(NamedTuple):

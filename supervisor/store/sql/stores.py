@@ -38,10 +38,8 @@ class MaintenanceStore:
         self.finished = FinishedJobs(connection)
         self.schedules = Schedules(connection)
 
-    def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:
-        """The engine's own maintenance. A duty that needs nothing checks that the database is there. `vacuum`: whether
-        an engine on a server may make one.
-        """
+    def duties(self, log: EventLog) -> Sequence[Duty]:
+        """The engine's own maintenance. A duty that needs nothing checks that the database is there."""
         raise NotImplementedError
 
     def flush(self) -> None:

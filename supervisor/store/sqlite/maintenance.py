@@ -44,7 +44,7 @@ class SqliteMaintenance(MaintenanceStore):
         connection = Connection(place, synchronous="NORMAL")
         super().__init__(connection, registry(connection), ClaimLocks(connection), Backlog(connection))
 
-    def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:
+    def duties(self, log: EventLog) -> Sequence[Duty]:
         connection = self._connection
         return FileCheck(connection), ForeignWriterMonitor(connection), Checkpointer(connection, log)
 

@@ -18,9 +18,6 @@ from supervisor.ops.diagnosis import diagnose
 from supervisor.ops.doctor import database, examine
 from supervisor.ops.status import gather
 from supervisor.store.base import Engine, Exchange, JobSelector
-from supervisor.store.postgres.address import Address
-from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.maintenance import tables_of
 from tests.postgres_server import Databases
 from tests.store.kit import LOCK, NOW, Desk, supervisor_record, until, worker_record
 
@@ -49,23 +46,6 @@ def test_an_old_transaction_is_named(desk: Desk, engine: Engine) -> None:
         assert keeper.seconds > 0
         assert keeper.who.startswith(f"pid {other.info.backend_pid}, forgotten, user ")
         assert keeper.who.endswith(", idle in transaction")
-
-
-def test_a_user_who_does_not_own_the_tables_is_told_that_autovacuum_has_to_do(
-    desk: Desk, engine: Engine, foreign: psycopg.Connection
-) -> None:
-    assert all(table.may for table in tables_of(Connection(Address(engine.url))))
-    role = f"vacuum_{foreign.info.backend_pid}"
-    foreign.execute(f"CREATE ROLE {role}")
-    try:
-        foreign.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}")
-        url = f"{engine.url}{'&' if '?' in engine.url else '?'}options=-c%20role%3D{role}"
-        assert "this user does not own public." in facts(open_engine(url), "note")
-        assert "VACUUM is left to autovacuum" in facts(open_engine(url), "note")
-        assert "VACUUM" not in facts(engine, "note")
-    finally:
-        foreign.execute(f"DROP OWNED BY {role}")
-        foreign.execute(f"DROP ROLE {role}")
 
 
 def test_a_user_who_does_not_see_the_others_is_told_so_and_counts_them_all_the_same(
