@@ -121,13 +121,13 @@ class Context:
         "_enqueued",
         "_log",
         "_meta",
-        "_reported",
         "attempt",
         "capabilities",
         "device",
         "emitted",
         "job_id",
         "options",
+        "reported",
         "token",
         "type",
     )
@@ -152,18 +152,13 @@ class Context:
         self.device = device
         self._children: list[NewJob] = []
         self._enqueued: Enqueued | None = None
-        self._reported: float | None = None
+        self.reported: float | None = None  # the last progress
         self.emitted = 0
 
     @property
     def children(self) -> list[NewJob]:
         """The jobs enqueued so far."""
         return list(self._children)
-
-    @property
-    def reported(self) -> float | None:
-        """The last reported progress."""
-        return self._reported
 
     @property
     def log(self) -> Any:
@@ -196,7 +191,7 @@ class Context:
                 raise ValueError(f"progress must be a number from 0 to 1, not {fraction}")
             reported = min(max(reported, 0.0), 1.0)
         self._board.progress(reported, text)
-        self._reported = reported
+        self.reported = reported
 
     def emit(self, chunk: object) -> None:
         """Send a piece of the answer to whoever follows the job now: a text, or any JSON of at most 16 KiB.
@@ -331,7 +326,7 @@ class BatchContext(Context):
         self._board = RUN_ENDED
         if self.reported is not None:
             for job in self.jobs:
-                job._reported = self.reported
+                job.reported = self.reported
 
     @property
     def idempotency_key(self) -> str:

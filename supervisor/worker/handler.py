@@ -164,10 +164,6 @@ class Handler:
         value: Awaitable[Any] = self._handle(payload, ctx)
         return value
 
-    @property
-    def event_loop(self) -> EventLoop:
-        return self._on_loop()
-
     def _awaited(self, payload: Any, ctx: Context) -> Any:
         return self._run(self._handle(payload, ctx))
 
@@ -180,12 +176,12 @@ class Handler:
 
     def _finish(self, value: Any) -> None:
         if inspect.isawaitable(value):
-            self._on_loop().run(value)
+            self.event_loop.run(value)
 
     def _run(self, awaitable: Awaitable[Any]) -> Any:
         if self.on_shared_loop is not None:
             return self.on_shared_loop(awaitable)
-        loop = self._on_loop()
+        loop = self.event_loop
         try:
             return loop.run_job(awaitable)
         finally:
@@ -194,7 +190,8 @@ class Handler:
                 if loop.lost:
                     self._loop = None
 
-    def _on_loop(self) -> EventLoop:
+    @property
+    def event_loop(self) -> EventLoop:
         if self._loop is None:
             self._loop = EventLoop()
         return self._loop

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Sequence
-
-# Imported by name, as in the executor: a handler that replaces it must not affect the loop.
 from time import monotonic
 from typing import Protocol
 
@@ -40,6 +38,13 @@ class Runner(Protocol):
     """Runs claims: one at a time, in batches, or several at the same time. Called in the thread of the loop,
     unless it says otherwise.
     """
+
+    watch: Callable[[float], float | None]
+    """Called by the heartbeat thread with the time, monotonic seconds. Returns the seconds until the next call, None if
+    there is nothing to do.
+    """
+    interrupt: Callable[[], None]
+    """A signal has come, in the main thread: raises JobInterrupted if the run there is to stop."""
 
     @property
     def done(self) -> int:
@@ -71,14 +76,6 @@ class Runner(Protocol):
 
     def host(self, loop: Callable[[], None]) -> None:
         """Call `loop` in a suitable thread, and return when it is over. Called in the main thread."""
-
-    def watch(self, now: float) -> float | None:
-        """Called by the heartbeat thread at `now`, monotonic seconds. Returns the seconds until the next call, None if
-        there is nothing to do.
-        """
-
-    def interrupt(self) -> None:
-        """A signal has come, in the main thread: raise JobInterrupted if the run there is to stop."""
 
     def detach(self) -> None:
         """This is a process that a handler has forked: the runs are not its own."""

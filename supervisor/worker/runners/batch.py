@@ -8,8 +8,6 @@ at most half its size (`Exchange.limits`), until the job that fails or kills run
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-# Imported by name, as in the executor: a handler that replaces it must not affect the loop.
 from time import monotonic
 from traceback import clear_frames
 from typing import Any

@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import ceil, inf
-
-# Imported by name, as in the executor: a handler that replaces it must not affect the loop.
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import faulthandler
 from collections.abc import Callable, Collection, Sequence
 from math import inf
-
-# Imported by name, as in the executor: a handler that replaces it must not affect the loop.
 from time import monotonic
 
 from supervisor.domain.batching import Prefetch
@@ -199,7 +197,8 @@ class Sequential:
         self._parts = parts
         self._current = CurrentRun(parts, call, failed)
         self._rested = False
-        self.watch, self.interrupt = self._current.beside.look, self._current.interrupt
+        self.watch: Callable[[float], float | None] = self._current.beside.look
+        self.interrupt: Callable[[], None] = self._current.interrupt
 
     @property
     def done(self) -> int:

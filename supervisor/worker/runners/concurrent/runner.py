@@ -6,8 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-
-# Imported by name, as in the executor: a handler that replaces it must not affect the loop.
 from time import monotonic
 from typing import Any
 
@@ -55,7 +53,9 @@ class Concurrent:
         watch = Watch(
             parts.slot, parts.exchange, self._runs, self._shown, self._calls.stop, parts.heartbeat.wake, executor.log
         )
-        self._reported, self.watch, self.interrupt = watch.reported, watch.look, self._calls.interrupt
+        self._reported = watch.reported
+        self.watch: Callable[[float], float | None] = watch.look
+        self.interrupt: Callable[[], None] = self._calls.interrupt
         self.running, self.room, self.detach = self._runs.keys, self._places.room, self._main.detach
         executor.timed_out = lambda claim: self._runs[claim.job_id, claim.token].stopped_for is Cancel.TIMEOUT
 
