@@ -153,7 +153,7 @@ class Administration:
         """
         limit = whole("limit", limit, 1, _LARGEST_PAGE)
         if before is not None and not is_possible_id(before, "before"):
-            before = -(2**63) if before < 0 else None
+            before = -(2**62) if before < 0 else None  # no job is before that, or all are
         which = _filter(type, status, **conditions)
         if which is None:
             return JobPage((), None)

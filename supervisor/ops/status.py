@@ -149,7 +149,7 @@ def gather(
                 None if speed is None else finite(speed.mean),
                 None if speed is None else finite(speed.longest),
                 depth.due,
-                _age(depth.oldest, now),
+                _span(depth.oldest, now),
                 hour.get(type_, QUIET),
                 on_hosts.get(type_, []),
             )
@@ -308,7 +308,7 @@ def _pool(
 ) -> PoolView:
     """Sizes and reasons as its supervisor has posted them; waiting jobs are counted now."""
     types = tuple(type_ for type_ in news["types"] if type_ not in paused)
-    min_priority = _whole(news.get("min_priority"))
+    min_priority = least if isinstance(least := news.get("min_priority"), int) else None
     wanted = JobSelector(types, " ".join(news["capabilities"]), min_priority)
     depth = operations.backlog.depth(wanted, now, COUNT_LIMIT)
     return PoolView(
@@ -318,8 +318,8 @@ def _pool(
         host=text_of(record.host),
         why=text_of(news["why"], SENTENCE),
         due=depth.due,
-        oldest_age=_age(depth.oldest, now),
-        next_due_in=_ahead(depth.next_due, now),
+        oldest_age=_span(depth.oldest, now),
+        next_due_in=_span(now, depth.next_due),
         problem=text_of(news["problem"], SENTENCE) if news["problem"] else None,
         broken=bool(news.get("broken", news["problem"])),
         paused=[type_ for type_ in news["types"] if type_ in paused],
@@ -332,16 +332,11 @@ def _pool(
     )
 
 
-def _whole(news: Any) -> int | None:
-    return news if isinstance(news, int) else None
-
-
-def _age(since: float | None, now: float) -> float | None:
-    return None if since is None or not math.isfinite(since) else max(0.0, now - since)
-
-
-def _ahead(at: float | None, now: float) -> float | None:
-    return None if at is None or not math.isfinite(at) else max(0.0, at - now)
+def _span(begin: float | None, end: float | None) -> float | None:
+    """Seconds; None if either is no time."""
+    if begin is None or end is None or not math.isfinite(end - begin):
+        return None
+    return max(0.0, end - begin)
 
 
 def _worker(
