@@ -14,6 +14,7 @@ NOTHING = "–"
 SHOWN = {"stamp": "%Y-%m-%d %H:%M:%S", "clock": "%H:%M", "day": "%m-%d", "day-clock": "%m-%d %H:%M"}
 _LONGEST = 60_000  # characters of one value, to keep pages readable
 _EXACT = "%Y-%m-%d %H:%M:%S %Z"
+_LONGEST_LINE = 2000  # characters of a message that are searched for its constant parts
 _BRIEF = 200  # characters of a value in a table
 _VARIABLE = re.compile(r"""'[^'\n]*'|"[^"\n]*"|`[^`\n]*`|\S*[\d/\\]\S*|\n""")  # quoted, numbers, paths, addresses
 _UNITS = ((86_400.0, "d", 3600.0, "h"), (3600.0, "h", 60.0, "min"))
@@ -132,7 +133,7 @@ def timing(stored: str) -> str:
 
 def fragment(message: str) -> str:
     """The longest part of a message without numbers, paths and quotes, used to find similar messages."""
-    return max((part.strip() for part in _VARIABLE.split(message)), key=len, default="")
+    return max((part.strip() for part in _VARIABLE.split(message[:_LONGEST_LINE])), key=len, default="")
 
 
 def _moment(at: object) -> datetime.datetime | None:

@@ -81,15 +81,16 @@ class Requests:
     async def require(self, job: NewJob) -> None:
         """Raises UnknownType if no pool takes the job's type; NotServed if one does and none can run its jobs.
 
-        Nobody is refused by a look at the pools that is older than the request, nor if a look fails or takes long, nor
-        with the unique key of an earlier request: the job of that one is the answer.
+        Nobody is refused by a look at the pools that is older than the request, nor with the unique key of an earlier
+        request: the job of that one is the answer. A look for a type of the configuration may fail, or take long.
         """
         began = time.monotonic()
         refusal: QueueError | None = None
-        with contextlib.suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(PATIENCE):
+        known = job.type in self._types
+        with contextlib.suppress(*((StoreError, TimeoutError) if known else ())):
+            async with asyncio.timeout(PATIENCE if known else None):
                 seen = await self._look(began - FRESH)
-                if job.type in self._types or seen.takes(job.type):
+                if known or seen.takes(job.type):
                     found = seen.obstacle(job.type) and (await self._look(began)).obstacle(job.type)
                     refusal = NotServed(found) if found else None
                 else:

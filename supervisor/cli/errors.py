@@ -13,7 +13,6 @@ USAGE = 2
 DATABASE = 3
 CONFLICT = 4
 INTERRUPTED = 130  # what shells report for a program that was ended by Ctrl-C
-
 TRACEBACK = "SUPERVISOR_TRACEBACK"
 
 

@@ -14,7 +14,6 @@ from supervisor.domain.text import counted, final_lines, pending_again
 if TYPE_CHECKING:
     from supervisor.store.base import Filter, Operations
 
-
 Change = Literal["retry", "cancel", "delete"]
 _LAST_LINES = 20  # of a log that is shown without --log
 HELP = "List, show, retry, cancel, delete jobs."
@@ -175,7 +174,9 @@ def cancel(
         if all_:
             changed = operations.actions.cancel_all(ids, now)
             skipped = len(ids) - changed
-            text = f"{counted(changed, 'job')} cancelled, or asked to stop" + _skipped(skipped)
+            text = f"{counted(changed, 'job')} cancelled, or asked to stop" + (
+                f", {skipped} skipped" if skipped else ""
+            )
             result({"cancelled": changed, "skipped": skipped}, text, as_json=as_json)
             return
         statuses = {job_id: operations.actions.cancel(job_id, now) for job_id in ids}
@@ -204,7 +205,8 @@ def delete(
         deleted = operations.actions.delete(ids)
     skipped = len(ids) - deleted
     told = {"deleted": deleted} | ({"skipped": skipped} if all_ else {})
-    result(told, f"{counted(deleted, 'job')} deleted" + (_skipped(skipped) if all_ else ""), as_json=as_json)
+    text = f"{counted(deleted, 'job')} deleted" + (f", {skipped} skipped" if all_ and skipped else "")
+    result(told, text, as_json=as_json)
     if skipped and not all_:
         raise Stop(f"{skipped} of {len(ids)} were not deleted: they were changed at the same time")
 
@@ -215,18 +217,17 @@ def _given(
     """The ids, or with --all what it means. Raises Stop if neither or both were given."""
     from supervisor.store.base import Filter
 
-    first, *others = STATES[what]
     if all_ and ids:
         raise wrong_usage("give either ids or --all, not both")
     if all_ and status is None and what != "cancel":  # to cancel all that is left is a plain wish
-        before = ", ".join(f"--status {state}" for state in (first, *others[:-1]))
-        raise wrong_usage(f"--all needs {before} or --status {others[-1]}")
+        raise wrong_usage(f"--all needs --status: {', '.join(STATES[what])}")
     if all_:
         return Filter(() if status is None else (status,), (type_,) if type_ else ())
     if status is not None or type_ is not None:
         raise wrong_usage("--status and --type are only valid with --all")
     if not ids:
-        raise wrong_usage(f"give the ids of the jobs to {what}, or --all", f"supervisor jobs list --status {first}")
+        hint = f"supervisor jobs list --status {STATES[what][0]}"
+        raise wrong_usage(f"give the ids of the jobs to {what}, or --all", hint)
     return list(dict.fromkeys(ids))
 
 
@@ -243,10 +244,6 @@ def _chosen(
         ids = operations.jobs.ids(commands.meant(what, given))
     confirm(what, len(ids), yes=yes)
     return ids
-
-
-def _skipped(number: int) -> str:
-    return f", {number} skipped" if number else ""
 
 
 COMMANDS = {"list": list_jobs, "show": show, "retry": retry, "cancel": cancel, "delete": delete}

@@ -36,13 +36,7 @@ def logs(
     ] = False,
     number: Annotated[
         int | None,
-        option(
-            "--lines -n",
-            "Begin with the last N lines. Default: all of a job, 100 of all jobs.",
-            "N",
-            min=0,
-            max=100_000,
-        ),
+        option("--lines -n", "Begin with the last N lines. Default: all; without a job, 100.", "N", min=0, max=100_000),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

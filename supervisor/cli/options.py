@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from supervisor.config import Settings
     from supervisor.store.base import Engine, Operations
 
-
 Parse = Callable[[str], Any]
 
 
@@ -46,13 +45,19 @@ def parsing(parse: Parse, start: str = "") -> Parse:
 
 ConfigFile = Annotated[
     str | None,
-    option(
-        "--config -c",
-        "The configuration file. Default: supervisor.toml in this folder, then $SUPERVISOR_CONFIG.",
-        "FILE",
-    ),
+    option("--config -c", "The configuration file. Default: supervisor.toml here, then $SUPERVISOR_CONFIG.", "FILE"),
 ]
-DatabaseUrl = Annotated[str | None, option("--database", "Use this database, like sqlite:///jobs.db.", "URL")]
+
+
+def _absolute(url: str) -> str:
+    from supervisor.config.checks import absolute
+
+    return absolute(url, Path())
+
+
+DatabaseUrl = Annotated[
+    str | None, option("--database", "Use this database, like sqlite:///jobs.db.", "URL", parse=_absolute)
+]
 AsJson = Annotated[bool, option("--json", "Print one JSON document.")]
 Yes = Annotated[bool, option("--yes -y", "Do not ask for confirmation.")]
 
@@ -112,17 +117,10 @@ class Target:
 
     def url(self) -> str:
         """The database's URL. With --database no configuration is read. Raises ConfigError."""
-        if self.database is None:
-            try:
-                return self.settings.database
-            except ConfigError as error:
-                raise NoDatabase(error.problems) from None
-        from supervisor.config.checks import absolute
-
         try:
-            return absolute(self.database, Path())
-        except ValueError as error:
-            raise wrong_usage(f"--database: {error}") from None
+            return self.database or self.settings.database
+        except ConfigError as error:
+            raise NoDatabase(error.problems) from None
 
     def listen_url(self) -> str | None:
         """The configured one: a URL on the command line is that of another database."""

@@ -68,17 +68,24 @@ def run(
 
     if watch and burst:
         raise wrong_usage("--watch is for a supervisor that keeps running; leave out --watch or --burst")
-    began, next_drawing = time.monotonic(), 0.0
+    began, drawn = time.monotonic(), 0.0
     failed, text = 0, ""
     terminal = burst and sys.stderr.isatty()
 
+    def draw(more: str, end: str) -> None:
+        # The cursor stays at the start of the line: what a handler writes there overwrites this, and it is drawn again.
+        nonlocal drawn
+        drawn = time.monotonic()
+        with suppress(OSError):  # the terminal is gone, but the jobs continue
+            sys.stderr.write(f"\r\x1b[2K{text}{more}{end}")
+            sys.stderr.flush()
+
     def observe(progress: Progress) -> None:
-        nonlocal failed, text, next_drawing
+        nonlocal failed, text
         failed, total = progress.failed, progress.done + progress.busy + progress.pending
         text = f"{progress.done}/{total} done" + (f", {failed} failed" if failed else "")
-        if terminal and time.monotonic() >= next_drawing:
-            next_drawing = time.monotonic() + _PAUSE
-            _draw(f"{text}, {progress.busy} busy")
+        if terminal and time.monotonic() >= drawn + _PAUSE:
+            draw(f", {progress.busy} busy", "\r")
 
     try:
         code = app.run(
@@ -94,16 +101,7 @@ def run(
         )
     finally:
         if terminal and text:
-            _draw(f"{text} in {time.monotonic() - began:.1f} s", "\n")
+            draw(f" in {time.monotonic() - began:.1f} s", "\n")
     if code and failed:
         raise Stop(f"{counted(failed, 'job')} failed", code=code, hint=_LISTED)
     raise typer.Exit(code)
-
-
-def _draw(text: str, end: str = "\r") -> None:
-    """How far a burst is, on the terminal's last line. The cursor stays at the start of the line: what a worker or a
-    handler writes to the terminal overwrites it, and it is drawn again below.
-    """
-    with suppress(OSError):  # the terminal is gone, but the jobs continue
-        sys.stderr.write(f"\r\x1b[2K{text}{end}")
-        sys.stderr.flush()

@@ -115,9 +115,10 @@ def drain(
 
     Default: this host. It stays drained, over restarts too, until `supervisor undrain`.
     """
+    from supervisor.config.machine import own_host
     from supervisor.ops.supervisors import UnknownHost, await_drained, claims_on, require_host
 
-    host = host or _own_host(target)
+    host = host or own_host(target.url())
     with target.operations() as operations:
         try:
             if not force:
@@ -139,17 +140,13 @@ def undrain(target: Target, host: OneHost = "", as_json: AsJson = False) -> None
 
     Default: this host.
     """
-    host = host or _own_host(target)
+    from supervisor.config.machine import own_host
+
+    host = host or own_host(target.url())
     with target.operations() as operations:
         changed = operations.controls.undrain(host)
     text = f"{host} {'may claim jobs again' if changed else 'was not drained'}"
     result({"host": host, "drained": False, "changed": changed}, text, as_json=as_json)
-
-
-def _own_host(target: Target) -> str:
-    from supervisor.config.machine import own_host
-
-    return own_host(target.url())
 
 
 @on_target

@@ -110,8 +110,6 @@ def restore(
         ask(f"replace {without_password(engine.url)} with {file}", yes=yes)
     report = engine.database.restore(file)
     kept = None if report.kept is None else str(report.kept)
-    texts = [f"{engine.url}: {counted(report.jobs, 'job')} of {file}"]
-    if kept is not None:
-        texts.append(f"the old database: {kept}")
+    texts = [f"{engine.url}: {counted(report.jobs, 'job')} of {file}", *([f"the old database: {kept}"] if kept else [])]
     told = {"database": engine.url, "jobs": report.jobs, "schema": report.schema, "kept": kept}
     result(told, *texts, as_json=as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from supervisor.client.connections import Connections, Seat
 from supervisor.client.watcher import Watcher
@@ -15,6 +15,8 @@ from supervisor.domain.job import Job, JobEvent, Progress, Status
 from supervisor.store.base import Engine, Filter, Operations, TransactionalInsert
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from supervisor.domain.job_stream import FollowEvent
 
 Answer = TypeVar("Answer")
@@ -29,6 +31,18 @@ class JobPage(list[Job]):
     def __init__(self, jobs: Iterable[Job], following: int | None) -> None:
         super().__init__(jobs)
         self.next = following
+
+
+class Conditions(TypedDict, total=False):
+    """Which jobs are meant, beside their type and status: see `Queue.jobs`."""
+
+    unique_key: str | None
+    ids: Iterable[int] | None
+    tags: Iterable[str]
+    error: str
+    text: str
+    finished_after: datetime | float | None
+    finished_before: datetime | float | None
 
 
 class Administration:
@@ -124,15 +138,9 @@ class Administration:
         type: str | Iterable[str] = (),
         status: str | Iterable[str] = (),
         *,
-        unique_key: str | None = None,
-        ids: Iterable[int] | None = None,
-        tags: Iterable[str] = (),
-        error: str = "",
-        text: str = "",
-        finished_after: datetime | float | None = None,
-        finished_before: datetime | float | None = None,
         before: int | None = None,
         limit: int = 100,
+        **conditions: Unpack[Conditions],
     ) -> JobPage:
         """The latest jobs that match all these conditions, at most `limit` (up to 10,000), and where to continue.
 
@@ -145,9 +153,8 @@ class Administration:
         """
         limit = whole("limit", limit, 1, _LARGEST_PAGE)
         if before is not None and not is_possible_id(before, "before"):
-            ids, before = (() if before < 0 else ids), None
-        which = _filter(type, status, unique_key, ids, tags, error, text, finished_after, finished_before)
-
+            before = -(2**63) if before < 0 else None
+        which = _filter(type, status, **conditions)
         if which is None:
             return JobPage((), None)
 
@@ -163,17 +170,11 @@ class Administration:
         type: str | Iterable[str] = (),
         status: str | Iterable[str] = (),
         *,
-        unique_key: str | None = None,
-        ids: Iterable[int] | None = None,
-        tags: Iterable[str] = (),
-        error: str = "",
-        text: str = "",
-        finished_after: datetime | float | None = None,
-        finished_before: datetime | float | None = None,
         most: int | None = None,
+        **conditions: Unpack[Conditions],
     ) -> int:
         """The number of jobs that match all these conditions, those of `jobs`, counted up to `most`."""
-        which = _filter(type, status, unique_key, ids, tags, error, text, finished_after, finished_before)
+        which = _filter(type, status, **conditions)
         limit = _ALL if most is None else whole("most", most, 0, _ALL)
         if which is None or limit == 0:
             return 0
@@ -250,13 +251,14 @@ class Administration:
 def _filter(
     type_: str | Iterable[str],
     status: str | Iterable[str],
-    unique_key: str | None,
-    ids: Iterable[int] | None,
-    tags: Iterable[str],
-    error: str,
-    text: str,
-    after: datetime | float | None,
-    before: datetime | float | None,
+    *,
+    unique_key: str | None = None,
+    ids: Iterable[int] | None = None,
+    tags: Iterable[str] = (),
+    error: str = "",
+    text: str = "",
+    finished_after: datetime | float | None = None,
+    finished_before: datetime | float | None = None,
 ) -> Filter | None:
     """None if no job can match."""
     which = Filter(
@@ -267,8 +269,8 @@ def _filter(
         unique_key=None if unique_key is None else _text("unique_key", unique_key),
         tags=_several("tags", tags),
         ids=() if ids is None else _possible(ids),
-        finished_after=moment("finished_after", after),
-        finished_before=moment("finished_before", before),
+        finished_after=moment("finished_after", finished_after),
+        finished_before=moment("finished_before", finished_before),
     )
     return None if ids is not None and not which.ids else which
 

@@ -13,13 +13,22 @@ from supervisor.client.administration import Administration
 from supervisor.client.connections import Connections
 from supervisor.client.watcher import Watcher
 from supervisor.domain.errors import JobFailed, QueueError, StoreError, WaitTimeout
-from supervisor.domain.intake import Enqueue, new_job, new_jobs, new_request, require_same, seconds_of, waiting_limit
+from supervisor.domain.intake import (
+    Enqueue,
+    JobOptions,
+    new_job,
+    new_jobs,
+    new_request,
+    require_same,
+    seconds_of,
+    waiting_limit,
+)
 from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs, Status
 from supervisor.domain.middleware import EnqueueHooks, hooks_of_process, load
 from supervisor.engine import open_engine
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing import Self, Unpack
 
     from supervisor.client.lanes import Lane
 
@@ -91,14 +100,8 @@ class Queue(Administration):
         type: str,
         payload: object = None,
         *,
-        priority: int = 0,
-        delay: str | float | None = None,
-        at: datetime.datetime | float | None = None,
-        requires: str | Iterable[str] = (),
-        max_attempts: int | None = None,
-        unique_key: str | None = None,
-        meta: Mapping[str, object] | None = None,
         connection: object = None,
+        **options: Unpack[JobOptions],
     ) -> int:
         """Enqueue one job and return its id.
 
@@ -112,48 +115,21 @@ class Queue(Administration):
         a tenant; it is shown with the job and has no effect. Raises InvalidJob (a ValueError), with nothing
         written, for invalid values; StoreError if the database cannot be used.
         """
-        return self.put(
-            type,
-            payload,
-            priority=priority,
-            delay=delay,
-            at=at,
-            requires=requires,
-            max_attempts=max_attempts,
-            unique_key=unique_key,
-            meta=meta,
-            connection=connection,
-        )[0]
+        return self.put(type, payload, connection=connection, **options)[0]
 
     def put(
         self,
         type: str,
         payload: object = None,
         *,
-        priority: int = 0,
-        delay: str | float | None = None,
-        at: datetime.datetime | float | None = None,
-        requires: str | Iterable[str] = (),
-        max_attempts: int | None = None,
-        unique_key: str | None = None,
-        meta: Mapping[str, object] | None = None,
         connection: object = None,
+        **options: Unpack[JobOptions],
     ) -> tuple[int, bool]:
         """`enqueue` that also says whether the job is new: False if an unfinished one has its `unique_key`.
 
         Of two programs that put the same key at the same time, exactly one is told True.
         """
-        job = self._new(
-            type,
-            payload,
-            priority=priority,
-            delay=delay,
-            at=at,
-            requires=requires,
-            max_attempts=max_attempts,
-            unique_key=unique_key,
-            meta=meta,
-        )
+        job = self._new(type, payload, **options)
         if connection is not None:
             return self._on(connection).put(connection, job)
         return self._connections.using(self._connections.writer, lambda producer: producer.put(job))
@@ -167,13 +143,7 @@ class Queue(Administration):
         cancel: bool = False,
         idempotency_key: str | None = None,
         max_waiting: int | None = None,
-        priority: int = 0,
-        delay: str | float | None = None,
-        at: datetime.datetime | float | None = None,
-        requires: str | Iterable[str] = (),
-        max_attempts: int | None = None,
-        unique_key: str | None = None,
-        meta: Mapping[str, object] | None = None,
+        **options: Unpack[JobOptions],
     ) -> Any:
         """Enqueue one job, wait until it has finished, and return its result.
 
@@ -195,13 +165,7 @@ class Queue(Administration):
             idempotency_key=idempotency_key,
             max_waiting=max_waiting,
             cancel=cancel,
-            priority=priority,
-            delay=delay,
-            at=at,
-            requires=requires,
-            max_attempts=max_attempts,
-            unique_key=unique_key,
-            meta=meta,
+            **options,
         )
         limit = waiting_limit(timeout)
         deadline = None if limit is None else time.monotonic() + limit

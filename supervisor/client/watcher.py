@@ -195,12 +195,12 @@ class Watcher:
 
     @property
     def listening(self) -> bool:
-        return any(reference() is not None for reference in list(self._subscriptions.values()))
+        return any(reference() is not None for reference in self._subscriptions.copy().values())
 
     def present(self) -> list[Subscription]:
         """Those whose owners still keep them."""
         found = []
-        for number, reference in list(self._subscriptions.items()):
+        for number, reference in self._subscriptions.copy().items():  # others add to it meanwhile
             if (one := reference()) is not None:
                 found.append(one)
             else:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain, islice
 from json import loads
-from typing import Any, final
+from typing import Any, TypedDict, final
 
 from supervisor.domain.errors import InvalidJob, InvalidOption, JobNotFound
 from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs, normalise
@@ -36,6 +36,18 @@ _type = type  # where the name stands for an argument
 
 TYPE = re.compile(r"[a-zA-Z0-9_.:/-]{1,100}")
 CAPABILITY = re.compile(r"[!-~]{1,100}")  # printable ASCII without the space that separates them
+
+
+class JobOptions(TypedDict, total=False):
+    """How a job is enqueued, beside its type and payload: see `Queue.enqueue`."""
+
+    priority: int
+    delay: str | float | None
+    at: datetime.datetime | float | None
+    requires: str | Iterable[str]
+    max_attempts: int | None
+    unique_key: str | None
+    meta: Mapping[str, object] | None
 
 
 def new_job(

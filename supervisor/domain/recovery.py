@@ -51,9 +51,8 @@ class JobPolicy:
                 _retry(fields["retry"]),
                 int(fields["max_crashes"]),
                 fields["recover"],
-                # Missing in the rows of older programs' workers:
-                float(fields.get("lock_time", 60.0)),
-                {type_: _retry(retry) for type_, retry in fields.get("retry_by_type", {}).items()},
+                float(fields["lock_time"]),
+                {type_: _retry(retry) for type_, retry in fields["retry_by_type"].items()},
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls()

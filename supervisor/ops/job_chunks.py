@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from supervisor.domain.job import JobEvent, Status
@@ -20,33 +19,6 @@ from supervisor.system.scoreboard import chunks_of
 
 EVERY = 0.025  # seconds between two looks at the rings while a followed job runs
 SHARE = 4  # a look that takes long is followed by a rest so many times as long
-
-
-class Whereabouts(NamedTuple):
-    """The files with the rings of this host's supervisors, and the ids of supervisors whose files are not here."""
-
-    files: set[Path]
-    elsewhere: frozenset[str]
-
-
-def whereabouts(operations: Operations) -> Whereabouts:
-    """Where runs emit now."""
-    files, elsewhere = set(), set()
-    for record, alive, board in registered(operations):
-        if alive is not False:
-            files.add(chunks_of(Path(record.scoreboard)))
-            if board is None:
-                elsewhere.add(record.id)
-    return Whereabouts(files, frozenset(elsewhere))
-
-
-def runs_elsewhere(operations: Operations, job_id: int, token: int, elsewhere: Collection[str]) -> bool:
-    """Whether this run of a job belongs to one of these supervisors. False if it has ended."""
-    job = operations.jobs.get(job_id)
-    if job is None or job.claim_token != token or not job.locked_by:
-        return False
-    worker = operations.registry.worker(job.locked_by)
-    return worker is not None and worker.supervisor in elsewhere
 
 
 class Rings:
@@ -128,16 +100,20 @@ class Feeds:
         begun = {job: state for job, state in states.items() if state.token not in (0, self.feed(job).token)}
         if begun:
             self.look()  # a supervisor that has ended has taken its file with it
-            where = whereabouts(operations)
-            self._rings.use(where.files)
+            elsewhere = self._find_rings(operations)
         for job, state in begun.items():
-            runs = state.status is Status.RUNNING and bool(where.elsewhere)
             feed = self.feed(job)
-            feed.elsewhere = runs and runs_elsewhere(operations, job, state.token, where.elsewhere)
             feed.token = state.token
+            feed.elsewhere = state.status is Status.RUNNING and _owner(operations, state) in elsewhere
         for job, state in states.items():
             self.feed(job).runs = state.status is Status.RUNNING
         self.look()
+
+    def _find_rings(self, operations: Operations) -> set[str]:
+        """Where runs on this host emit now. Returns the ids of supervisors whose files are not here."""
+        living = [(record, board) for record, alive, board in registered(operations) if alive is not False]
+        self._rings.use({chunks_of(Path(record.scoreboard)) for record, _ in living})
+        return {record.id for record, board in living if board is None}
 
     @property
     def rest(self) -> float:
@@ -165,3 +141,12 @@ class Feeds:
 
     def close(self) -> None:
         self._rings.close()
+
+
+def _owner(operations: Operations, state: JobEvent) -> str:
+    """The id of the supervisor that has this run; empty if it has ended."""
+    job = operations.jobs.get(state.job_id)
+    if job is None or job.claim_token != state.token or not job.locked_by:
+        return ""
+    worker = operations.registry.worker(job.locked_by)
+    return "" if worker is None else worker.supervisor

@@ -71,10 +71,8 @@ def _foreign(path: Path, owner: int, beside: int, owners: set[int]) -> str:
 
 
 def _kind(mode: int) -> str:
-    kinds = ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"))
-    return next(
-        (name for is_one, name in kinds if is_one(mode)), "a special file" if not stat.S_ISREG(mode) else "a file"
-    )
+    kinds = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFREG: "a file"}
+    return kinds.get(stat.S_IFMT(mode), "a special file")
 
 
 _FLOCK = "hhqqi"  # the kernel's struct flock: type, whence, start, length, pid

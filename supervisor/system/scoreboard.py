@@ -15,6 +15,7 @@ import json
 import mmap
 import os
 import time
+from array import array
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from pathlib import Path
@@ -60,8 +61,7 @@ def counters_of(scoreboard: Path) -> Path:
 MOST_PAUSED = 64  # types on one host
 _NEEDED, _UNTIL, _CLOCK, _GENERATION, _DRAINED, _PAUSES = range(6)
 _LISTS = 6  # two lists of paused types: the one that holds, and the one that is written next
-_LIST = 1 + MOST_PAUSED  # how many they are, and a number for each
-GATE_BYTES = (_LISTS + 2 * _LIST) * 8
+GATE_BYTES = (_LISTS + 2 * MOST_PAUSED) * 8
 
 
 def boot_time() -> float:
@@ -107,7 +107,7 @@ class ClaimGate:
         while True:
             version = self._ints[_PAUSES]
             at = _list_at(version)
-            found = set(self._ints[at + 1 : at + 1 + self._ints[at]])
+            found = set(self._ints[at : at + MOST_PAUSED]) - {0}
             if self._ints[_PAUSES] == version:
                 return version, found
 
@@ -152,20 +152,16 @@ class ClaimGate:
 
     def pause(self, types: Iterable[str]) -> None:
         """These types, at most MOST_PAUSED, are paused on this host, and no others. It holds as a whole, or not yet."""
-        ints = self._ints
         numbers = sorted({_number_of(type_) for type_ in types})[:MOST_PAUSED]
         version, paused = self._paused()
-        if set(numbers) == paused:
-            return
-        at = _list_at(version + 1)
-        ints[at] = len(numbers)
-        for place, number in enumerate(numbers, at + 1):
-            ints[place] = number
-        ints[_PAUSES] = version + 1
+        if set(numbers) != paused:
+            at = _list_at(version + 1)
+            self._ints[at : at + MOST_PAUSED] = array("q", numbers + [0] * (MOST_PAUSED - len(numbers)))
+            self._ints[_PAUSES] = version + 1
 
 
 def _list_at(version: int) -> int:
-    return _LISTS + version % 2 * _LIST
+    return _LISTS + version % 2 * MOST_PAUSED
 
 
 def _number_of(type_: str) -> int:

@@ -21,9 +21,9 @@ CANCELS = 16  # requests that can exist at the same time; beyond that, the oldes
 
 # The positions of the words, as in Snapshot.
 _STATE, _PID, _BEAT, _RECYCLE, _LOST, _BUSY_SINCE, _PHASE, _CEASED, _ALONE, _OPEN = range(10)
-_JOB, _TOKEN, _STARTED, _DEADLINE, _BATCH, _DOUBTFUL, _EARLIER_OUTPUT, _PROGRESS = range(10, 18)
-_CLAIMS, _DONE, _SETTLED, _LAST_JOB, _LAST_TOKEN, _RUNNING, _PLACES = range(18, 25)
-_START, _SERVE, _DRAIN, _CANCELS = range(25, 29)
+_JOB, _TOKEN, _STARTED, _DEADLINE, _BATCH, _EARLIER_OUTPUT, _PROGRESS = range(10, 17)
+_CLAIMS, _DONE, _SETTLED, _LAST_JOB, _LAST_TOKEN, _RUNNING, _PLACES = range(17, 24)
+_START, _SERVE, _DRAIN, _CANCELS = range(24, 28)
 _CANCEL_AT = LAYOUT.size // 8  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = range(_CANCEL_AT, _CANCEL_AT + 3 * CANCELS, 3)
 _MOST_CANCELS = 1 << 62
@@ -124,9 +124,7 @@ class Work(_Part):
         """Claims taken and not yet settled."""
         self._ints[_CLAIMS] = claims
 
-    def begin(
-        self, job: int, token: int, at: float, deadline: float, batch: int = 1, doubtful: bool = False, unread: int = 0
-    ) -> None:
+    def begin(self, job: int, token: int, at: float, deadline: float, batch: int = 1, unread: int = 0) -> None:
         """A handler is about to run, with one job or with a `batch` of this size, of which this is the first.
         `unread` are the bytes of earlier runs' output still to be read. The id is written last: only then the rest
         counts.
@@ -134,7 +132,6 @@ class Work(_Part):
         ints, floats = self._ints, self._floats
         ints[_TOKEN] = token
         ints[_BATCH] = batch
-        ints[_DOUBTFUL] = doubtful
         ints[_EARLIER_OUTPUT] = unread
         floats[_STARTED] = at
         floats[_DEADLINE] = deadline
@@ -162,12 +159,12 @@ class Work(_Part):
         """The worker's main thread has committed the outcomes of `done` runs so far."""
         self._ints[_SETTLED] = done
 
-    def show(self, first: tuple[int, int, float, float], running: int, *, doubtful: bool) -> None:
+    def show(self, first: tuple[int, int, float, float], running: int) -> None:
         """With concurrency: so many jobs run, and this one, (job, token, started, deadline), has to end first."""
         ints = self._ints
         ints[_JOB] = 0
         ints[_RUNNING] = running
-        self.begin(*first, doubtful=doubtful)
+        self.begin(*first)
 
     def end(self, done: int, last: tuple[int, int], running: int) -> None:
         """With concurrency: `done` runs have ended so far, `last` the latest; so many still run. The run that is shown

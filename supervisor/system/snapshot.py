@@ -76,7 +76,6 @@ class Snapshot(NamedTuple):
     started: float
     deadline: float  # 0 means none
     batch: int  # jobs in the run that has started
-    doubtful: int  # the run started while there were recent leftovers of earlier jobs, which may end it
     earlier_output: int  # bytes on its stderr that were unread when the run began
     fraction: float  # its progress; below 0 until a handler reports some
     claims: int  # taken and not settled

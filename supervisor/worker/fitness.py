@@ -92,8 +92,8 @@ class Fitness:
         """
         self._check_descriptors()
         os.umask(self._umask)
+        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)  # which event loops use, too
         self._looked, self._done = monotonic(), done
-        self.leftovers.look()
         if changed := self._changed():
             self.report(changed)
         elif descriptors.exhausted():
@@ -112,8 +112,6 @@ class Fitness:
             os.fchdir(self._folder)
         except OSError:
             return "the working directory"
-        if signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False) != self._wakeup:
-            return "the descriptor to which signals write"
         if any(signal.getsignal(number) != handler for number, handler in self._own.items()):
             return "a signal handler of the worker"
         if signal.pthread_sigmask(signal.SIG_BLOCK, ()) & self._own.keys():

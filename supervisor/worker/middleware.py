@@ -75,7 +75,7 @@ class WorkerMiddleware:
             else:
                 if not inner.called:
                     self.report(name, "around_run", RuntimeError("it has not called call()"))
-            return inner.outcome()
+            return inner()
 
         return layer
 
@@ -133,9 +133,6 @@ class _Call:
         self.called = False
 
     def __call__(self) -> Any:
-        return self.outcome()
-
-    def outcome(self) -> Any:
         """The result of the run, or its error; a second call runs nothing."""
         if not self.called:
             self.called = True

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -22,7 +22,6 @@ from supervisor.worker.protocol import Conversation, Message, Violation
 CLOSING = 0.5  # seconds from the end of its replies to the program's own end, which gives a better reason
 _PIPE_BYTES = 1 << 20
 _GULP = 65536
-_GULPS_BETWEEN = 64  # reads at most before a job; output of a program that keeps writing is read during the job
 _ABOVE = 10  # numbers below this are kept free for the program's own descriptors
 _EXIT_UNSTARTED = 127
 TAIL_BYTES = 8192  # kept for job_errors, as for a worker
@@ -106,28 +105,15 @@ class Program:
         """Bytes sent to the program that it has not read; they can be counted even after its death."""
         return len(self._pending) + (kernel.unread(self._requests) if self._requests >= 0 else 0)
 
-    def next(self, until: float) -> Message | None:
+    def next(self, until: float = 0.0) -> Message | None:
         """The program's next message; None if it has sent nothing until then. Raises Violation or Ended."""
         while (message := self.conversation.next()) is None:
             if self._silent:
                 self._end_of_replies()
             left = until - time.monotonic()
-            if left <= 0:
+            if not self._exchange(max(0.0, left)) and left <= 0:
                 return None
-            self._exchange(left)
         return message
-
-    def read_between(self) -> Iterator[Message]:
-        """What it has sent since its last job. Raises Violation or Ended if it will send nothing more."""
-        dead = self.wait(0)
-        for _ in range(_GULPS_BETWEEN):
-            more = self._read(dead)
-            while (message := self.conversation.next()) is not None:
-                yield message
-            if not more:
-                break
-        if self._silent:
-            self._end_of_replies()
 
     def part(self, until: float) -> None:
         """Say bye, and wait until then for the program to end."""
@@ -138,8 +124,8 @@ class Program:
                 if not self._pending:
                     self._close_requests()
 
-    def _exchange(self, seconds: float) -> None:
-        """Wait until the program writes, reads or ends, and do one step of each."""
+    def _exchange(self, seconds: float) -> bool:
+        """Wait until the program writes, reads or ends, and do one step of each. Returns whether any was possible."""
         if self._silent:
             self._end_of_replies()
         wanted = bool(self._pending) and self._requests >= 0
@@ -158,6 +144,7 @@ class Program:
         dead = self.pidfd in ready
         if dead or self._replies in ready:
             self._read(dead)
+        return bool(ready)
 
     def _write(self) -> None:
         try:
@@ -167,16 +154,15 @@ class Program:
         except BrokenPipeError:
             self._silent = True  # a program that closes its requests has nothing more to say
 
-    def _read(self, dead: bool) -> bool:
-        """Whether there was data. `dead`: the program had ended before, so there will be no more."""
+    def _read(self, dead: bool) -> None:
+        """`dead`: the program had ended before, so there will be no more."""
         try:
             data = os.read(self._replies, _GULP)
         except BlockingIOError:
             self._silent = dead  # though other processes may hold its replies open
-            return False
+            return
         self.conversation.hear(data)
         self._silent = self._silent or not data
-        return bool(data)
 
     def _end_of_replies(self) -> NoReturn:
         """Nothing more will come. Raises Ended for a program that has ended, Violation for one that has not."""

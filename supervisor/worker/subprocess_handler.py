@@ -37,8 +37,8 @@ LET_GO = 2.0  # seconds for the program to stop a job when asked
 TERM_GRACE = 1.5  # then seconds after TERM, before KILL
 BYE_GRACE = 5.0  # seconds to end after its bye, before TERM
 _SET_UP = 0.95  # of startup_timeout: we can report what was missing, the supervisor only that it took too long
+_MOST_BETWEEN = 4096  # lines that are read before a job; those of a program that keeps writing are read during it
 _LOOK = 0.1  # seconds between two checks whether the job was cancelled
-_MOST_LOGGED = 1000  # log messages per job
 
 
 class SubprocessHandler:
@@ -66,7 +66,6 @@ class SubprocessHandler:
         self._lost = lost
         self._recorder = recorder
         self._over = False
-        self._logged = 0
         self._oom = OomCounter()
         self._look_at = 0.0
         self._log = events(pool=pool.name)
@@ -90,17 +89,17 @@ class SubprocessHandler:
         self._log.debug("program_started", pid=self._program.pid, command=self.name)
         try:
             self._greet(ctx, until)
-        except (Violation, Ended) as error:
+        except (Violation, Ended, HandlerError, ValueError) as error:
             ending = self._end(by_itself=isinstance(error, Ended))
-            what = f"{ending} before its hello" if isinstance(error, Ended) else error
-            lines = (self._output.tail() or "").strip().splitlines()
-            raise HandlerError(f"{self.name}: it {what}{f': {lines[-1].strip()}' if lines else ''}") from None
-        except HandlerError:
-            self._end()
-            raise
-        except ValueError as error:
-            self._end()
-            raise HandlerError(f"{self.name}: the pool's options cannot be written as JSON: {error}") from None
+            if isinstance(error, HandlerError):
+                raise
+            if isinstance(error, ValueError):
+                why = f"the pool's options cannot be written as JSON: {error}"
+            else:
+                lines = (self._output.tail() or "").strip().splitlines()
+                why = f"it {error}" if isinstance(error, Violation) else f"it {ending} before its hello"
+                why += f": {lines[-1].strip()}" if lines else ""
+            raise HandlerError(f"{self.name}: {why}") from None
 
     def _greet(self, ctx: Context, until: float) -> None:
         greeting = self._program.conversation.greet(self._pool.name, ctx.capabilities, dict(ctx.options), ctx.device)
@@ -170,7 +169,6 @@ class SubprocessHandler:
                 raise Reported("payload", f"the payload cannot be sent to a program as JSON: {error}") from None
             self._output.begin()
             self._look_for_oom(self._oom.forget)
-            self._logged = 0
             self._program.send(line)
             try:
                 return self._answers(jobs, ctx)
@@ -207,7 +205,9 @@ class SubprocessHandler:
             self._leave()
             raise NotBegun
         try:
-            for event in self._program.read_between():
+            for _ in range(_MOST_BETWEEN):
+                if (event := self._program.next()) is None:
+                    break
                 self._log_event(event, self._log)
         except (Violation, Ended) as error:
             self._abandon_unstarted(error)
@@ -299,12 +299,7 @@ class SubprocessHandler:
             self._log_event(reply, ctx.log)
 
     def _log_event(self, reply: Message, log: Any) -> None:
-        """Pass on what the program logs, up to a limit per job."""
-        self._logged += 1
-        if self._logged <= _MOST_LOGGED:
-            getattr(log, reply["level"])(reply["text"], **({"fields": reply["fields"]} if reply["fields"] else {}))
-        elif self._logged == _MOST_LOGGED + 1:
-            log.warning("program_logs_too_much", most=_MOST_LOGGED, hint="the rest of this job's log is dropped")
+        getattr(log, reply["level"])(reply["text"], **({"fields": reply["fields"]} if reply["fields"] else {}))
 
     def _end(self, *, by_itself: bool = False, grace: float = TERM_GRACE) -> Ending:
         """`by_itself`: it had ended before we did anything."""

@@ -19,10 +19,10 @@ from supervisor.worker.fitness import Fitness, Ruined, leave_ruined
 from supervisor.worker.handler import AnyHandler, HandlerError
 from supervisor.worker.heartbeat import Heartbeat
 from supervisor.worker.loader import load
-from supervisor.worker.loop import Loop
+from supervisor.worker.loop import Loop, Runner
 from supervisor.worker.parts import Assignment, Parts, executor_of, is_concurrent
 from supervisor.worker.placement import check_memory
-from supervisor.worker.runners import HostedRunner, runner_of
+from supervisor.worker.runners import runner_of
 from supervisor.worker.trial import try_out
 from supervisor.worker.wakeups import FOREIGN, Wakeups
 
@@ -39,7 +39,7 @@ class Worker:
         self._slot = assignment.slot
         self._handler = handler
         self._log = events(pool=assignment.pool.name, worker=assignment.record.name)
-        self._runner: HostedRunner | None = None
+        self._runner: Runner | None = None
 
     def run(self) -> int:
         """The whole life. Returns the process's exit code."""
@@ -102,7 +102,6 @@ class Worker:
         assignment, pool, slot = self._assignment, self._assignment.pool, self._slot
         exchange.open()
         fitness = Fitness(slot, assignment.news, self._log, leave_soon)
-        exchange.closed = descriptors.gone
         handler = self._handler = self._handler or load(pool.handler)
         executor = executor_of(assignment, handler, self._log)
         executor.exhausted = fitness.out_of_memory

@@ -382,7 +382,7 @@ def test_delete_of_a_status_takes_its_jobs_alone(
     assert (ran.code, ran.out) == (0, "1 job deleted\n")
     assert statuses(database) == ["done", "failed", "pending", "cancelled"]
     for arguments, words in (
-        (["delete", "--all"], "--all needs --status done, --status failed, --status cancelled or --status quarantined"),
+        (["delete", "--all"], "--all needs --status: done, failed, cancelled, quarantined"),
         (["delete", "--all", "--status", "pending"], "pending"),
         (["cancel", "--all", "--status", "done"], "done"),
         (["cancel", "1", "--all"], "give either ids or --all, not both"),

@@ -87,9 +87,9 @@ def test_means_are_over_all_runs_and_unknown_without_any() -> None:
     assert hour.of(["tag"]).total() == history.Hour(done=3, failed=1, mean_wait=0.5, mean_run=2.0)
     assert hour.of(["tag"]).total().failing == 0.25
     assert hour.total().runs == 5
-    assert history.combined([hour.sums(["tag"]), history.QUIET]) == hour.sums(["tag"])
-    assert history.combined(hour.sums([type_]) for type_ in ("tag", "mail")) == hour.sums(["tag", "mail"])
-    assert (hour.sums(["idle"]), hour.sums([]).failing) == (history.QUIET, None)
+    assert history.combined([hour.of(["tag"]).total(), history.QUIET]) == hour.of(["tag"]).total()
+    assert history.combined(hour.of([type_]).total() for type_ in ("tag", "mail")) == hour.of(["tag", "mail"]).total()
+    assert (hour.of(["idle"]).total(), hour.of([]).total().failing) == (history.QUIET, None)
 
 
 @pytest.mark.parametrize(

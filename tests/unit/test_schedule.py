@@ -106,6 +106,22 @@ def test_changes_of_the_clock_neither_lose_nor_double_a_time(line: str, start: s
     assert written(times, berlin) == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "start", "expected"),
+    [
+        ("30 * * * *", "2026-10-04 01:00", ["04 01:30 +1030", "04 02:30 +1100", "04 03:30 +1100"]),
+        ("15 2 * * *", "2026-10-04 01:00", ["04 02:30 +1100", "05 02:15 +1100"]),
+        ("30 * * * *", "2027-04-04 00:45", ["04 01:30 +1100", "04 01:30 +1030", "04 02:30 +1030"]),
+        ("30 1 * * *", "2027-04-04 00:45", ["04 01:30 +1100", "05 01:30 +1030"]),
+    ],
+)
+def test_clocks_may_change_by_half_an_hour(line: str, start: str, expected: list[str]) -> None:
+    lord_howe = "Australia/Lord_Howe"
+    times = list(itertools.islice(cron(line, lord_howe).after(at(start, lord_howe)), len(expected)))
+
+    assert written(times, lord_howe) == expected
+
+
 def local(moment: float, zone: zoneinfo.ZoneInfo) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(moment, zone).replace(tzinfo=None)
 
@@ -120,9 +136,7 @@ def changes(zone: zoneinfo.ZoneInfo) -> Iterator[tuple[int, int]]:
         if offset(day) != offset(day + DAY):
             last = offset(day + DAY)
             moment = day + bisect_left(range(day, day + DAY), True, key=lambda moment: offset(moment) == last)
-            by = offset(moment) - offset(moment - 1)
-            if by % HOUR == 0:  # of others, such as that of Lord Howe, no promise is made
-                yield moment, by
+            yield moment, offset(moment) - offset(moment - 1)
 
 
 def minute_by_minute(minutes: set[int], hours: set[int] | None, zone: zoneinfo.ZoneInfo, real: range) -> list[float]:
@@ -148,7 +162,7 @@ def minute_by_minute(minutes: set[int], hours: set[int] | None, zone: zoneinfo.Z
 
 def all_zones() -> list[list[str]]:
     """Those that change in all kinds of ways, then all others in groups."""
-    odd = ["Antarctica/Troll", "Pacific/Apia", "Africa/Casablanca", "America/Caracas"]
+    odd = ["Australia/Lord_Howe", "Antarctica/Troll", "Pacific/Apia", "Africa/Casablanca", "America/Caracas"]
     others = sorted(zoneinfo.available_timezones().difference(odd))
     return [odd, *(others[number::40] for number in range(40))]
 

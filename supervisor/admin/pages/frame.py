@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
-from enum import Enum
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from fastapi import Request
@@ -17,13 +15,9 @@ from supervisor.admin.api.answers import answer_of
 from supervisor.admin.formatting import sentence
 from supervisor.admin.rendering import render
 from supervisor.admin.state import may_change, state_of
-from supervisor.domain.text import MAX_NAME, text_of
 from supervisor.ops.views import Overview
 
-LONG = 60_000  # of a message, a traceback, a log
 _TITLES = {404: "Page not found", 503: "The database cannot be used", 500: "Internal error of the admin process"}
-
-Row = TypeVar("Row")
 
 
 async def page(request: Request, template: str, overview: Overview | None = None, **values: Any) -> HTMLResponse:
@@ -38,16 +32,6 @@ async def page(request: Request, template: str, overview: Overview | None = None
         may_leave=not state.keys.open,
         **values,
     )
-
-
-def fitting(row: Row, *long: str) -> Row:
-    """A row with its texts cut for a page: those in `long` to LONG characters, the others to NAME."""
-    texts = {
-        name: text_of(value, LONG if name in long else MAX_NAME)
-        for name in (field.name for field in fields(row))  # type: ignore[arg-type]  # a dataclass, as all rows are
-        if isinstance(value := getattr(row, name), (str, bytes)) and not isinstance(value, Enum)
-    }
-    return replace(row, **texts)  # type: ignore[type-var]  # the same
 
 
 async def error_of(request: Request, error: Exception) -> Response:

@@ -25,7 +25,6 @@ RERUNNABLE = (*RETRIABLE, Status.DONE)
 ALLOWED = {"retry": RETRIABLE, "cancel": CANCELLABLE, "delete": DELETABLE}
 # For selected jobs; the page's script puts their ids in place of 0, which no job has.
 EACH = {name: {"status": [status.value for status in allowed], "id": [0]} for name, allowed in ALLOWED.items()}
-KEPT = ("payload", "result", "last_error")  # columns of jobs that may be long
 MOST_EDITABLE = 90_000  # characters of a payload in a form, and of one that can be copied
 MOST_ATTEMPTS = 50  # shown of one job; a job that keeps failing may have thousands
 
@@ -50,7 +49,7 @@ async def jobs(request: Request, state: TheState) -> Response:
         "jobs.html",
         shown,
         asked=query,
-        page=Page([frame.fitting(job, *KEPT) for job in found.jobs], found.next),
+        page=found,
         wanted_id=wanted_id,
         bulk={} if query.problems else bulk(query, shown.time),
         each=EACH,
@@ -96,7 +95,7 @@ async def enqueue(
     return await frame.page(
         request,
         "enqueue.html",
-        like=None if old is None else frame.fitting(old),
+        like=old,
         payload=_editable(old.payload if old is not None and show else {}),
         retried=bool(retry),
         type=type if old is None else old.type,
@@ -112,11 +111,9 @@ def _editable(payload: Any) -> str | None:
 @router.get("/jobs/{job_id}")
 async def job(request: Request, state: TheState, job_id: models.JobId) -> HTMLResponse:
     known = await state.executor.ask(lambda operations: everything(operations, job_id))
-    found = frame.fitting(known.job, *KEPT)
-    errors = [frame.fitting(error, "message", "traceback", "stderr") for error in known.errors]
-    runs = [frame.fitting(run, "log") for run in known.runs]
+    found = known.job
     shown = await state.watch.overview()
-    tried = trials(runs, errors)
+    tried = trials(known.runs, known.errors)
     latest = tried[:MOST_ATTEMPTS]
     return await frame.page(
         request,
@@ -128,7 +125,7 @@ async def job(request: Request, state: TheState, job_id: models.JobId) -> HTMLRe
         hidden=max(0, len(tried) - MOST_ATTEMPTS),
         steps=steps(found, latest),
         worker=next((worker for worker in shown.workers if worker.job == found.id), None),
-        copies=_copies(known.job, show=state.settings.show_payloads),
+        copies=_copies(found, show=state.settings.show_payloads),
         retriable=found.status in RETRIABLE,
         rerunnable=found.status in RERUNNABLE,
         cancellable=found.status in CANCELLABLE and not found.cancel_requested_at,

@@ -17,7 +17,7 @@ from supervisor.domain.job import Status
 from supervisor.domain.text import seconds
 from supervisor.ops.diagnosis import diagnose
 from supervisor.ops.views import MOST_SCHEDULES, MOST_TYPES, Overview, PoolView, largest
-from supervisor.store.base import ErrorGroup, Planned
+from supervisor.store.base import ErrorGroup
 
 DENSE = 6  # pools from which on they are lines of a table, above the charts
 SPANS = {"1h": "last hour", "1d": "last day", "7d": "last week", "30d": "last 30 days"}
@@ -115,7 +115,7 @@ async def failures(request: Request, state: TheState) -> HTMLResponse:
         request,
         "failures.html",
         shown,
-        causes=[_cause(frame.fitting(group, "message"), shown.time) for group in groups],
+        causes=[_cause(group, shown.time) for group in groups],
         chosen=chosen,
         spans=SPANS,
         full=len(groups) == MOST,
@@ -135,7 +135,5 @@ async def workers(request: Request, state: TheState) -> HTMLResponse:
 
 @router.get("/schedules")
 async def schedules(request: Request, state: TheState) -> HTMLResponse:
-    planned: list[Planned] = await state.executor.ask(lambda operations: operations.schedules.planned())
-    return await frame.page(
-        request, "schedules.html", schedules=[frame.fitting(one) for one in planned[:MOST_SCHEDULES]]
-    )
+    planned = await state.executor.ask(lambda operations: operations.schedules.planned())
+    return await frame.page(request, "schedules.html", schedules=planned[:MOST_SCHEDULES])

@@ -10,8 +10,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from rich.console import Console
 from rich.live import Live
@@ -31,13 +30,20 @@ def run(engine: Engine) -> int:
     """Returns the exit code. The terminal is always restored."""
     heard, wake = _signals()
     poller = Poller(engine, wake)
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
     try:
-        with _terminal() as live:
+        tty.setcbreak(keyboard)
+        with Live(
+            console=Console(), screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        ) as live:
             return _run(live, poller, heard)
-    except OSError:
+    except OSError:  # the terminal is gone
         silence()
         return _GONE
     finally:
+        with suppress(termios.error):
+            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
         poller.stop()
 
 
@@ -65,21 +71,6 @@ def _run(live: Live, poller: Poller, heard: int) -> int:
                 if (action := view.press(key)) is not None:
                     poller.ask(action)
     return 0
-
-
-@contextmanager
-def _terminal() -> Iterator[Live]:
-    keyboard = sys.stdin.fileno()
-    before = termios.tcgetattr(keyboard)
-    try:
-        tty.setcbreak(keyboard)
-        with Live(
-            console=Console(), screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-        ) as live:
-            yield live
-    finally:
-        with suppress(termios.error):  # the terminal is gone
-            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
 def _signals() -> tuple[int, int]:

@@ -9,7 +9,7 @@ import os
 import re
 import weakref
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -166,9 +166,9 @@ class Connection:
         """Milliseconds, for a statement behind a pooler that is its own transaction; otherwise the session has it."""
         return self._settings["lock_timeout"] if self._session.pooled else None
 
-    def be_patient(self, seconds: float) -> None:
-        """For how long a statement waits for others from now on. Raises StoreError."""
-        self._settings["lock_timeout"] = f"{max(seconds, 0.001) * 1000:.0f}"
+    def be_patient(self, seconds: float | None) -> None:
+        """For how long a statement waits for others from now on; None for as long as usual. Raises StoreError."""
+        self._settings["lock_timeout"] = f"{max(LOCK_TIMEOUT if seconds is None else seconds, 0.001) * 1000:.0f}"
         if self._session.raw is not None and not self._session.pooled:
             with suppress(psycopg.Error):  # a lost connection; the next one begins with the settings
                 self.raw.execute(f"SET lock_timeout = {self._settings['lock_timeout']}")
@@ -261,6 +261,9 @@ class Connection:
     def row(self, sql: str, parameters: Any = ()) -> Row | None:
         rows = self.rows(sql, parameters)
         return rows[0] if rows else None
+
+    def syncing(self, whether: bool) -> AbstractContextManager[None]:
+        return nullcontext()  # the session has settled it
 
     def write(self) -> Transaction:
         """One short write transaction: commits at the end, rolls back on any exception."""
@@ -358,7 +361,7 @@ class Transaction:
                 error = refused
                 if is_lost(refused):
                     connection.close()
-                    self._doubt(refused)
+                    resolve_doubt(connection, connection.address.shown, self.inserted, refused)
                     return
             else:
                 return
@@ -367,10 +370,6 @@ class Transaction:
             raise RowRefused(str(error).strip().partition("\n")[0]) from None
         if isinstance(error, psycopg.Error):
             raise connection.explained(error, *self._latest) from None
-
-    def _doubt(self, error: psycopg.Error) -> None:
-        """The answer to COMMIT was lost. Returns if it has committed. Raises StoreError otherwise."""
-        resolve_doubt(self._connection, self._connection.address.shown, self.inserted, error)
 
     def _undo(self, error: BaseException) -> None:
         try:

@@ -843,6 +843,12 @@ WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::j
   AND status NOT IN ('pending', 'running')
 RETURNING id;
 
+-- name: prune
+DELETE FROM jobs
+WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
+    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
+
 -- name: prune_errors
 -- Rows of a job that is gone go with it, always: this engine has no way to leave them.
 DELETE FROM job_errors WHERE false AND created_at < :before;

@@ -36,7 +36,7 @@ class MaintenanceStore:
         self.controls = Controls(connection)
         self.history = History(connection)
         self.finished = FinishedJobs(connection)
-        self.schedules = Schedules(lambda: connection)
+        self.schedules = Schedules(connection)
 
     def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:
         """The engine's own maintenance. A duty that needs nothing checks that the database is there. `vacuum`: whether
@@ -62,7 +62,7 @@ class Operations:
         self.backlog = Backlog(connection)
         self.controls = Controls(connection)
         self.history = History(connection)
-        self.schedules = Schedules(lambda: connection)
+        self.schedules = Schedules(connection)
         self.statistics = statistics
 
     def check(self, *, writable: bool = False) -> None:

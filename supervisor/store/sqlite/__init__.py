@@ -68,10 +68,10 @@ class SqliteEngine:
         schema.require_current(self._place)
         return operations_on(Connection(self._place, synchronous="FULL", checkpoints=True))
 
-    def move_end(self, *, planned: bool = False) -> SqliteMoveEnd:
+    def move_end(self) -> SqliteMoveEnd:
         from supervisor.store.sqlite.move import move_end  # rarely needed
 
-        return move_end(self._place, planned=planned)
+        return move_end(self._place)
 
     def changes(self, *, ends: bool = False) -> SqliteChanges | SqliteSettled:
         connection = Connection(self._place, synchronous="NORMAL", any_thread=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from supervisor.domain.errors import InvalidJob, StoreError
+from supervisor.domain.errors import InvalidJob, NoTables, StoreError
 from supervisor.store.migrate import Known, Migration, flags_of, known, shipped, statements
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, is_general, result_code, translated
@@ -130,15 +130,10 @@ def _open(place: Place, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{place.database.as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT)
 
 
-def has_tables(place: Place) -> bool:
-    """Whether an existing database has ours, of whatever version."""
-    return _opened(place).version > 0
-
-
 def require_version(place: Place) -> Known:
     """Raises StoreError for a database that is not ours, or older."""
     if not place.database.exists():
-        raise StoreError(f"{place.database}: there is no such database")
+        raise NoTables(f"{place.database}: there is no such database")
     return _opened(place).require_version()
 
 

@@ -38,7 +38,8 @@ class Batches(Sequential):
         self._plan = plan_of(parts.pool, executor.handler, executor.log, cautious=parts.cautious)
         self._limits: dict[int, int] = {}
         self._begin_at: float | None = None  # when a batch begins that has jobs, but is not full
-        super().__init__(parts, BatchExecutor(executor, too_large=self._plan.too_large))
+        calls = BatchExecutor(executor, too_large=self._plan.too_large)
+        super().__init__(parts, calls.run, calls.failed)
 
     def room(self) -> int:
         return self._plan.want - self._parts.exchange.held.waiting

@@ -32,8 +32,8 @@ Ended = Callable[[ConcurrentRun, Any], None]
 class Calls:
     """On the event loop if the handler is async, otherwise in a thread: in one, too, if there is middleware around it.
 
-    `ended` is called with what each run has returned, or raised, in any thread. `own_thread` is called for each thread
-    that is started. `uses_device`: what an interrupted run has begun there goes on. Created in the main thread.
+    `ended` is called with what each run has returned, or raised, in any thread. `uses_device`: what an
+    interrupted run has begun there goes on. Created in the main thread.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class Calls:
         handler: Handler,
         executor: Executor,
         ended: Ended,
-        own_thread: Callable[[], None],
         *,
         uses_device: bool,
     ) -> None:
@@ -52,7 +51,7 @@ class Calls:
         self._loop = handler.event_loop.raw
         self._main = threading.get_ident()
         self._variables = copy_context()
-        self._threads = JobThreads(own_thread)
+        self._threads = JobThreads()
         self._may_have_left: set[ConcurrentRun] = set()
         handler.on_shared_loop = self._wait_for_awaitable
 
@@ -257,14 +256,13 @@ class MainThread:
 
 
 class JobThreads:
-    """As many as are used at the same time. A thread is used again, so that what a handler keeps per thread lasts.
-    `started` is called for each new one.
+    """As many as are used at the same time. A thread is used again, so that what a handler keeps per thread
+    lasts.
     """
 
-    def __init__(self, started: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._free: deque[bool] = deque()
-        self._started = started
         self._count = 0
 
     def run(self, call: Callable[[], None]) -> None:
@@ -274,7 +272,6 @@ class JobThreads:
         except IndexError:
             threading.Thread(target=self._serve, name=f"jobs-{self._count + 1}", daemon=True).start()
             self._count += 1
-            self._started()
         self._calls.put(call)
 
     def _serve(self) -> None:

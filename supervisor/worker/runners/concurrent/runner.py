@@ -49,7 +49,7 @@ class Concurrent:
         self._awake = True
         self.done = 0
         self._main = MainThread(handler.event_loop, executor.log)
-        self._calls = Calls(handler, executor, self._ended, self._own_thread, uses_device=bool(pool.gpus))
+        self._calls = Calls(handler, executor, self._ended, uses_device=bool(pool.gpus))
         self._shown = Shown(parts.slot.work, self._runs)
         self._places = Places(pool.concurrency, parts.exchange, self._runs)
         watch = Watch(
@@ -112,8 +112,6 @@ class Concurrent:
         self._awake = False
         if self._finished:
             return 0.0
-        if not self._runs:
-            self._parts.fitness.leftovers.rest(monotonic())
         return PATIENCE if self._parts.exchange.held.waiting else inf
 
     def check(self) -> None:
@@ -152,8 +150,7 @@ class Concurrent:
             run = new[claim.job_id, claim.token] = ConcurrentRun(claim, now, at, deadline, together, pool.cancel_grace)
             run.ctx = executor.context(claim, RunBoard(board, run, self._shown.refresh, self._told))
             self._logs.begin(run, alone=alone and len(new) == 1)
-        doubtful = alone and self._parts.fitness.leftovers.new(now)
-        self._shown.begin(new, doubtful=doubtful)  # before anything can happen to them
+        self._shown.begin(new)  # before anything can happen to them
         self._calls.begin(new.values())
         self._reported()
 
@@ -188,9 +185,6 @@ class Concurrent:
         if settlement.simple and duration < WORTH and said is None:
             return settlement
         return settlement._replace(usage=Usage(run.started_at, duration, log=said))
-
-    def _own_thread(self) -> None:
-        self._parts.fitness.leftovers.expect_thread()
 
 
 class Places:
