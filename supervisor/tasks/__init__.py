@@ -20,6 +20,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -120,15 +121,13 @@ class Task(Generic[P, R]):
         return f"<task {self.type!r}: {_place(self)}>"
 
 
+@dataclass(frozen=True, slots=True)
 class Call(Generic[P]):
     """A task with options, ready to be enqueued."""
 
-    __slots__ = ("_options", "_queue", "_task")
-
-    def __init__(self, task: Task[P, Any], options: dict[str, Any], queue: Queue | None) -> None:
-        self._task = task
-        self._options = options
-        self._queue = queue
+    _task: Task[P, Any]
+    _options: dict[str, Any]
+    _queue: Queue | None
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Enqueue a call with these arguments, and return the job's id. See `Task.enqueue`."""
