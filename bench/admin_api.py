@@ -147,7 +147,7 @@ async def listening(app: Any, database: Path) -> tuple[float, int]:
 async def measure(path: Path) -> None:
     url = f"sqlite:///{path}"
     executor, queue = StoreExecutor(open_engine(url)), AsyncQueue(url)
-    requests, streams = Requests(queue, executor), JobStreams(queue, executor)
+    requests, streams = Requests(queue, executor), JobStreams(queue)
     keys = Keys(None, None, "session")
     app = make_app(AppState(SETTINGS, keys, executor, requests, streams, Watch(executor), ()))
     await milliseconds(app, "/healthz")  # the first request of all makes what every one needs

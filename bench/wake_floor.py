@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.floor import CLAIM, INSERT, lean_table
-from supervisor.system.inotify import FolderWatch
+from supervisor.system.files import FolderWatch
 from supervisor.system.kernel import die_with_parent
 
 ONE, TWO = 1, 2

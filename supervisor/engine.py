@@ -23,11 +23,9 @@ def open_engine(url: str, listening: str | None = None) -> Engine:
     return _engine(url, listening)
 
 
-def open_move_end(url: str, *, planned: bool = False) -> MoveEnd:
-    """A database as one side of a move, also if its jobs were moved elsewhere. Where there are no tables yet, `planned`
-    acts as if they had been made. Raises StoreError.
-    """
-    return _engine(url).move_end(planned=planned)
+def open_move_end(url: str) -> MoveEnd:
+    """A database as one side of a move, also if its jobs were moved elsewhere. Raises NoTables and StoreError."""
+    return _engine(url).move_end()
 
 
 def _engine(url: str, listening: str | None = None) -> SqliteEngine | PostgresEngine:

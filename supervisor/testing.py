@@ -40,12 +40,11 @@ from supervisor.domain.settlement import RetryPolicy, released
 from supervisor.engine import open_engine
 from supervisor.store.base import Claims, Engine, JobSelector
 from supervisor.telemetry import events
-from supervisor.worker.context import Context, NoBoard
+from supervisor.worker.context import Board, Context
 from supervisor.worker.executor import Executor
 from supervisor.worker.handler import Handler
-from supervisor.worker.loader import load
+from supervisor.worker.loader import TaskHandler, load
 from supervisor.worker.middleware import WorkerMiddleware
-from supervisor.worker.task_handler import TaskHandler
 
 if TYPE_CHECKING:
     from supervisor.client.asynchronous import AsyncQueue
@@ -119,11 +118,11 @@ def context(
     validated but not stored. `cancelled` is the value of `ctx.cancelled`.
     """
     claim = Claim(job_id, 1, type, "{}", attempt, None, 0)
-    board = _Cancelled() if cancelled else NoBoard()
+    board = _Cancelled() if cancelled else Board()
     return Context(board, claim=claim, capabilities=capabilities, options=options, device=device)
 
 
-class _Cancelled(NoBoard):
+class _Cancelled(Board):
     def cancelled(self, job: int, token: int) -> bool:
         return True
 
@@ -146,7 +145,7 @@ class _Executors:
         self._executors = {
             type_: Executor(
                 handler,
-                NoBoard(epoch, engine.meta),
+                Board(epoch, engine.meta),
                 policy,
                 capabilities=capabilities,
                 options=options,

@@ -69,7 +69,7 @@ def become(
     }
     wake = functools.partial(wake_for, board=board, wakes=wakes, takes=takes)
     requests = Requests(queue, executor, settings.types, settings.max_waiting, wake)
-    streams = JobStreams(queue, executor)
+    streams = JobStreams(queue)
     folder, bounds = upload_folder(settings, engine), settings.spool
     uploads = None
     if folder is not None:

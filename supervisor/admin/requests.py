@@ -13,13 +13,12 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.client.asynchronous import AsyncQueue
-from supervisor.client.awaited_requests import cancel_job, enqueue, make_durable, patiently, result_of_job
+from supervisor.client.asynchronous import AsyncQueue, cancel_job, enqueue, make_durable, patiently, result_of_job
 from supervisor.client.lanes import Put
-from supervisor.client.requests import naming, result_of
+from supervisor.client.queue import naming, result_of
 from supervisor.domain.errors import JobFailed, JobNotFound, QueueError, StoreError, WaitTimeout
 from supervisor.domain.job import Job, NewJob, Status, high_enough
-from supervisor.maintenance.waking import SlotReader, wake_workers
+from supervisor.maintenance.waking import idle_workers, wake_workers
 from supervisor.ops.commands import UnknownType
 from supervisor.ops.serving import NotServed, Serving, serving, why_untaken
 from supervisor.store.base import Filter, JobSelector, Operations
@@ -219,7 +218,7 @@ def wake_for(
     pools that take a job, the first with an idle worker is woken. This is only for speed: a worker that is woken in
     vain, because of its capabilities for example, finds no job and sleeps again.
     """
-    idle = SlotReader(board).idle()
+    idle = idle_workers(board)
     for job in jobs:
         for pool, taken in takes.items():
             if idle[pool] > 0 and job.type in taken.types and high_enough(job.priority, taken.min_priority):

@@ -1,12 +1,10 @@
 """The command line: parses arguments and prints results. It contains no rules.
 
     program.py    the application: finds and runs a command
-    parser.py     how a command's values are converted
     options.py    options that many commands share, and the database they select
     errors.py     every failure as one readable line, with its exit code
-    output.py     what goes to standard output: one JSON document, or text for people
-    columns.py    tables and headings for people
-    tables.py     jobs, runs, times and findings for people
+    output.py     what goes to standard output: one JSON document, or text and tables for people
+    tables.py     jobs, runs, times and schedules for people
 
 Each command imports what it needs when it runs, so that `supervisor enqueue` starts quickly.
 """
@@ -19,7 +17,7 @@ from collections.abc import Sequence
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point of `supervisor`; `arguments` default to the process's own. Returns the exit code."""
-    from supervisor.cli.errors import INTERRUPTED, interrupted
+    from supervisor.cli.errors import interrupted
 
     if arguments is None:
         # Imports create no garbage, and collecting takes a tenth of the start-up time. Long-running commands enable it.
@@ -29,8 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run(arguments)
     except KeyboardInterrupt:
-        interrupted()
-        return INTERRUPTED
+        return interrupted()
     finally:
         if arguments is None:
             gc.freeze()  # skip the interpreter's final collection, which would take as long again

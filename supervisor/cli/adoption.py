@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 _POOL_NAME = re.compile(r"[a-z0-9_-]{1,40}")
 _MOST_POOLS = 20
+_RETENTION = (
+    "",
+    "# By default, done jobs are deleted after 7 days and failed ones after 30: the old ones at the start.",
+    "[retention]",
+    'done = "forever"',
+    'failed = "forever"',
+)
 
 
 def _option(name: str, text: str, metavar: str = "OLD=NEW") -> Any:
@@ -89,8 +96,7 @@ def adopt(
     told = asdict(report) | {"backup": None if report.backup is None else str(report.backup)}
     result(
         {"adopted": not plan} | told | {"configuration": "\n".join(hint)},
-        *planned(engine.url, table, report),
-        *happened(report),
+        *_lines(engine.url, table, report),
         *("", "for supervisor.toml:", "", *hint),
         as_json=as_json,
     )
@@ -124,8 +130,8 @@ def _statements(file: Path) -> list[str]:
 # What is printed
 
 
-def planned(url: str, table: str, report: AdoptReport) -> Iterator[str]:
-    """The plan, line by line."""
+def _lines(url: str, table: str, report: AdoptReport) -> Iterator[str]:
+    """The plan, and whether it was carried out."""
     yield f"plan for {table} in {url}: {counted(report.rows, 'row')}"
     width = max(len(column.column) for column in report.columns)
     for column in report.columns:
@@ -141,16 +147,10 @@ def planned(url: str, table: str, report: AdoptReport) -> Iterator[str]:
         yield f"note: {note}"
     for change in report.needing_change:
         yield f"needs a change: {' '.join(change.statement.split()).rstrip('; ')}: {change.reason}"
-
-
-def happened(report: AdoptReport) -> Iterator[str]:
-    """What was done; for a plan, that nothing was."""
     if report.backup is None:
         yield "nothing was changed; without --plan this is done, after a backup"
-        return
-    yield f"{counted(report.rows, 'row')} adopted; backup: {report.backup}"
-    if report.recovered:
-        yield f"{report.recovered} that were running are pending again"
+    else:
+        yield f"{counted(report.rows, 'row')} adopted; backup: {report.backup}"
 
 
 def configuration(url: str, report: AdoptReport) -> Iterator[str]:
@@ -163,21 +163,14 @@ def configuration(url: str, report: AdoptReport) -> Iterator[str]:
         while name in taken:
             name += "_"
         taken.add(name)
+        types = [] if name == type_ else [f"types = [{json.dumps(type_)}]"]
         function = plain if plain[0].isalpha() else f"job_{plain}"
-        yield ""
-        yield f"[pools.{name}]"
-        if name != type_:
-            yield f"types = [{json.dumps(type_)}]"
-        yield f'handler = "jobs:{function}"  # your function: module:function'
+        handler = f'handler = "jobs:{function}"  # your function: module:function'
+        yield from ("", f"[pools.{name}]", *types, handler)
     if len(report.job_types) > _MOST_POOLS:
-        yield ""
-        yield "# and so on for the other types"
+        yield from ("", "# and so on for the other types")
     if report.finished:
-        yield ""
-        yield "# By default, done jobs are deleted after 7 days and failed ones after 30: the old ones at the start."
-        yield "[retention]"
-        yield 'done = "forever"'
-        yield 'failed = "forever"'
+        yield from _RETENTION
 
 
 def _becomes(column: AdoptedColumn) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
 from supervisor.cli.output import note
@@ -14,21 +13,7 @@ USAGE = 2
 DATABASE = 3
 CONFLICT = 4
 INTERRUPTED = 130  # what shells report for a program that was ended by Ctrl-C
-
-_OF_PARSER = re.compile(r"Invalid value for '[^']*': (.* is not a job's id)")
-
-_NEGATIVE = re.compile(r"No such option: (-\d+)")
-
 TRACEBACK = "SUPERVISOR_TRACEBACK"
-
-# The first match counts. An unknown id is a plain failure: it does not conflict with a job's state.
-_CODES: tuple[tuple[type[Exception], int], ...] = (
-    (InvalidJob, USAGE),
-    (InvalidOption, USAGE),
-    (StoreError, DATABASE),
-    (Conflict, CONFLICT),
-    (QueueError, FAILED),
-)
 
 
 class Stop(Exception):
@@ -46,6 +31,16 @@ class NoDatabase(ConfigError):
     hint = "--database URL names the database; then no configuration is read"
 
 
+# The first match counts. An unknown id is a plain failure: it does not conflict with a job's state.
+_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (InvalidJob, USAGE),
+    (InvalidOption, USAGE),
+    (StoreError, DATABASE),
+    (Conflict, CONFLICT),
+    (QueueError, FAILED),
+)
+
+
 def wrong_usage(message: str, hint: str = "") -> Stop:
     return Stop(message, code=USAGE, hint=hint)
 
@@ -55,13 +50,18 @@ def report(error: Exception) -> int:
     if isinstance(error, Stop):
         return _say([str(error)], error.code, error.hint)
     if isinstance(error, ConfigError):
-        return _say(error.problems, USAGE, error.hint if isinstance(error, NoDatabase) else "")
+        return _say(error.problems, USAGE, getattr(error, "hint", ""))
     for kind, code in _CODES:
         if isinstance(error, kind):
             return _say([str(error)], code)
     if isinstance(error, OSError):
-        return _say([_of_system(error)], FAILED)
-    return _unexpected(error)
+        what = error.strerror or str(error)
+        return _say([what if error.filename is None else f"{error.filename}: {what}"], FAILED)
+    # A bug in this program: also one line, with a way to see more.
+    if os.environ.get(TRACEBACK):
+        raise error
+    message = f"unexpected {type(error).__name__}: {error}"
+    return _say([message], FAILED, f"please report this; {TRACEBACK}=1 shows where it happened")
 
 
 def report_usage(error: Any) -> int:
@@ -70,19 +70,12 @@ def report_usage(error: Any) -> int:
     hint = f"{context.command_path} --help" if context is not None else ""
     message = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
     message = message.replace("Input should be", "it must be").partition(", unable to parse")[0]
-    if match := _OF_PARSER.fullmatch(message):
-        message = match[1]
-    elif (match := _NEGATIVE.fullmatch(message)) and _takes_ids(context):
-        message = f"'{match[1]}' is not a job's id"
     return _say([message[:1].lower() + message[1:]], USAGE, hint)
 
 
-def _takes_ids(context: Any) -> bool:
-    return any(parameter.name in ("job_id", "job_ids") for parameter in context.command.params)
-
-
-def interrupted() -> None:
+def interrupted() -> int:
     note("interrupted")
+    return INTERRUPTED
 
 
 def _say(messages: list[str], code: int, hint: str = "") -> int:
@@ -91,16 +84,3 @@ def _say(messages: list[str], code: int, hint: str = "") -> int:
     if hint:
         note(f"hint: {hint}")
     return code
-
-
-def _of_system(error: OSError) -> str:
-    what = error.strerror or str(error)
-    return f"{error.filename}: {what}" if error.filename is not None else what
-
-
-def _unexpected(error: Exception) -> int:
-    """A bug in this program: also one line, with a way to see more."""
-    if os.environ.get(TRACEBACK):
-        raise error
-    message = f"unexpected {type(error).__name__}: {error}"
-    return _say([message], FAILED, f"please report this; {TRACEBACK}=1 shows where it happened")

@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from supervisor.cli.errors import CONFLICT, Stop, wrong_usage
-from supervisor.cli.options import AsJson, JobId, OnlyType, SomeJobIds, Target, Yes, confirm, on_target
-from supervisor.cli.output import document, line, result
-from supervisor.domain.errors import ConfigError
+from supervisor.cli.options import AsJson, JobId, OnlyType, SomeJobIds, Target, Yes, confirm, on_target, option
+from supervisor.cli.output import document, heading, line, result, write
 from supervisor.domain.job import Status
-from supervisor.domain.text import counted, pending_again
+from supervisor.domain.text import counted, final_lines, pending_again
 
 if TYPE_CHECKING:
     from supervisor.store.base import Filter, Operations
 
-
 Change = Literal["retry", "cancel", "delete"]
+_LAST_LINES = 20  # of a log that is shown without --log
 HELP = "List, show, retry, cancel, delete jobs."
 STATES: dict[Change, tuple[Status, ...]] = {
     "retry": (Status.FAILED, Status.QUARANTINED),
@@ -28,31 +25,25 @@ STATES: dict[Change, tuple[Status, ...]] = {
 
 
 def state_of(what: Change, text: str = "Jobs in this state, with --all.") -> Any:
-    return typer.Option("--status", metavar=f"<{'|'.join(STATES[what])}>", help=text, show_default=False)
+    return option("--status", text, f"<{'|'.join(STATES[what])}>")
 
 
-All = Annotated[bool, typer.Option("--all", help="All jobs in the state given by --status.")]
+All = Annotated[bool, option("--all", "All jobs in the state given by --status.")]
 
 
 @on_target
 def list_jobs(
     target: Target,
-    status: Annotated[
-        Status | None, typer.Option("--status", help="Only jobs in this state.", show_default=False)
-    ] = None,
+    status: Annotated[Status | None, option("--status", "Only jobs in this state.")] = None,
     type: OnlyType = None,
     tag: Annotated[
-        list[str] | None,
-        typer.Option("--tag", metavar="TAG", help="Only jobs with this tag in their meta; may be repeated."),
+        list[str] | None, option("--tag", "Only jobs with this tag in their meta; may be repeated.", "TAG")
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=1_000_000, help="The maximum number of jobs.")
+        int, option("--limit", "The maximum number of jobs. Default: 20.", "N", min=1, max=1_000_000)
     ] = 20,
     before: Annotated[
-        int | None,
-        typer.Option(
-            "--before", metavar="ID", min=1, max=2**63 - 1, help="Only jobs older than this one.", show_default=False
-        ),
+        int | None, option("--before", "Only jobs older than this one.", "ID", min=1, max=2**63 - 1)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -77,7 +68,7 @@ def list_jobs(
 def show(
     target: Target,
     job_id: JobId,
-    log: Annotated[bool, typer.Option("--log", help="Show everything that its runs logged and printed.")] = False,
+    log: Annotated[bool, option("--log", "Show everything that its runs logged and printed.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show one job with its timeline, runs and errors.
@@ -85,7 +76,9 @@ def show(
     Also shows the end of the latest log; with --log, the full log of every run.
     """
     from supervisor.cli import tables
+    from supervisor.cli.logs import Printer
     from supervisor.ops.job_details import everything, limits_of, trials
+    from supervisor.ops.run_logs import part_of
     from supervisor.ops.serving import why_waiting
 
     with target.operations() as operations:
@@ -95,20 +88,30 @@ def show(
         several = len({one.host for one in operations.registry.supervisors()}) > 1
     if doing is not None and doing.progress is not None:
         job = replace(job, progress=doing.progress, progress_text=doing.text or None)
-    try:
-        settings = target.settings_if_any()
-    except ConfigError:
-        settings = None  # the database is known without it
+    settings = target.settings_if_any()
     limits = [] if settings is None else limits_of(job, settings)
     if as_json:
         more = {"worker": worker, "host": host, "waits": waits or None, "limits": [one.as_json() for one in limits]}
         document(job.as_json() | more | {"errors": attempts, "runs": runs})
         return
     who = f"{worker} on {host}" if worker and host and several else worker
-    tables.job(job, now, trials(runs, attempts), who, waits, limits)
+    tried = trials(runs, attempts)
+    tables.job(job, now, tried, who, waits, limits)
     tables.runs(runs)
-    tables.attempts(attempts)
-    tables.logs(runs, whole=log)
+    latest = next((trial for trial in tried if trial.run is not None and trial.run.log), None)
+    parts = []
+    for trial in reversed(tried):
+        part = part_of(job.id, job.type, trial)
+        if not log:
+            said = final_lines(part.text).split("\n") if trial is latest else []
+            left_out = len(said) - _LAST_LINES
+            before = [f"({counted(left_out, 'earlier line')}: --log)"] if left_out > 0 else []
+            part = part._replace(text="\n".join(before + said[-_LAST_LINES:]))
+        if part.text or part.error:
+            parts.append(part)
+    if parts:
+        write(heading("Logs and errors") + "\n")
+        Printer(alone=True, as_json=False).print(parts)
 
 
 @on_target
@@ -119,7 +122,7 @@ def retry(
     status: Annotated[Status | None, state_of("retry")] = None,
     type: OnlyType = None,
     done: Annotated[
-        bool, typer.Option("--done", help="Also run these jobs again if they are done; their results are deleted.")
+        bool, option("--done", "Also run these jobs again if they are done; their results are deleted.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -153,7 +156,7 @@ def retry(
 def cancel(
     target: Target,
     job_ids: SomeJobIds = None,
-    all_: Annotated[bool, typer.Option("--all", help="All unfinished jobs, or those of --status.")] = False,
+    all_: Annotated[bool, option("--all", "All unfinished jobs, or those of --status.")] = False,
     status: Annotated[Status | None, state_of("cancel")] = None,
     type: OnlyType = None,
     yes: Yes = False,
@@ -171,7 +174,9 @@ def cancel(
         if all_:
             changed = operations.actions.cancel_all(ids, now)
             skipped = len(ids) - changed
-            text = f"{counted(changed, 'job')} cancelled, or asked to stop" + _skipped(skipped)
+            text = f"{counted(changed, 'job')} cancelled, or asked to stop" + (
+                f", {skipped} skipped" if skipped else ""
+            )
             result({"cancelled": changed, "skipped": skipped}, text, as_json=as_json)
             return
         statuses = {job_id: operations.actions.cancel(job_id, now) for job_id in ids}
@@ -200,7 +205,8 @@ def delete(
         deleted = operations.actions.delete(ids)
     skipped = len(ids) - deleted
     told = {"deleted": deleted} | ({"skipped": skipped} if all_ else {})
-    result(told, f"{counted(deleted, 'job')} deleted" + (_skipped(skipped) if all_ else ""), as_json=as_json)
+    text = f"{counted(deleted, 'job')} deleted" + (f", {skipped} skipped" if all_ and skipped else "")
+    result(told, text, as_json=as_json)
     if skipped and not all_:
         raise Stop(f"{skipped} of {len(ids)} were not deleted: they were changed at the same time")
 
@@ -211,18 +217,17 @@ def _given(
     """The ids, or with --all what it means. Raises Stop if neither or both were given."""
     from supervisor.store.base import Filter
 
-    first, *others = STATES[what]
     if all_ and ids:
         raise wrong_usage("give either ids or --all, not both")
     if all_ and status is None and what != "cancel":  # to cancel all that is left is a plain wish
-        before = ", ".join(f"--status {state}" for state in (first, *others[:-1]))
-        raise wrong_usage(f"--all needs {before} or --status {others[-1]}")
+        raise wrong_usage(f"--all needs --status: {', '.join(STATES[what])}")
     if all_:
         return Filter(() if status is None else (status,), (type_,) if type_ else ())
     if status is not None or type_ is not None:
         raise wrong_usage("--status and --type are only valid with --all")
     if not ids:
-        raise wrong_usage(f"give the ids of the jobs to {what}, or --all", f"supervisor jobs list --status {first}")
+        hint = f"supervisor jobs list --status {STATES[what][0]}"
+        raise wrong_usage(f"give the ids of the jobs to {what}, or --all", hint)
     return list(dict.fromkeys(ids))
 
 
@@ -239,10 +244,6 @@ def _chosen(
         ids = operations.jobs.ids(commands.meant(what, given))
     confirm(what, len(ids), yes=yes)
     return ids
-
-
-def _skipped(number: int) -> str:
-    return f", {number} skipped" if number else ""
 
 
 COMMANDS = {"list": list_jobs, "show": show, "retry": retry, "cancel": cancel, "delete": delete}

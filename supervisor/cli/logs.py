@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from supervisor.cli.errors import FAILED
-from supervisor.cli.options import AsJson, Target, as_job_id, on_target
-from supervisor.cli.output import document, line, lines, note, rest, show
+from supervisor.cli.options import AsJson, Target, as_job_id, on_target, option
+from supervisor.cli.output import document, heading, line, lines, note, rest, show
+from supervisor.cli.tables import span, when
 from supervisor.domain.job import Job, Status
 from supervisor.domain.text import final_lines, shortened
 
@@ -31,19 +32,11 @@ def logs(
     target: Target,
     job_id: Annotated[int | None, typer.Argument(metavar="[JOB]", parser=as_job_id, show_default=False)] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print what is new until the job ends; without one, until Ctrl-C.")
+        bool, option("--follow -f", "Print what is new until the job ends; without one, until Ctrl-C.")
     ] = False,
     number: Annotated[
         int | None,
-        typer.Option(
-            "--lines",
-            "-n",
-            metavar="N",
-            min=0,
-            max=100_000,
-            help="Begin with the last N lines. Default: all of a job, 100 of all jobs.",
-            show_default=False,
-        ),
+        option("--lines -n", "Begin with the last N lines. Default: all; without a job, 100.", "N", min=0, max=100_000),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -68,7 +61,7 @@ def logs(
         if not as_json:
             for where in events:
                 note(f"note: events of {where}")
-        printer = _Printer(alone=job_id is not None, as_json=as_json)
+        printer = Printer(alone=job_id is not None, as_json=as_json)
         printer.print(parts)
         if follow:
             _follow(operations, reader, printer, job)
@@ -78,7 +71,7 @@ def logs(
             note(f"note: {_UNSEEN}")
 
 
-def _follow(operations: Operations, reader: LogReader, printer: _Printer, job: Job | None) -> None:
+def _follow(operations: Operations, reader: LogReader, printer: Printer, job: Job | None) -> None:
     """Until the job has ended; without one, until the user or the reader of the output ends it."""
     from supervisor.ops.serving import why_waiting
 
@@ -118,51 +111,39 @@ def _last(parts: list[Part], most: int | None) -> list[Part]:
     return kept[::-1]
 
 
-class _Printer:
+class Printer:
     """Prints parts: those of one job below a heading for each run, others with type and id before each line."""
 
     def __init__(self, *, alone: bool, as_json: bool) -> None:
         self._alone = alone
         self._as_json = as_json
-        self._token = 0
+        self._run = (0, 0)  # of which the heading was printed
 
     def print(self, parts: Iterable[Part]) -> None:
         for part in parts:
+            ended = f"attempt {part.attempt} ended after {span(part.duration)}: {part.outcome}"
             if self._as_json:
                 document(part._asdict(), indent=None)
             elif self._alone:
-                self._below_heading(part)
+                self._below_heading(part, ended)
             else:
-                for text in _told(part):
+                said = final_lines(part.text).split("\n") if part.text else []
+                if part.outcome not in (None, "done"):
+                    said.append(ended + (f": {shortened(part.error, _ERROR)}" if part.error else ""))
+                for text in said:
                     line(f"{part.type} {part.job} | {text}")
 
-    def _below_heading(self, part: Part) -> None:
-        from supervisor.cli import tables
-        from supervisor.cli.output import heading
-
-        if part.token != self._token:
+    def _below_heading(self, part: Part, ended: str) -> None:
+        if (part.token, part.attempt) != self._run:
             where = f" in {part.worker}" if part.worker else ""
-            show(heading(f"Attempt {part.attempt}, {tables.when(part.started_at)}{where}").lstrip("\n"))
-            self._token = part.token
+            show(heading(f"Attempt {part.attempt}, {when(part.started_at)}{where}").lstrip("\n"))
+            self._run = (part.token, part.attempt)
         if part.text:
             lines(final_lines(part.text))
         if part.outcome is not None:
-            line(_ended(part))
+            line(ended)
             if part.error:
                 lines((part.traceback or part.error).rstrip())
             if part.stderr:
                 line("stderr:")
                 lines(part.stderr.rstrip())
-
-
-def _told(part: Part) -> Iterator[str]:
-    if part.text:
-        yield from final_lines(part.text).split("\n")
-    if part.outcome not in (None, "done"):
-        yield _ended(part) + (f": {shortened(part.error, _ERROR)}" if part.error else "")
-
-
-def _ended(part: Part) -> str:
-    from supervisor.cli.tables import span
-
-    return f"attempt {part.attempt} ended after {span(part.duration)}: {part.outcome}"

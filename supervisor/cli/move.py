@@ -20,7 +20,7 @@ from supervisor.domain.text import counted
 if TYPE_CHECKING:
     from supervisor.ops.move import MoveReport
 
-_TELL_EVERY = 100_000  # rows
+_TOLD = 10_000  # rows of a table, of which those who wait are told
 _MOST_LISTED = 20
 
 
@@ -38,8 +38,8 @@ def move(
 ) -> None:
     """Move all jobs from SQLite to PostgreSQL, or back.
 
-    Programs may go on enqueueing until the end. Then the source takes no more jobs and names the new URL. A move that
-    was interrupted is completed by repeating it. No supervisor may be running on either database.
+    The source takes no more jobs from then on, and names the new URL in the end. A move that was interrupted is
+    completed by repeating it. No supervisor may be running on either database.
     """
     from supervisor.ops import move as moving
 
@@ -48,9 +48,7 @@ def move(
         moving.abandon(here, there)
         result({"abandoned": True}, f"{source} takes jobs again; {target} is empty", as_json=as_json)
         return
-    report = (
-        moving.plan(here, there) if plan else moving.move(here, there, leave_columns=leave_columns, tell=_Progress())
-    )
+    report = moving.plan(here, there) if plan else moving.move(here, there, leave_columns=leave_columns, tell=_tell)
     told = asdict(report) | {"moved": not plan, "aside": [one._asdict() for one in report.aside]}
     result(told, *_lines(report, there, planned=plan), as_json=as_json)
     if report.set_aside and not plan:
@@ -67,18 +65,9 @@ def _url(given: str) -> str:
         raise wrong_usage(str(error)) from None
 
 
-class _Progress:
-    """Lines for those who wait."""
-
-    def __init__(self) -> None:
-        self._next = _TELL_EVERY
-
-    def __call__(self, table: str, rows: int) -> None:
-        if rows < _TELL_EVERY:
-            self._next = _TELL_EVERY
-        elif rows >= self._next and sys.stderr.isatty():
-            note(f"{table}: {rows} rows compared")
-            self._next += _TELL_EVERY
+def _tell(table: str, rows: int) -> None:
+    if rows >= _TOLD and sys.stderr.isatty():
+        note(f"{table}: {counted(rows, 'row')}")
 
 
 def _lines(report: MoveReport, target: str, *, planned: bool) -> Iterator[str]:
@@ -90,8 +79,6 @@ def _lines(report: MoveReport, target: str, *, planned: bool) -> Iterator[str]:
     for table, rows in report.rows.items():
         if rows:
             yield f"  {table:<{width}}  {counted(rows, 'row')}"
-    if report.texts_as_times:
-        yield f"{counted(report.texts_as_times, 'job')} with a text for a time: Unix seconds in the target"
     if report.left_columns:
         yield f"columns that stay behind: {', '.join(report.left_columns)}"
     if report.set_aside:
@@ -101,7 +88,7 @@ def _lines(report: MoveReport, target: str, *, planned: bool) -> Iterator[str]:
         yield "nothing was changed"
         return
     if report.moved_at is None:
-        yield "every row of the target was compared with the source, which takes no more jobs"
+        yield "every row was read back from the target, and all were counted; the source takes no more jobs"
     yield f"for supervisor.toml: database = {json.dumps(report.target)}"
 
 

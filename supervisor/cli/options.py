@@ -17,62 +17,72 @@ import typer
 from supervisor.cli.errors import DATABASE, FAILED, NoDatabase, Stop, wrong_usage
 from supervisor.cli.output import note
 from supervisor.domain.errors import ConfigError
-from supervisor.domain.text import is_number, without_password
+from supervisor.domain.text import is_number, seconds, without_password
 
 if TYPE_CHECKING:
     from supervisor.config import Settings
     from supervisor.store.base import Engine, Operations
 
+Parse = Callable[[str], Any]
+
+
+def option(names: str, text: str, metavar: str | None = None, parse: Parse | None = None, **more: Any) -> Any:
+    """An option by these names, separated by spaces, with its help. ValueError of `parse` says what is wrong."""
+    first, *others = names.split()
+    parser = None if parse is None else parsing(parse, f"{first}: ")
+    return typer.Option(first, *others, help=text, metavar=metavar, parser=parser, show_default=False, **more)
+
+
+def parsing(parse: Parse, start: str = "") -> Parse:
+    def parser(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise wrong_usage(f"{start}{error}") from None
+
+    return parser
+
+
 ConfigFile = Annotated[
     str | None,
-    typer.Option(
-        "-c",
-        "--config",
-        metavar="FILE",
-        help="The configuration file. Default: supervisor.toml in this folder, then $SUPERVISOR_CONFIG.",
-        show_default=False,
-    ),
+    option("--config -c", "The configuration file. Default: supervisor.toml here, then $SUPERVISOR_CONFIG.", "FILE"),
 ]
+
+
+def _absolute(url: str) -> str:
+    from supervisor.config.checks import absolute
+
+    return absolute(url, Path())
+
+
 DatabaseUrl = Annotated[
-    str | None,
-    typer.Option("--database", metavar="URL", help="Use this database, like sqlite:///jobs.db.", show_default=False),
+    str | None, option("--database", "Use this database, like sqlite:///jobs.db.", "URL", parse=_absolute)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+AsJson = Annotated[bool, option("--json", "Print one JSON document.")]
+Yes = Annotated[bool, option("--yes -y", "Do not ask for confirmation.")]
 
 
-def as_job_id(text: str) -> int:
-    """Raises BadParameter."""
+def _job_id(text: str) -> int:
     digits = text.lstrip("0")
     if not is_number(text) or not 1 <= int(digits[:20] or 0) < 2**63:
-        raise typer.BadParameter(f"{reprlib.repr(text)} is not a job's id")
+        raise ValueError(f"{reprlib.repr(text)} is not a job's id")
     return int(digits)
 
 
+as_job_id = parsing(_job_id)
 JobId = Annotated[int, typer.Argument(metavar="ID", parser=as_job_id)]
 SomeJobIds = Annotated[list[int] | None, typer.Argument(metavar="[ID]…", parser=as_job_id, show_default=False)]
 JobType = Annotated[str, typer.Argument(metavar="TYPE")]
-OnlyType = Annotated[
-    str | None, typer.Option("--type", metavar="TYPE", help="Only jobs of this type.", show_default=False)
-]
+OnlyType = Annotated[str | None, option("--type", "Only jobs of this type.", "TYPE")]
 
 Patience = Annotated[
-    str | None, typer.Option("--timeout", metavar="DURATION", help="The maximum time to wait, with --wait.")
+    float | None, option("--timeout", "The maximum time to wait, with --wait.", "DURATION", parse=seconds)
 ]
 
 
-def patience_of(wait: bool, timeout: str | None) -> float | None:
-    """The maximum number of seconds to wait; None for no limit."""
-    if timeout is None:
-        return None
-    if not wait:
+def check_patience(wait: bool, timeout: float | None) -> None:
+    if timeout is not None and not wait:
         raise wrong_usage("--timeout: only valid with --wait")
-    from supervisor.domain.text import seconds
-
-    try:
-        return seconds(timeout)
-    except ValueError as error:
-        raise wrong_usage(f"--timeout: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -81,15 +91,6 @@ class Target:
 
     config: Path | None
     database: str | None
-
-    @classmethod
-    def of(cls, context: typer.Context, config: str | None, database: str | None) -> Target:
-        """Options after the command's name take precedence over those before it."""
-        outer = context.find_root().obj
-        file = None if config is None else Path(config)
-        if isinstance(outer, Target):
-            return cls(file or outer.config, database or outer.database)
-        return cls(file, database)
 
     @property
     def config_path(self) -> Path:
@@ -109,19 +110,17 @@ class Target:
         """None with --database alone, which needs no configuration. Raises ConfigError."""
         return None if self.config is None and self.database is not None else self.settings
 
+    def types(self) -> set[str]:
+        """The types that a pool of the configuration takes; none with --database alone. Raises ConfigError."""
+        settings = self.settings_if_any()
+        return set() if settings is None else {name for pool in settings.pools.values() for name in pool.types}
+
     def url(self) -> str:
         """The database's URL. With --database no configuration is read. Raises ConfigError."""
-        if self.database is None:
-            try:
-                return self.settings.database
-            except ConfigError as error:
-                raise NoDatabase(error.problems) from None
-        from supervisor.config.checks import absolute
-
         try:
-            return absolute(self.database, Path())
-        except ValueError as error:
-            raise wrong_usage(f"--database: {error}") from None
+            return self.database or self.settings.database
+        except ConfigError as error:
+            raise NoDatabase(error.problems) from None
 
     def listen_url(self) -> str | None:
         """The configured one: a URL on the command line is that of another database."""
@@ -156,12 +155,18 @@ class Target:
         return closing(self.engine().operations())
 
 
+def target_of(context: typer.Context, config: str | None, database: str | None) -> Target:
+    """Options after the command's name take precedence over those before it."""
+    outer, file = context.find_root().obj, None if config is None else Path(config)
+    return Target(file or outer.config, database or outer.database) if outer else Target(file, database)
+
+
 def on_target(function: Callable[..., None]) -> Callable[..., None]:
     """Gives a command the options --config and --database. Its first parameter is the Target that they select."""
 
     @wraps(function)
     def command(context: typer.Context, config: str | None, database: str | None, **given: Any) -> None:
-        function(Target.of(context, config, database), **given)
+        function(target_of(context, config, database), **given)
 
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
     keyed = inspect.Parameter.KEYWORD_ONLY
@@ -193,28 +198,3 @@ def ask(what: str, *, yes: bool) -> None:
     if not typer.confirm(f"{what}?", err=True):
         note("nothing was changed")
         raise typer.Exit(FAILED)
-
-
-def warn_if_nobody_runs(operations: Operations) -> None:
-    """Warn before waiting for a job that no supervisor will run."""
-    from supervisor.ops.supervisors import living
-
-    if not living(operations):
-        note("note: no supervisor is running on this database; start one with `supervisor run`")
-
-
-def warn_of_type(target: Target, type_: str) -> None:
-    """Warn about a type that no pool takes: a mistyped one would never run. Needs a configuration."""
-    from supervisor.domain.text import untaken
-    from supervisor.ops.supervisors import types_taken
-
-    settings = target.settings_if_any()
-    if settings is None:
-        return
-    known = {each for pool in settings.pools.values() for each in pool.types}
-    if type_ in known:
-        return
-    with target.operations() as operations:
-        known.update(types_taken(operations))
-    if type_ not in known:
-        note(f"warning: {untaken(type_, known)}")

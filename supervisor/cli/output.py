@@ -156,7 +156,7 @@ def _cut(text: str, width: int) -> str:
 
 def _wrapped(text: str, width: int) -> list[str]:
     """The text in lines that end at a space; a longer word is divided."""
-    if _cells(text) != len(text):
+    if not text.isascii() and any(_cells(char) > 1 for char in text):
         width = max(1, width // 2)  # textwrap counts characters
     return textwrap.wrap(text, width, replace_whitespace=False, break_on_hyphens=False) or [""]
 

@@ -15,34 +15,28 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from supervisor.cli.errors import INTERRUPTED, interrupted, report, report_usage
-from supervisor.cli.options import ConfigFile, DatabaseUrl, Target
+from supervisor.cli.options import ConfigFile, DatabaseUrl, option, target_of
 from supervisor.cli.output import ReaderGone, line, prepare, silence, write
 
 # Every command, in the order of the help, with the module in this package that defines it under its name, or that has
 # several, in COMMANDS.
 COMMANDS = {
-    "init": "setup",
-    "check": "setup",
-    "doctor": "setup",
-    "run": "running",
-    "enqueue": "enqueue",
-    "status": "status",
-    "top": "top",
-    "logs": "logs",
-    "pause": "steering",
-    "resume": "steering",
-    "scale": "steering",
-    "drain": "steering",
-    "undrain": "steering",
-    "reload": "steering",
-    "purge": "upkeep",
-    "migrate": "upkeep",
-    "adopt": "adoption",
-    "move": "move",
-    "backup": "upkeep",
-    "restore": "upkeep",
-    "jobs": "jobs",
-    "schedules": "schedules",
+    name: module
+    for module, names in {
+        "setup": "init check doctor",
+        "running": "run",
+        "enqueue": "enqueue",
+        "status": "status",
+        "top": "top",
+        "logs": "logs",
+        "steering": "pause resume scale drain undrain reload",
+        "upkeep": "purge migrate backup restore",
+        "adoption": "adopt",
+        "move": "move",
+        "jobs": "jobs",
+        "schedules": "schedules",
+    }.items()
+    for name in names.split()
 }
 
 # The base of the parser's errors, wherever this version of typer keeps it.
@@ -140,9 +134,9 @@ def root(
     context: typer.Context,
     config: ConfigFile = None,
     database: DatabaseUrl = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    version: Annotated[bool, option("--version", "Print the version.", is_eager=True)] = False,
 ) -> None:
-    context.obj = Target.of(context, config, database)
+    context.obj = target_of(context, config, database)
     if version:
         from supervisor import __version__
 
@@ -162,8 +156,7 @@ def run(arguments: Sequence[str] | None) -> int:
         silence()
         return 0
     except typer.Abort:  # Ctrl-C or Ctrl-D at a prompt
-        interrupted()
-        return INTERRUPTED
+        return interrupted()
     except _UsageError as error:
         return report_usage(error)
     except Exception as error:
@@ -171,9 +164,7 @@ def run(arguments: Sequence[str] | None) -> int:
             silence()
         return report(error)
     code = result if isinstance(result, int) else 0
-    if code == INTERRUPTED:
-        interrupted()
-    return code
+    return interrupted() if code == INTERRUPTED else code
 
 
 def _follow_link() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from supervisor.cli.errors import Stop, wrong_usage
-from supervisor.cli.options import Target, on_target
+from supervisor.cli.options import Target, on_target, option
 from supervisor.domain.text import counted
 
 if TYPE_CHECKING:
@@ -20,14 +20,10 @@ if TYPE_CHECKING:
 def _server(url: str) -> str:
     from supervisor.config.checks import server
 
-    try:
-        return server(url)
-    except ValueError as error:
-        raise wrong_usage(f"--listen-database: {error}") from None
+    return server(url)
 
 
-_PAUSE = 0.1  # seconds between two drawings of the bar
-_WIDTH = 72  # columns of the bar; log lines are longer, so they overwrite it
+_PAUSE = 0.1  # seconds between two drawings of the progress
 _LISTED = "supervisor jobs list --status failed, or --status quarantined for jobs that killed their workers"
 
 
@@ -36,43 +32,32 @@ def run(
     target: Target,
     burst: Annotated[
         bool,
-        typer.Option(
+        option(
             "--burst",
-            help="Run until no job is due, running or waiting for a retry within 10 minutes, then exit. "
+            "Run until no job is due, running or waiting for a retry within 10 minutes, then exit. "
             "A due job that no pool takes does not count.",
         ),
     ] = False,
-    pool: Annotated[
-        list[str] | None,
-        typer.Option("--pool", metavar="NAME", help="Run only this pool; may be repeated.", show_default=False),
-    ] = None,
+    pool: Annotated[list[str] | None, option("--pool", "Run only this pool; may be repeated.", "NAME")] = None,
     watch: Annotated[
         bool,
-        typer.Option(
-            "--watch",
-            help="Reload when Python files or the configuration below its folder change. For development.",
-        ),
+        option("--watch", "Reload when Python files or the configuration below its folder change. For development."),
     ] = False,
     drain_then_exit: Annotated[
-        bool,
-        typer.Option(
-            "--drain-then-exit", help="Exit when `supervisor drain` has drained this host and its jobs have ended."
-        ),
+        bool, option("--drain-then-exit", "Exit when `supervisor drain` has drained this host and its jobs have ended.")
     ] = False,
     listen_database: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--listen-database",
-            metavar="URL",
-            help="With a pooler as --database: the server itself, for notifications.",
-            show_default=False,
+            "With a pooler as --database: its server, for notifications.",
+            "URL",
+            parse=_server,
         ),
     ] = None,
     allow_network: Annotated[
         bool,
-        typer.Option(
-            "--allow-network-file-system", help="Allow a database on a network file system, where SQLite is not safe."
-        ),
+        option("--allow-network-file-system", "Allow a database on a network file system, where SQLite is not safe."),
     ] = False,
 ) -> None:
     """Run the supervisor.
@@ -83,20 +68,30 @@ def run(
 
     if watch and burst:
         raise wrong_usage("--watch is for a supervisor that keeps running; leave out --watch or --burst")
-    failed = 0
-    bar = _Bar() if burst and sys.stderr.isatty() else None
+    began, drawn = time.monotonic(), 0.0
+    failed, text = 0, ""
+    terminal = burst and sys.stderr.isatty()
+
+    def draw(more: str, end: str) -> None:
+        # The cursor stays at the start of the line: what a handler writes there overwrites this, and it is drawn again.
+        nonlocal drawn
+        drawn = time.monotonic()
+        with suppress(OSError):  # the terminal is gone, but the jobs continue
+            sys.stderr.write(f"\r\x1b[2K{text}{more}{end}")
+            sys.stderr.flush()
 
     def observe(progress: Progress) -> None:
-        nonlocal failed
-        failed = progress.failed
-        if bar is not None:
-            bar.update(progress)
+        nonlocal failed, text
+        failed, total = progress.failed, progress.done + progress.busy + progress.pending
+        text = f"{progress.done}/{total} done" + (f", {failed} failed" if failed else "")
+        if terminal and time.monotonic() >= drawn + _PAUSE:
+            draw(f", {progress.busy} busy", "\r")
 
     try:
         code = app.run(
             target.config_path,
             database=target.database,
-            listen_database=None if listen_database is None else _server(listen_database),
+            listen_database=listen_database,
             pools=pool or (),
             burst=burst,
             observer=observe if burst else None,
@@ -105,52 +100,8 @@ def run(
             drain_then_exit=drain_then_exit,
         )
     finally:
-        if bar is not None:
-            bar.finish()
+        if terminal and text:
+            draw(f" in {time.monotonic() - began:.1f} s", "\n")
     if code and failed:
         raise Stop(f"{counted(failed, 'job')} failed", code=code, hint=_LISTED)
     raise typer.Exit(code)
-
-
-class _Bar:
-    """Rich's progress bar for a burst, on the terminal's last line; the supervisor draws it itself: it has no threads.
-
-    The cursor stays at the start of the line. If a worker or handler writes to the terminal, its output overwrites the
-    bar, and the bar is drawn again below.
-    """
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn
-
-        self._console = Console(stderr=True, force_terminal=True)
-        self._console.width = min(_WIDTH, self._console.width)
-        columns = TaskProgressColumn(), BarColumn(None), MofNCompleteColumn(), TextColumn("{task.description}")
-        self._bar = Progress(*columns, console=self._console, auto_refresh=False, expand=True)
-        self._task = self._bar.add_task("starting", total=None)
-        self._began = time.monotonic()
-        self._next = 0.0
-
-    def update(self, progress: Progress) -> None:
-        """The supervisor's observer. Calls in quick succession are cheap."""
-        failed = f", {progress.failed} failed" if progress.failed else ""
-        total = progress.done + progress.busy + progress.pending
-        self._bar.update(
-            self._task, completed=progress.done, total=total or None, description=f"{progress.busy} busy{failed}"
-        )
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _PAUSE
-            self._draw("\r")
-
-    def finish(self) -> None:
-        """Leave the final state on its own line."""
-        self._bar.update(self._task, description=f"in {time.monotonic() - self._began:.1f} s")
-        self._draw("\n")
-
-    def _draw(self, end: str) -> None:
-        with self._console.capture() as captured:
-            self._console.print(self._bar.get_renderable(), end="")
-        with suppress(OSError):  # the terminal is gone, but the jobs continue
-            sys.stderr.write(f"\r\x1b[2K{captured.get().rstrip()}{end}")
-            sys.stderr.flush()

@@ -11,28 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supervisor.cli.errors import wrong_usage
-from supervisor.cli.options import AsJson, JobType, Patience, Target, on_target, patience_of
+from supervisor.cli.options import AsJson, JobType, Patience, Target, check_patience, on_target, option
 from supervisor.cli.output import note, result
-from supervisor.domain.text import counted, human, is_number
+from supervisor.domain.text import counted, human
 
 if TYPE_CHECKING:
-    from supervisor.store.base import Operations, SupervisorRecord
+    from supervisor.store.base import SupervisorRecord
 
-Host = Annotated[
-    str, typer.Option("--host", metavar="NAME", show_default=False, help="Only there; gpu-* means all that match.")
-]
+Host = Annotated[str, option("--host", "Only there; gpu-* means all that match.", "NAME")]
 OneHost = Annotated[str, typer.Argument(metavar="[HOST]", show_default=False)]
 _RELOAD_TOLD = 2.0  # seconds to wait for what comes of a reload: most code is loaded, or fails, within that
-_DIGITS = 18  # of a number that is understood; whether so many workers are possible is decided elsewhere
 
 
 @on_target
 def pause(
     target: Target,
     type: JobType,
-    force: Annotated[
-        bool, typer.Option("--force", help="Pause it even if no pool takes the type and no job has it.")
-    ] = False,
+    force: Annotated[bool, option("--force", "Pause it even if no pool takes the type and no job has it.")] = False,
     host: Host = "",
     as_json: AsJson = False,
 ) -> None:
@@ -40,23 +35,22 @@ def pause(
 
     A type that no pool takes and no job has is refused, as is a host without a supervisor: probably a typing error.
     """
-    _set(target, type, paused=True, force=force, host=host, as_json=as_json)
+    _set(target, type, host, paused=True, force=force, as_json=as_json)
 
 
 @on_target
 def resume(target: Target, type: JobType, host: Host = "", as_json: AsJson = False) -> None:
     """Start jobs of a paused type again: everywhere, also where it was paused on one host, or on that host alone."""
-    _set(target, type, paused=False, host=host, as_json=as_json)
+    _set(target, type, host, paused=False, as_json=as_json)
 
 
-def _set(target: Target, type_: str, *, paused: bool, force: bool = False, host: str, as_json: bool) -> None:
+def _set(target: Target, type_: str, host: str, *, paused: bool, force: bool = False, as_json: bool) -> None:
     from supervisor.domain.intake import checked_type
     from supervisor.ops import commands
     from supervisor.ops.supervisors import UnknownHost
 
     checked_type(type_)  # before the database is opened
-    settings = target.settings_if_any()
-    configured = {name for pool in settings.pools.values() for name in pool.types} if settings is not None else ()
+    configured = target.types()
     with target.operations() as operations:
         try:
             changed = commands.pause(
@@ -64,22 +58,10 @@ def _set(target: Target, type_: str, *, paused: bool, force: bool = False, host:
             )
         except (commands.UnknownType, UnknownHost) as error:
             raise wrong_usage(error.problems[0], "--force pauses it anyway" if paused else "") from None
-        if not (paused or changed):
-            _warn_if_mistyped(operations, type_, configured)
     done, unchanged = ("is paused", "was already paused") if paused else ("is resumed", "was not paused")
     text = f"{type_} {done if changed else unchanged}" + (f" on {host}" if host else "")
     told = {"type": type_, "paused": paused, "changed": changed}
     result(told | ({"host": host} if host else {}), text, as_json=as_json)
-
-
-def _warn_if_mistyped(operations: Operations, type_: str, configured: Iterable[str]) -> None:
-    """Another type may still be paused. No error: to resume what is not paused is none."""
-    from supervisor.ops import commands
-
-    try:
-        commands.require_type(operations, type_, configured)
-    except commands.UnknownType as error:
-        note(f"warning: {error.problems[0]}")
 
 
 @on_target
@@ -89,7 +71,7 @@ def scale(
     size: Annotated[
         str, typer.Argument(metavar="N|auto", help="The number of workers, or auto for automatic scaling.")
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Allow more than 100 workers.")] = False,
+    yes: Annotated[bool, option("--yes -y", "Allow more than 100 workers.")] = False,
     host: Host = "",
     as_json: AsJson = False,
 ) -> None:
@@ -100,7 +82,10 @@ def scale(
     """
     from supervisor.ops import commands
 
-    workers = _workers(size)
+    try:
+        workers = None if size == "auto" else int(size)
+    except ValueError:
+        raise wrong_usage(f"{reprlib.repr(size)} is neither a number of workers nor auto") from None
     if workers is not None and workers > commands.MANY_WORKERS and not yes:
         raise wrong_usage(f"{workers} is more than {commands.MANY_WORKERS} workers", "add --yes to confirm")
     settings = target.settings_if_any()
@@ -118,29 +103,22 @@ def scale(
     result(told | ({"host": host} if host else {}), text, as_json=as_json)
 
 
-def _workers(size: str) -> int | None:
-    if size == "auto":
-        return None
-    if not is_number(size) or len(size) > _DIGITS:
-        raise wrong_usage(f"{reprlib.repr(size)} is neither a number of workers nor auto")
-    return int(size)
-
-
 @on_target
 def drain(
     target: Target,
     host: OneHost = "",
-    wait: Annotated[bool, typer.Option("--wait", help="Return when none of its jobs runs any more.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Drain it even if no supervisor runs there.")] = False,
+    wait: Annotated[bool, option("--wait", "Return when none of its jobs runs any more.")] = False,
+    force: Annotated[bool, option("--force", "Drain it even if no supervisor runs there.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Let a host claim no more jobs; what runs there finishes.
 
     Default: this host. It stays drained, over restarts too, until `supervisor undrain`.
     """
+    from supervisor.config.machine import own_host
     from supervisor.ops.supervisors import UnknownHost, await_drained, claims_on, require_host
 
-    host = host or _own_host(target)
+    host = host or own_host(target.url())
     with target.operations() as operations:
         try:
             if not force:
@@ -162,25 +140,19 @@ def undrain(target: Target, host: OneHost = "", as_json: AsJson = False) -> None
 
     Default: this host.
     """
-    host = host or _own_host(target)
+    from supervisor.config.machine import own_host
+
+    host = host or own_host(target.url())
     with target.operations() as operations:
         changed = operations.controls.undrain(host)
     text = f"{host} {'may claim jobs again' if changed else 'was not drained'}"
     result({"host": host, "drained": False, "changed": changed}, text, as_json=as_json)
 
 
-def _own_host(target: Target) -> str:
-    from supervisor.config.machine import own_host
-
-    return own_host(target.url())
-
-
 @on_target
 def reload(
     target: Target,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the result, not only 2 seconds, until new workers run.")
-    ] = False,
+    wait: Annotated[bool, option("--wait", "Wait for the result, not only 2 seconds, until new workers run.")] = False,
     timeout: Patience = None,
     as_json: AsJson = False,
 ) -> None:
@@ -192,21 +164,20 @@ def reload(
     """
     from supervisor.ops import commands
 
-    patience = patience_of(wait, timeout)
+    check_patience(wait, timeout)
     settings = target.settings_if_any()  # what is wrong with it is to be mended: --database is no way out
     with target.operations() as operations:
         asked = commands.reload(operations, operations.statistics.now())
         began = time.monotonic()
-        outcomes = commands.await_reload(operations, asked, patience if wait else _RELOAD_TOLD)
+        outcomes = commands.await_reload(operations, asked, timeout if wait else _RELOAD_TOLD)
         took = time.monotonic() - began
-    names = _names(asked)
-    told = {names[key]: outcome for key, outcome in outcomes.items()}
-    lines = []
+    names, lines = _names(asked), []
     for record in asked:
         outcome = outcomes.get(record.id)
-        lines.append(f"supervisor {names[record.id]} {_told(outcome, record.config)}")
-        lines += _accepted(outcome, took)
-    result({"supervisors": [record.pid for record in asked], "reloads": told}, *lines, as_json=as_json)
+        lines.append(f"supervisor {names[record.id]} {_of_supervisor(outcome, record.config)}")
+        lines += _of_pools(outcome, took)
+    reloads = {names[key]: outcome for key, outcome in outcomes.items()}
+    result({"supervisors": [record.pid for record in asked], "reloads": reloads}, *lines, as_json=as_json)
     if settings is not None and asked:
         _warn_of_another_file(settings.path, {record.config for record in asked})
     for outcome in () if as_json else outcomes.values():
@@ -231,20 +202,18 @@ def _names(records: Iterable[SupervisorRecord]) -> dict[str, str]:
     return {record.id: f"{record.pid} on {record.host}" if several else str(record.pid) for record in known}
 
 
-def _accepted(outcome: dict[str, Any] | None, took: float) -> list[str]:
+def _of_pools(outcome: dict[str, Any] | None, took: float) -> list[str]:
     """Which pools have the new code, and how far it was tried in those without workers."""
     if outcome is None or outcome["state"] not in ("accepted", "failed"):
         return []
-    canaries = outcome["canaries"]
-    pools = [f"{name} (canary passed)" if name in canaries else name for name in _in_state(outcome, "accepted")]
-    found = [f"new code in {', '.join(pools)}; workers of the old code leave one at a time"] if pools else []
-    if imported := _in_state(outcome, "imported"):
-        them, their = ("it has", "its") if len(imported) == 1 else ("they have", "their")
-        names = ", ".join(imported)
-        found.append(f"the code of {names} was imported; {them} no workers, so {their} set-up was not tried")
-    if untried := _in_state(outcome, "untried"):
-        they, load = ("it has", "its next one loads") if len(untried) == 1 else ("they have", "their next ones load")
-        found.append(f"the code of {', '.join(untried)} was not tried: {they} no workers; {load} it")
+    new = [
+        f"{name} (canary passed)" if name in outcome["canaries"] else name for name in _in_state(outcome, "accepted")
+    ]
+    found = [f"new code in {', '.join(new)}; workers of the old code leave one at a time"] if new else []
+    for name in _in_state(outcome, "imported"):
+        found.append(f"the code of {name} was imported; it has no workers, so its set-up was not tried")
+    for name in _in_state(outcome, "untried"):
+        found.append(f"the code of {name} was not tried: it has no workers; its next one loads it")
     return [f"after {human(took)}: {line}" for line in found]
 
 
@@ -252,7 +221,7 @@ def _in_state(outcome: dict[str, Any], state: str) -> list[str]:
     return [name for name, found in outcome["pools"].items() if found == state]
 
 
-def _told(outcome: dict[str, Any] | None, config: str) -> str:
+def _of_supervisor(outcome: dict[str, Any] | None, config: str) -> str:
     if outcome is None:
         return f"is still reloading {config}"
     if outcome["state"] == "failed":

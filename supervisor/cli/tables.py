@@ -7,17 +7,15 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from supervisor.cli import output
-from supervisor.cli.output import compact, heading, line, show, table
-from supervisor.domain.text import MAX_CELL, clean, counted, final_lines, human, human_size
-from supervisor.ops.job_details import Limits, Trial, in_words, steps, trials
+from supervisor.cli.output import compact, heading, show, table
+from supervisor.domain.text import clean, counted, human, human_size
+from supervisor.ops.job_details import Limits, Trial, in_words, steps
 
 if TYPE_CHECKING:
-    from supervisor.domain.job import Attempt, Job, Run
+    from supervisor.domain.job import Job, Run
     from supervisor.ops.views import ScheduleView, TypeView, WorkerView
 
 NOTHING = "–"
-_LAST_LINES = 20  # of a log that is shown without --log
 
 
 def when(value: object) -> str:
@@ -141,33 +139,3 @@ def runs(found: Sequence[Run]) -> None:
     if rows:
         columns = ("attempt>", "worker", "started", "took>", "cpu>", "peak memory>", "outcome")
         show(heading("Runs"), table(columns, rows))
-
-
-def logs(found: Sequence[Run], *, whole: bool) -> None:
-    """Print the logs of the runs: the end of the latest one, or with `whole` all of every run."""
-    logged = [run for run in found if run.log]
-    for run in logged if whole else logged[-1:]:
-        said = final_lines(run.log).split("\n")
-        hidden = 0 if whole else max(0, len(said) - _LAST_LINES)
-        before = f" ({counted(hidden, 'earlier line')}: --log)" if hidden else ""
-        show(heading(f"Log of attempt {run.attempt}, {when(run.started_at)}{before}"))
-        output.lines("\n".join(said[hidden:]))
-
-
-def attempts(found: Iterable[Attempt]) -> None:
-    """Print every failed run of a job with its error."""
-    for attempt in found:
-        how = [
-            attempt.kind,
-            "" if attempt.exit_code is None else f"exit code {attempt.exit_code}",
-            attempt.signal,
-            "" if attempt.duration is None else f"after {span(attempt.duration)}",
-            attempt.worker and f"in {attempt.worker}",
-        ]
-        said = ", ".join(clean(text, limit=MAX_CELL) for text in how if text)
-        show(heading(f"Attempt {attempt.attempt}, {when(trials((), [attempt])[0].began)}: {said}"))
-        text = attempt.traceback or attempt.message
-        output.lines(text.rstrip())  # never wrapped, so that paths and code can be copied
-        if attempt.stderr:
-            line("stderr:")
-            output.lines(attempt.stderr.rstrip())

@@ -9,18 +9,18 @@ import typer
 
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.jobs import state_of
-from supervisor.cli.options import AsJson, OnlyType, Target, Yes, ask, confirm, on_target
+from supervisor.cli.options import AsJson, OnlyType, Target, Yes, ask, confirm, on_target, option
 from supervisor.cli.output import document, result, write
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Status
-from supervisor.domain.text import counted, human_size, without_password
+from supervisor.domain.text import counted, human_size, seconds, without_password
 
 
 @on_target
 def purge(
     target: Target,
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="DURATION", help="The minimum time since the job finished, like 7d.")
+        float, option("--older-than", "The minimum time since the job finished, like 7d.", "DURATION", parse=seconds)
     ],
     status: Annotated[
         list[Status] | None,
@@ -32,12 +32,11 @@ def purge(
 ) -> None:
     """Delete old finished jobs."""
     from supervisor.ops import commands
+    from supervisor.store.base import Filter
 
-    statuses = status or ()
-    commands.purgeable(older_than, statuses, type, 0.0)  # a mistake is told before the database is opened
+    which = commands.meant("delete", Filter(tuple(status or ()), (type,) if type else ()))
     with target.operations() as operations:
-        which = commands.purgeable(older_than, statuses, type, operations.statistics.now())
-        ids = operations.jobs.ids(which)
+        ids = operations.jobs.ids(which._replace(finished_before=operations.statistics.now() - older_than))
         confirm("delete", len(ids), yes=yes)
         deleted = operations.actions.delete(ids)
     result({"deleted": deleted}, f"{counted(deleted, 'job')} deleted", as_json=as_json)
@@ -47,7 +46,7 @@ def purge(
 def migrate(
     target: Target,
     script: Annotated[
-        bool, typer.Option("--print", help="Print the SQL that would be run, for PostgreSQL, and change nothing.")
+        bool, option("--print", "Print the SQL that would be run, for PostgreSQL, and change nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -111,8 +110,6 @@ def restore(
         ask(f"replace {without_password(engine.url)} with {file}", yes=yes)
     report = engine.database.restore(file)
     kept = None if report.kept is None else str(report.kept)
-    texts = [f"{engine.url}: {counted(report.jobs, 'job')} of {file}"]
-    if kept is not None:
-        texts.append(f"the old database: {kept}")
+    texts = [f"{engine.url}: {counted(report.jobs, 'job')} of {file}", *([f"the old database: {kept}"] if kept else [])]
     told = {"database": engine.url, "jobs": report.jobs, "schema": report.schema, "kept": kept}
     result(told, *texts, as_json=as_json)

@@ -1,16 +1,23 @@
-"""The part of `Queue` that looks at many jobs and changes jobs by hand, by the rules of the command line."""
+"""The part of `Queue` that looks at jobs, waits for them, and changes them, by the rules of the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from supervisor.client.connections import Connections, Seat
-from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import is_possible_id, job_id_of, moment, short, whole
-from supervisor.domain.job import Job, Status
-from supervisor.store.base import Filter, Operations
+from supervisor.client.watcher import Watcher
+from supervisor.domain.errors import InvalidJob, JobNotFound, StoreError, WaitTimeout
+from supervisor.domain.intake import is_possible_id, job_id_of, moment, short, waiting_limit, whole
+from supervisor.domain.job import Job, JobEvent, Progress, Status
+from supervisor.store.base import Engine, Filter, Operations, TransactionalInsert
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from supervisor.domain.job_stream import FollowEvent
 
 Answer = TypeVar("Answer")
 
@@ -26,25 +33,114 @@ class JobPage(list[Job]):
         self.next = following
 
 
+class Conditions(TypedDict, total=False):
+    """Which jobs are meant, beside their type and status: see `Queue.jobs`."""
+
+    unique_key: str | None
+    ids: Iterable[int] | None
+    tags: Iterable[str]
+    error: str
+    text: str
+    finished_after: datetime | float | None
+    finished_before: datetime | float | None
+
+
 class Administration:
     """See `Queue`, which inherits this. StoreError is raised if the database cannot be used."""
 
     _connections: Connections
+    _watcher: Watcher
+    _prepared = False  # whether the tables existed when a caller's connection was last used
+
+    @property
+    def url(self) -> str:
+        """The database's URL, with an absolute path; after a move the new one."""
+        return self._engine.url
+
+    @property
+    def _engine(self) -> Engine:
+        return self._connections.engine
+
+    def job(self, job_id: int, *, connection: object = None) -> Job:
+        """The job as it is now; with `connection`, as the caller's transaction sees it. Raises JobNotFound."""
+        job_id = job_id_of(job_id)
+        if connection is not None:
+            job = self._on(connection).job(connection, job_id)
+        else:
+            job = self._connections.using(self._connections.reader, lambda producer: producer.job(job_id))
+        if job is None:
+            raise JobNotFound(job_id)
+        return job
+
+    def progress(self, job_id: int) -> Progress:
+        """How far the job is, (fraction, text); a running one's is at most half a second old. Raises JobNotFound."""
+        job_id = job_id_of(job_id)
+        now = next(self._watcher.events(job_id))
+        return Progress(now.progress, now.text)
+
+    def wait(self, job_id: int, timeout: float | None = None) -> Job:
+        """Wait until the job has finished, however it ended. `timeout` is seconds.
+
+        Raises WaitTimeout when the time is up (the job continues), JobNotFound for an unknown id.
+        """
+        job_id, limit = job_id_of(job_id), waiting_limit(timeout)
+        deadline = None if limit is None else time.monotonic() + limit
+        while True:
+            try:
+                self._watcher.end(job_id, deadline)
+            except TimeoutError:
+                raise WaitTimeout(job_id, limit or 0.0).explained(self._why_not_started(job_id)) from None
+            job = self.job(job_id)
+            if job.status.finished:  # nobody has retried it in between
+                return job
+
+    def _why_not_started(self, job_id: int) -> str:
+        """What keeps the job from starting, such as a mistyped type; "" if that is not known."""
+        from supervisor.ops.serving import why_not_started  # imported here: few programs wait in vain
+
+        try:
+            return self._asked(self._connections.reader, lambda ops: why_not_started(ops, job_id, self.url))
+        except (StoreError, OSError):  # the scoreboards are files
+            return ""
+
+    def events(self, job_id: int) -> Iterator[JobEvent]:
+        """How the job is now, then each change of its status and progress, and last how it ended.
+
+        Changes that follow each other within some milliseconds may be seen as one. Raises JobNotFound, with the first
+        event for an unknown id, and later if the job is deleted.
+        """
+        yield from self._watcher.events(job_id_of(job_id))
+
+    def follow(self, job_id: int, timeout: float | None = None) -> Iterator[FollowEvent]:
+        """What becomes of the job, and what its handler emits with `ctx.emit`, from the start of the run to the end.
+
+        `timeout` is seconds for all of it. What a run emits can be read on its host, by the user of its supervisor;
+        elsewhere, only the states and the progress come, and `elsewhere` of its event "attempt" is true. Raises
+        WaitTimeout when the time is up (the job continues), JobNotFound with the first event for an unknown id, and
+        later if the job is deleted.
+        """
+        from supervisor.client import following  # imported here: few programs use it
+
+        yield from following.follow(self._watcher, job_id, timeout, self._why_not_started)
+
+    def _on(self, connection: object) -> TransactionalInsert:
+        """For the caller's connection, without a guard and without a connection of ours: the caller may hold SQLite's
+        write lock, and the holder of the guard may be waiting for that lock.
+        """
+        transactional = self._engine.transactional
+        if not self._prepared:
+            # The tables may have to be created in the caller's transaction, which may not commit: check again then.
+            self._prepared = transactional.prepare(connection, create=self._connections.create)
+        return transactional
 
     def jobs(
         self,
         type: str | Iterable[str] = (),
         status: str | Iterable[str] = (),
         *,
-        unique_key: str | None = None,
-        ids: Iterable[int] | None = None,
-        tags: Iterable[str] = (),
-        error: str = "",
-        text: str = "",
-        finished_after: datetime | float | None = None,
-        finished_before: datetime | float | None = None,
         before: int | None = None,
         limit: int = 100,
+        **conditions: Unpack[Conditions],
     ) -> JobPage:
         """The latest jobs that match all these conditions, at most `limit` (up to 10,000), and where to continue.
 
@@ -57,9 +153,8 @@ class Administration:
         """
         limit = whole("limit", limit, 1, _LARGEST_PAGE)
         if before is not None and not is_possible_id(before, "before"):
-            ids, before = (() if before < 0 else ids), None
-        which = _filter(type, status, unique_key, ids, tags, error, text, finished_after, finished_before)
-
+            before = -(2**63) if before < 0 else None
+        which = _filter(type, status, **conditions)
         if which is None:
             return JobPage((), None)
 
@@ -75,17 +170,11 @@ class Administration:
         type: str | Iterable[str] = (),
         status: str | Iterable[str] = (),
         *,
-        unique_key: str | None = None,
-        ids: Iterable[int] | None = None,
-        tags: Iterable[str] = (),
-        error: str = "",
-        text: str = "",
-        finished_after: datetime | float | None = None,
-        finished_before: datetime | float | None = None,
         most: int | None = None,
+        **conditions: Unpack[Conditions],
     ) -> int:
         """The number of jobs that match all these conditions, those of `jobs`, counted up to `most`."""
-        which = _filter(type, status, unique_key, ids, tags, error, text, finished_after, finished_before)
+        which = _filter(type, status, **conditions)
         limit = _ALL if most is None else whole("most", most, 0, _ALL)
         if which is None or limit == 0:
             return 0
@@ -162,13 +251,14 @@ class Administration:
 def _filter(
     type_: str | Iterable[str],
     status: str | Iterable[str],
-    unique_key: str | None,
-    ids: Iterable[int] | None,
-    tags: Iterable[str],
-    error: str,
-    text: str,
-    after: datetime | float | None,
-    before: datetime | float | None,
+    *,
+    unique_key: str | None = None,
+    ids: Iterable[int] | None = None,
+    tags: Iterable[str] = (),
+    error: str = "",
+    text: str = "",
+    finished_after: datetime | float | None = None,
+    finished_before: datetime | float | None = None,
 ) -> Filter | None:
     """None if no job can match."""
     which = Filter(
@@ -179,8 +269,8 @@ def _filter(
         unique_key=None if unique_key is None else _text("unique_key", unique_key),
         tags=_several("tags", tags),
         ids=() if ids is None else _possible(ids),
-        finished_after=moment("finished_after", after),
-        finished_before=moment("finished_before", before),
+        finished_after=moment("finished_after", finished_after),
+        finished_before=moment("finished_before", finished_before),
     )
     return None if ids is not None and not which.ids else which
 

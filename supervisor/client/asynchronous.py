@@ -1,33 +1,36 @@
-"""`AsyncQueue`: the methods of `Queue`, awaited. Every call runs in a thread of the queue's own."""
+"""`AsyncQueue`: the methods of `Queue`, awaited. Every call runs in a thread of the queue's own.
+
+The functions that make up its `run` are also for the admin process.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import functools
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from supervisor.client import awaited_requests
-from supervisor.client.lanes import LISTER, READER, WRITER
-from supervisor.client.listener import Listener
-from supervisor.client.queue import Queue
-from supervisor.domain.errors import WaitTimeout
-from supervisor.domain.intake import job_id_of, waiting_limit
+from supervisor.client.lanes import LISTER, READER, WRITER, Put, PutEach
+from supervisor.client.queue import AGAIN, Queue, naming, result_of
+from supervisor.client.watcher import Subscription
+from supervisor.domain.errors import JobFailed, StoreError, WaitTimeout
+from supervisor.domain.intake import job_id_of, require_same, waiting_limit
+from supervisor.domain.job import JobEvent, NewJob, Status
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from supervisor.client.job_streams import JobStreams
-    from supervisor.domain.job import Job, JobEvent
+    from supervisor.domain.job import Job
     from supervisor.domain.job_stream import FollowEvent
 
 _LAST_LOOK = 0.5  # seconds
 
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
+Inserted = Callable[[list[NewJob]], object]
+"""Called with the jobs that a commit has inserted, in the thread of those that write. It must not raise."""
 
 
 class _Awaited(Generic[Parameters, Answer]):
@@ -94,10 +97,7 @@ class _Run(_Awaited[Parameters, Answer]):
         options = {**(self._method.__kwdefaults__ or {}), **options}
         timeout, cancel = options.pop("timeout"), options["cancel"]
         wanted = _in_context(queue._queue._new_request, *args, **options)
-        try:
-            return await awaited_requests.run(queue, wanted, timeout, cancel)
-        except WaitTimeout as late:
-            raise late.explained(await queue._why_not_started(late.job_id)) from None
+        return await _run(queue, wanted, timeout, cancel)
 
 
 def _in_context(function: Callable[..., Answer], *args: Any, **options: Any) -> Callable[..., Answer]:
@@ -176,9 +176,7 @@ class AsyncQueue:
         deadline = None if limit is None else asyncio.get_running_loop().time() + limit
         while True:
             try:
-                async with aclosing(self._events(job_id, deadline)) as events:
-                    async for _ in events:
-                        pass
+                await self._end(job_id, deadline)
             except TimeoutError:
                 late = WaitTimeout(job_id, limit or 0.0)
                 raise late.explained(await self._why_not_started(job_id)) from None
@@ -201,27 +199,33 @@ class AsyncQueue:
         For `async for`. Changes that follow each other within some milliseconds may be seen as one. Raises JobNotFound,
         with the first event for an unknown id, and later if the job is deleted.
         """
-        return self._events(job_id, None)
+        return self._events(job_id_of(job_id))
 
-    async def _events(self, job_id: int, deadline: float | None) -> AsyncGenerator[JobEvent, None]:
+    async def _events(
+        self, job_id: int, deadline: float | None = None, *, only_end: bool = False, just_made: bool = False
+    ) -> AsyncGenerator[JobEvent, None]:
         """Raises TimeoutError after the deadline, in seconds of the loop, but not before the first event."""
-        job_id = job_id_of(job_id)
         loop, bell, watcher = asyncio.get_running_loop(), asyncio.Event(), self._queue._watcher
-        listener = Listener(job_id, lambda: loop.call_soon_threadsafe(bell.set))
+        ring = functools.partial(loop.call_soon_threadsafe, bell.set)
+        wanted = Subscription(job_id, ring, only_end=only_end, just_made=just_made)
         try:
-            watcher.attend(listener)
             while True:
-                event = listener.take()
-                if event is not None:
+                bell.clear()
+                watcher.subscribe(wanted)
+                if (event := wanted.take()) is not None:
                     yield event
                     if event.status.finished:
                         return
                     continue
-                async with asyncio.timeout_at(None if listener.event is None else deadline):
+                async with asyncio.timeout_at(deadline if just_made or wanted.event is not None else None):
                     await bell.wait()
-                bell.clear()
         finally:
-            watcher.leave(listener)
+            watcher.leave(wanted)
+
+    async def _end(self, job_id: int, deadline: float | None = None, *, just_made: bool = False) -> JobEvent:
+        """How it ends. Of one that was `just_made`, nothing is asked before."""
+        found = [event async for event in self._events(job_id_of(job_id), deadline, only_end=True, just_made=just_made)]
+        return found[-1]
 
     def follow(self, job_id: int, timeout: float | None = None) -> AsyncGenerator[FollowEvent, None]:
         """What becomes of the job, and what its handler emits with `ctx.emit`, from the start of the run to the end.
@@ -233,12 +237,7 @@ class AsyncQueue:
         """
         from supervisor.client import following  # imported here: few programs use it
 
-        return following.follow_async(self, job_id, timeout)
-
-    @functools.cached_property
-    def _streams(self) -> dict[asyncio.AbstractEventLoop, JobStreams]:
-        """What `follow` shares, of each event loop while somebody follows a job there."""
-        return {}
+        return following.follow_async(self._queue._watcher, job_id, timeout, self._why_not_started)
 
     async def close(self) -> None:
         """Wait for the calls that were made, then end the threads and close the connections.
@@ -262,3 +261,110 @@ class AsyncQueue:
 
     def __setstate__(self, queue: Queue) -> None:
         self._queue = queue
+
+
+async def _run(queue: AsyncQueue, wanted: Callable[[], NewJob], timeout: float | None, cancel: bool) -> Any:
+    limit = waiting_limit(timeout)
+    deadline = None if limit is None else asyncio.get_running_loop().time() + limit
+    job_id, new = await enqueue(queue, wanted, cancel=cancel)
+    with naming(job_id):
+        try:
+            return await result_of_job(queue, job_id, deadline, new=new)
+        except TimeoutError:
+            if cancel:
+                await cancel_job(queue, job_id)
+            await make_durable(queue)
+            late = WaitTimeout(job_id, limit or 0.0)
+            raise late.explained(await queue._why_not_started(job_id)) from None
+        except JobFailed:
+            await make_durable(queue)
+            raise
+        except BaseException:  # also whatever a signal handler raises
+            if cancel:
+                _cancel_later(queue._queue, job_id)
+            raise
+
+
+async def enqueue(
+    queue: AsyncQueue, wanted: Callable[[], NewJob], *, cancel: bool = False, inserted: Inserted | None = None
+) -> Put:
+    """`put` for the job that `wanted` returns, in the thread of those that write. If the task that awaits it is
+    cancelled, so is its job, with `cancel`.
+    """
+    made: list[NewJob] = []
+
+    def new_job() -> NewJob:
+        made.append(wanted())
+        return made[0]
+
+    writer = queue._queue._lanes[WRITER]
+    put_each = queue._queue._put_each
+    begun = writer.insert(new_job, put_each if inserted is None else functools.partial(_put_each, put_each, inserted))
+    try:
+        job_id, new = await asyncio.wrap_future(begun)
+    except asyncio.CancelledError:
+        if cancel:
+            writer.call(functools.partial(_cancel_what_it_made, queue._queue, begun))  # its turn comes after the insert
+        raise
+    if not new and made[0].once:
+        with naming(job_id):
+            require_same(await queue.job(job_id), made[0])
+    return job_id, new
+
+
+def _put_each(put_each: PutEach, inserted: Inserted, jobs: list[NewJob]) -> list[Put | Exception]:
+    answers = put_each(jobs)
+    inserted([job for job, answer in zip(jobs, answers, strict=True) if isinstance(answer, tuple) and answer[1]])
+    return answers
+
+
+async def patiently(look: Callable[[], Awaitable[Answer]], deadline: float | None) -> Answer:
+    """What a look finds. One that fails is made again until the deadline, in seconds of the loop, and then raises
+    TimeoutError; without a deadline it raises StoreError.
+    """
+    while True:
+        try:
+            return await look()
+        except StoreError:
+            if deadline is None:
+                raise
+        async with asyncio.timeout_at(deadline):
+            await asyncio.sleep(AGAIN)
+
+
+async def result_of_job(queue: AsyncQueue, job_id: int, deadline: float | None, *, new: bool = False) -> Any:
+    """Raises JobFailed if it ends without a result; TimeoutError after the deadline, in seconds of the loop. A database
+    that cannot be used tells nothing about the job: it is waited for; without a deadline, raises StoreError.
+    """
+    while True:
+        event = await patiently(functools.partial(queue._end, job_id, deadline, just_made=new), deadline)
+        if event.status is Status.DONE:
+            return event.result
+        job = await patiently(lambda: queue.job(job_id), deadline)
+        if job.status.finished:  # nobody has retried it in between
+            return result_of(job)
+        new = False
+
+
+async def cancel_job(queue: AsyncQueue, job_id: int) -> None:
+    """Unless it has just ended; also if the task that awaits this is cancelled."""
+    try:
+        await asyncio.wrap_future(_cancel_later(queue._queue, job_id))
+    except asyncio.CancelledError:
+        _cancel_later(queue._queue, job_id)  # the call that was awaited is not made if it had not begun
+        raise
+
+
+async def make_durable(queue: AsyncQueue) -> None:
+    """Before somebody is told the id of a job that has no result yet. Raises StoreError."""
+    lane = queue._queue._lanes[WRITER]
+    await asyncio.wrap_future(lane.call(queue._queue._make_durable))
+
+
+def _cancel_later(queue: Queue, job_id: int) -> Future[None]:
+    return queue._lanes[WRITER].call(functools.partial(queue._give_up, job_id))
+
+
+def _cancel_what_it_made(queue: Queue, begun: Future[Put]) -> None:
+    if not begun.cancelled() and begun.exception() is None:
+        queue._give_up(begun.result()[0])

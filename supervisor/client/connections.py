@@ -76,16 +76,13 @@ class Connections:
         reads with a connection of its own; if that call writes, and it would, too, it raises NotReentrant.
         """
         if seat.interrupted:
-            return self._beside(seat, work)
+            if seat.writes:
+                raise NotReentrant
+            with contextlib.closing(self.engine.producer(self.patience, create=False)) as producer:
+                return work(producer)
         with seat.guard, (used := threading.Lock()):
             seat.user, seat.used = threading.get_ident(), used
             return self._carefully(seat, work)
-
-    def _beside(self, seat: Seat, work: Callable[[Producer], Answer]) -> Answer:
-        if seat.writes:
-            raise NotReentrant
-        with contextlib.closing(self.engine.producer(self.patience, create=False)) as producer:
-            return work(producer)
 
     def _carefully(self, seat: Seat, work: Callable[[Producer], Answer]) -> Answer:
         """An exception of a signal handler may leave a transaction open: then the connection is used no more."""
@@ -147,10 +144,9 @@ class Connections:
 
     def close(self) -> None:
         for seat in (self.writer, self.reader, self.lister):
-            if seat.interrupted:
-                continue  # whoever uses it still needs it
-            with seat.guard:
-                seat.clear()
+            if not seat.interrupted:  # otherwise whoever uses it still needs it
+                with seat.guard:
+                    seat.clear()
 
     def discard(self) -> None:
         """Close them while nobody else can use them."""

@@ -6,7 +6,7 @@ Jobs that wait at the same time are inserted in one transaction: a commit costs 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
@@ -133,31 +133,18 @@ def _insert_together(first: _Insertion, calls: SimpleQueue[_Call | _Insertion]) 
             except Empty:
                 break
     if jobs:
-        _answer(futures, _put_each(first, jobs))
+        _answer(first, futures, jobs)
     assert not isinstance(call, _Insertion)
     return call
 
 
-def _put_each(insertion: _Insertion, jobs: list[NewJob]) -> list[Put | BaseException]:
+def _answer(insertion: _Insertion, futures: list[Future[Put]], jobs: list[NewJob]) -> None:
     try:
-        return [*insertion.put_each(jobs)]
+        answers: Sequence[Put | BaseException] = insertion.put_each(jobs)
     except BaseException as error:
-        return [error, *(_again(error) for _ in jobs[1:])]
-
-
-def _answer(futures: list[Future[Put]], answers: list[Put | BaseException]) -> None:
+        answers = [error] * len(jobs)
     for future, answer in zip(futures, answers, strict=True):
         if isinstance(answer, BaseException):
             future.set_exception(holdable(answer))
         else:
             future.set_result(answer)
-
-
-def _again(error: BaseException) -> BaseException:
-    """The same error for another caller: each adds its own stack."""
-    try:
-        again = type(error).__new__(type(error), *error.args)
-        again.__dict__.update(error.__dict__)
-    except Exception:  # of a class with rules of its own for making one
-        return error
-    return again

@@ -2,30 +2,65 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from supervisor.client import requests
 from supervisor.client.administration import Administration
 from supervisor.client.connections import Connections
 from supervisor.client.watcher import Watcher
-from supervisor.domain.errors import JobNotFound, StoreError, WaitTimeout
-from supervisor.domain.intake import Enqueue, job_id_of, new_job, new_jobs, new_request, seconds_of, waiting_limit
-from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJob, NewJobs, Progress
+from supervisor.domain.errors import JobFailed, QueueError, StoreError, WaitTimeout
+from supervisor.domain.intake import (
+    Enqueue,
+    JobOptions,
+    new_job,
+    new_jobs,
+    new_request,
+    require_same,
+    seconds_of,
+    waiting_limit,
+)
+from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs, Status
 from supervisor.domain.middleware import EnqueueHooks, hooks_of_process, load
 from supervisor.engine import open_engine
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing import Self, Unpack
 
     from supervisor.client.lanes import Lane
-    from supervisor.domain.job_stream import FollowEvent
-    from supervisor.store.base import Engine, TransactionalInsert
 
 _LONGEST_BUSY = 3600.0  # seconds
+AGAIN = 0.1  # seconds from a look that has failed to the next one
+
+
+class ResultUnknown(StoreError):
+    """The job `job_id` is in the table, but the database cannot be used any more, and its result is not known.
+
+    Whoever makes the same request again without an idempotency key has a second job.
+    """
+
+    def __init__(self, job_id: int, error: StoreError) -> None:
+        super().__init__(f"job {job_id} was enqueued, and its result is not known: {error}")
+        self.job_id = job_id
+
+
+@contextlib.contextmanager
+def naming(job_id: int) -> Iterator[None]:
+    """Errors of the database name this job, which is in the table."""
+    try:
+        yield
+    except StoreError as error:
+        raise ResultUnknown(job_id, error) from error
+
+
+def result_of(job: Job) -> Any:
+    """Of a finished job. Raises JobFailed if it has none."""
+    if job.status is not Status.DONE:
+        raise JobFailed(job)
+    return job.result
 
 
 class Queue(Administration):
@@ -59,30 +94,14 @@ class Queue(Administration):
         self._own_hooks = None if middleware is None else EnqueueHooks(load(middleware))
         self._connections = Connections(engine, create=create, patience=patience)
         self._watcher = Watcher(self._connections)
-        self._prepared = False  # whether the tables existed when a caller's connection was last used
-
-    @property
-    def url(self) -> str:
-        """The database's URL, with an absolute path; after a move the new one."""
-        return self._engine.url
-
-    @property
-    def _engine(self) -> Engine:
-        return self._connections.engine
 
     def enqueue(
         self,
         type: str,
         payload: object = None,
         *,
-        priority: int = 0,
-        delay: str | float | None = None,
-        at: datetime.datetime | float | None = None,
-        requires: str | Iterable[str] = (),
-        max_attempts: int | None = None,
-        unique_key: str | None = None,
-        meta: Mapping[str, object] | None = None,
         connection: object = None,
+        **options: Unpack[JobOptions],
     ) -> int:
         """Enqueue one job and return its id.
 
@@ -96,48 +115,21 @@ class Queue(Administration):
         a tenant; it is shown with the job and has no effect. Raises InvalidJob (a ValueError), with nothing
         written, for invalid values; StoreError if the database cannot be used.
         """
-        return self.put(
-            type,
-            payload,
-            priority=priority,
-            delay=delay,
-            at=at,
-            requires=requires,
-            max_attempts=max_attempts,
-            unique_key=unique_key,
-            meta=meta,
-            connection=connection,
-        )[0]
+        return self.put(type, payload, connection=connection, **options)[0]
 
     def put(
         self,
         type: str,
         payload: object = None,
         *,
-        priority: int = 0,
-        delay: str | float | None = None,
-        at: datetime.datetime | float | None = None,
-        requires: str | Iterable[str] = (),
-        max_attempts: int | None = None,
-        unique_key: str | None = None,
-        meta: Mapping[str, object] | None = None,
         connection: object = None,
+        **options: Unpack[JobOptions],
     ) -> tuple[int, bool]:
         """`enqueue` that also says whether the job is new: False if an unfinished one has its `unique_key`.
 
         Of two programs that put the same key at the same time, exactly one is told True.
         """
-        job = self._new(
-            type,
-            payload,
-            priority=priority,
-            delay=delay,
-            at=at,
-            requires=requires,
-            max_attempts=max_attempts,
-            unique_key=unique_key,
-            meta=meta,
-        )
+        job = self._new(type, payload, **options)
         if connection is not None:
             return self._on(connection).put(connection, job)
         return self._connections.using(self._connections.writer, lambda producer: producer.put(job))
@@ -151,13 +143,7 @@ class Queue(Administration):
         cancel: bool = False,
         idempotency_key: str | None = None,
         max_waiting: int | None = None,
-        priority: int = 0,
-        delay: str | float | None = None,
-        at: datetime.datetime | float | None = None,
-        requires: str | Iterable[str] = (),
-        max_attempts: int | None = None,
-        unique_key: str | None = None,
-        meta: Mapping[str, object] | None = None,
+        **options: Unpack[JobOptions],
     ) -> Any:
         """Enqueue one job, wait until it has finished, and return its result.
 
@@ -179,18 +165,56 @@ class Queue(Administration):
             idempotency_key=idempotency_key,
             max_waiting=max_waiting,
             cancel=cancel,
-            priority=priority,
-            delay=delay,
-            at=at,
-            requires=requires,
-            max_attempts=max_attempts,
-            unique_key=unique_key,
-            meta=meta,
+            **options,
         )
-        try:
-            return requests.run(self, wanted, timeout, cancel)
-        except WaitTimeout as late:
-            raise late.explained(self._why_not_started(late.job_id)) from None
+        limit = waiting_limit(timeout)
+        deadline = None if limit is None else time.monotonic() + limit
+        job_id, new = self._connections.using(self._connections.writer, lambda producer: producer.put(wanted))
+        with naming(job_id):
+            try:
+                if wanted.once and not new:
+                    require_same(self.job(job_id), wanted)
+                return self._result(job_id, deadline, new)
+            except JobFailed:
+                self._make_durable()  # before anybody is told the id of a job without a result
+                raise
+            except BaseException as error:  # also whatever a signal handler raises
+                if cancel:
+                    self._give_up(job_id)
+                late = isinstance(error, TimeoutError) and deadline is not None and time.monotonic() >= deadline
+                if not late:  # another TimeoutError is that of a signal handler
+                    raise
+                self._make_durable()
+                raise WaitTimeout(job_id, limit or 0.0).explained(self._why_not_started(job_id)) from None
+
+    def _result(self, job_id: int, deadline: float | None, new: bool) -> Any:
+        """Raises TimeoutError after the deadline, in monotonic seconds. Until then, a look that fails is made again;
+        without a deadline it raises StoreError, or a database that is gone for good would be waited for without end.
+        """
+        while True:
+            try:
+                event = self._watcher.end(job_id, deadline, just_made=new)
+                if event.status is Status.DONE:
+                    return event.result
+                job = self.job(job_id)
+                if job.status.finished:  # nobody has retried it in between
+                    return result_of(job)
+            except StoreError:
+                if deadline is None:
+                    raise
+                if (left := deadline - time.monotonic()) <= 0:
+                    raise TimeoutError from None
+                time.sleep(min(left, AGAIN))
+            new = False
+
+    def _make_durable(self) -> None:
+        """Raises StoreError."""
+        self._connections.using(self._connections.writer, lambda producer: producer.make_durable())
+
+    def _give_up(self, job_id: int) -> None:
+        """Cancel a job that nobody waits for any longer, unless it has just ended."""
+        with contextlib.suppress(QueueError):
+            self.cancel(job_id)
 
     def _new(self, *given: Any, **options: Any) -> NewJob:
         """The job of a `put`, as middleware leaves it. Raises InvalidJob."""
@@ -270,83 +294,9 @@ class Queue(Administration):
     def _hooks(self) -> EnqueueHooks | None:
         return hooks_of_process() if self._own_hooks is None else self._own_hooks
 
-    def _on(self, connection: object) -> TransactionalInsert:
-        """For the caller's connection, without a guard and without a connection of ours: the caller may hold SQLite's
-        write lock, and the holder of the guard may be waiting for that lock.
-        """
-        transactional = self._engine.transactional
-        if not self._prepared:
-            # The tables may have to be created in the caller's transaction, which may not commit: check again then.
-            self._prepared = transactional.prepare(connection, create=self._connections.create)
-        return transactional
-
     def create_tables(self) -> None:
         """Create the database and its tables now, or upgrade them, instead of on first use."""
         self._engine.database.migrate()
-
-    def job(self, job_id: int, *, connection: object = None) -> Job:
-        """The job as it is now; with `connection`, as the caller's transaction sees it. Raises JobNotFound."""
-        job_id = job_id_of(job_id)
-        if connection is not None:
-            job = self._on(connection).job(connection, job_id)
-        else:
-            job = self._connections.using(self._connections.reader, lambda producer: producer.job(job_id))
-        if job is None:
-            raise JobNotFound(job_id)
-        return job
-
-    def progress(self, job_id: int) -> Progress:
-        """How far the job is, (fraction, text); a running one's is at most half a second old. Raises JobNotFound."""
-        job_id = job_id_of(job_id)
-        found = self._connections.using(self._connections.reader, lambda producer: producer.events([job_id]))
-        if job_id not in found:
-            raise JobNotFound(job_id)
-        return Progress(found[job_id].progress, found[job_id].text)
-
-    def wait(self, job_id: int, timeout: float | None = None) -> Job:
-        """Wait until the job has finished, however it ended. `timeout` is seconds.
-
-        Raises WaitTimeout when the time is up (the job continues), JobNotFound for an unknown id.
-        """
-        job_id, limit = job_id_of(job_id), waiting_limit(timeout)
-        deadline = None if limit is None else time.monotonic() + limit
-        while True:
-            try:
-                self._watcher.end(job_id, deadline)
-            except TimeoutError:
-                raise WaitTimeout(job_id, limit or 0.0).explained(self._why_not_started(job_id)) from None
-            job = self.job(job_id)
-            if job.status.finished:  # nobody has retried it in between
-                return job
-
-    def _why_not_started(self, job_id: int) -> str:
-        """What keeps the job from starting, such as a mistyped type; "" if that is not known."""
-        from supervisor.ops.serving import why_not_started  # imported here: few programs wait in vain
-
-        try:
-            return self._asked(self._connections.reader, lambda ops: why_not_started(ops, job_id, self.url))
-        except (StoreError, OSError):  # the scoreboards are files
-            return ""
-
-    def events(self, job_id: int) -> Iterator[JobEvent]:
-        """How the job is now, then each change of its status and progress, and last how it ended.
-
-        Changes that follow each other within some milliseconds may be seen as one. Raises JobNotFound, with the first
-        event for an unknown id, and later if the job is deleted.
-        """
-        yield from self._watcher.events(job_id_of(job_id))
-
-    def follow(self, job_id: int, timeout: float | None = None) -> Iterator[FollowEvent]:
-        """What becomes of the job, and what its handler emits with `ctx.emit`, from the start of the run to the end.
-
-        `timeout` is seconds for all of it. What a run emits can be read on its host, by the user of its supervisor;
-        elsewhere, only the states and the progress come, and `elsewhere` of its event "attempt" is true. Raises
-        WaitTimeout when the time is up (the job continues), JobNotFound with the first event for an unknown id, and
-        later if the job is deleted.
-        """
-        from supervisor.client import following  # imported here: few programs use it
-
-        yield from following.follow(self, job_id, timeout)
 
     def close(self) -> None:
         """Close the connections, after the calls that were made. The queue may be used again: it opens new ones."""

@@ -1,283 +1,393 @@
-"""Tells everybody who waits for jobs of a queue what becomes of them, with one look at the database for all.
+"""One thread a queue tells everybody who waits for jobs what becomes of them, with one look at the database for all.
 
-One of those who wait leads: its thread sleeps until somebody commits, as the maintainer does, looks at all these jobs
-at once, and tells the others. When it has what it waits for, another one leads. So waiting starts no thread: a program
-may fork afterwards. Only event loops, which must not block, have one that leads for them. It ends a second after the
-last of their listeners.
-
-Those who wait stand in line, and the first of them leads: nobody has to give anything back in the end. Whoever a signal
-handler has thrown out of the line is seen to be gone, and whoever waits looks again at least every second.
+Whoever waits has a subscription. The thread starts with the first one, sleeps until somebody commits, and ends a second
+after the last one has gone. Those who wait share nothing with it that anybody could hold: so a signal handler may use
+the queue, or raise, in the middle of any step here.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import itertools
+import os
+import select
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from supervisor.client.connections import Connections, Guard, forgetful
-from supervisor.client.listener import Bell, Listener
-from supervisor.client.watch import Watch
+from supervisor.client.connections import Connections, Seat, forgetful, inherited
 from supervisor.domain.errors import JobNotFound, StoreError
+from supervisor.domain.polling import HintWindow, Pace
 
 if TYPE_CHECKING:
     from supervisor.domain.job import JobEvent
+    from supervisor.ops.job_chunks import Feed, Feeds
+    from supervisor.store.base import ChangeFeed, Producer
 
-_ASIDE = 0.005  # seconds between two looks of a signal handler
+_LINGER = 1.0  # seconds without subscriptions after which the thread ends
+_LONGEST = 1.0  # seconds after which who waits makes sure that there is a thread: a program may have forked
+_REST = 0.005  # seconds without checks after an error, doubled with each one in a row
+_LONGEST_REST = 0.25
+_SHORT = 0.002  # seconds
+
+_numbers = itertools.count()
+
+
+class Bell:
+    """For a thread that waits. Not a threading.Event: a signal handler that interrupts its `set` leaves it locked."""
+
+    def __init__(self) -> None:
+        self._rings: SimpleQueue[None] = SimpleQueue()  # its `put` is reentrant
+
+    def ring(self) -> None:
+        if self._rings.empty():
+            self._rings.put(None)
+
+    def wait(self, until: float | None = None) -> None:
+        """Until it rings or that time, in monotonic seconds; at most a second."""
+        left = _LONGEST if until is None else min(_LONGEST, max(0.0, until - time.monotonic()))
+        with contextlib.suppress(Empty):
+            self._rings.get(timeout=left)
+
+
+class Subscription:
+    """Somebody's interest in a job, kept as long as they keep this object. `ring` is called in the thread of the
+    watcher when there are news; it must not block.
+
+    With `only_end`, news are how the job is at first, and its end; of a job that was `just_made`, only its end. Who
+    `follows` also hears of what the job emits, which is in `feed`.
+    """
+
+    def __init__(
+        self,
+        job_id: int,
+        ring: Callable[[], object],
+        *,
+        only_end: bool = False,
+        just_made: bool = False,
+        follows: bool = False,
+    ) -> None:
+        self.job_id = job_id
+        self.number = next(_numbers)
+        self.event: JobEvent | None = None  # the last one told
+        self.follows = follows
+        self.feed: Feed | None = None
+        self._ring = ring
+        self._only_end = only_end
+        self._just_made = just_made
+        self._taken: JobEvent | None = None
+        self._problems: deque[StoreError | JobNotFound] = deque(maxlen=1)
+
+    def ring(self) -> None:
+        with contextlib.suppress(RuntimeError):  # its event loop was closed
+            self._ring()
+
+    def tell(self, news: JobEvent | StoreError | None) -> None:
+        """`None`: there is no such job."""
+        if news is None:
+            self._problems.append(JobNotFound(self.job_id, deleted=self._just_made or self.event is not None))
+        elif isinstance(news, StoreError):
+            self._problems.append(news)
+        else:
+            self._problems.clear()
+            self.event = news
+            if not self._is_new(news):
+                return
+        self.ring()
+
+    def take(self) -> JobEvent | None:
+        """What is new; None for nothing. Raises StoreError, and JobNotFound if the job does not exist."""
+        event = self.event
+        if event is not None and self._is_new(event):
+            self._taken = event
+            return event
+        try:
+            problem = self._problems.pop()
+        except IndexError:
+            return None
+        raise problem
+
+    def _is_new(self, event: JobEvent) -> bool:
+        """Compared with what was taken, not with what was told: so it cannot be lost between the two."""
+        if event == self._taken:
+            return False
+        known = self._just_made or self._taken is not None
+        return not (self._only_end and known) or event.status.finished
 
 
 class Watcher:
-    """The listeners of a queue, and who of them leads."""
+    """The subscriptions of a queue, and its thread."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._watch: Watch | None = None
+        self.seat = Seat()  # the thread's own: those who wait for it may be in the middle of a call with another one
+        self._look: _Look | None = None
         forgetful.add(self)
         self.forget()
 
     def forget(self) -> None:
         """Implements `connections.Forgetful`."""
-        if self._watch is not None:
-            self._watch.abandon()
-        self._watch = None
-        self._thread: threading.Thread | None = None
-        # Not held for longer than a moment, unless a signal handler interrupts that: event loops take it. Reentrant:
-        # the handler and the garbage collector may use the queue. Neither looking nor waiting needs it.
-        self._lock = Guard()
-        self._listeners: set[Listener] = set()
-        self._new: deque[Listener] = deque()
-        self._waiting: dict[Bell, None] = {}  # the line, in order; the first who is present leads
+        inherited.append(self._look)
+        self._look = None
+        self._serving = threading.Lock()  # held by the thread while there is one
+        self._begun = [True]  # empty from the start of a thread until it runs
+        self._subscriptions: dict[int, weakref.ref[Subscription]] = {}
+        self._new: deque[int] = deque()
+        self._stopping = False
 
-    def events(self, job_id: int) -> Iterator[JobEvent]:
-        """How the job is now, and each change, until it has finished. Raises JobNotFound and StoreError."""
-        event, bell = self._now(job_id), Bell()
-        with bell.present:
-            listener = Listener(job_id, bell.ring, event, present=bell.present)
-            try:
-                while True:
-                    yield event
-                    if event.status.finished:
-                        return
-                    event = self._next(listener, bell)
-            finally:
-                self.leave(listener)
-
-    def end(self, job_id: int, deadline: float | None = None, *, just_made: bool = False) -> JobEvent:
-        """How the job ends. Of one that was `just_made`, nothing is asked before.
+    def events(
+        self, job_id: int, deadline: float | None = None, *, only_end: bool = False, just_made: bool = False
+    ) -> Iterator[JobEvent]:
+        """How the job is now, and each change, until it has finished. With `only_end` and of a job that was `just_made`
+        as a subscription.
 
         Raises JobNotFound and StoreError; TimeoutError after the deadline, in monotonic seconds, but not without a look
         at a job that others have made.
         """
-        event, bell = None if just_made else self._now(job_id), Bell()
-        with bell.present:
-            listener = Listener(job_id, bell.ring, event, only_end=True, just_made=just_made, present=bell.present)
-            try:
-                while event is None or not event.status.finished:
-                    event = self._next(listener, bell, deadline)
-                return event
-            finally:
-                self.leave(listener)
-
-    def _now(self, job_id: int) -> JobEvent:
-        now = self._connections.using(self._connections.reader, lambda producer: producer.events([job_id]))
-        if job_id not in now:
-            raise JobNotFound(job_id)
-        return now[job_id]
-
-    def _next(self, listener: Listener, bell: Bell, deadline: float | None = None) -> JobEvent:
-        bell.thread = threading.get_ident()
-        try:
-            while (news := listener.take()) is None:
-                if deadline is not None and time.monotonic() >= deadline:
-                    raise TimeoutError
-                self.listen(listener)  # again, if the program has forked in between
-                self._wait(bell, deadline)
-            return news
-        finally:
-            self._waiting.pop(bell, None)
-            self._pass_on()
-
-    def _wait(self, bell: Bell, deadline: float | None) -> None:
-        """Until the bell rings or the time is up, or for a second. Leads if it is the first in line."""
-        bell.leads = False
-        self._waiting.setdefault(bell)  # it keeps its place until there is news for it
-        first = self._first() or bell
-        if self._connections.reader.interrupted or (first is not bell and first.thread == bell.thread):
-            self._look_aside(bell, deadline)
-        elif first is bell:
-            self._look(bell, deadline)
-        else:
-            bell.wait(deadline)
-        bell.clear()
-
-    def _first(self) -> Bell | None:
-        """Whose turn it is to lead."""
-        for bell in list(self._waiting):
-            if bell.present.locked():
-                return bell
-            self._waiting.pop(bell, None)
-        return None
-
-    def _look(self, bell: Bell, deadline: float | None) -> None:
-        bell.leads = True
-        watch = self._opened()
-        try:
-            watch.begin()
-            while True:
-                watch.look()
-                if bell.rung or watch.ended or (deadline is not None and time.monotonic() >= deadline):
-                    return
-                watch.sleep(deadline)
-        finally:
-            watch.pause()
-
-    def _look_aside(self, bell: Bell, deadline: float | None) -> None:
-        """For a signal handler that has interrupted whoever leads, or keeps it from looking: a look for all without the
-        watch, which may be in any state. Then a pause.
-        """
-        listeners = self._present()
-        ids = {listener.job_id for listener in listeners}
-        found = self._connections.using(self._connections.reader, lambda producer: producer.events(ids))
-        for listener in listeners:
-            listener.tell(found.get(listener.job_id))
-        pause = time.monotonic() + _ASIDE
-        bell.wait(pause if deadline is None else min(pause, deadline))
-
-    def _pass_on(self) -> None:
-        """Somebody has left the line: the first one is to lead, unless it does; or, if a signal handler has interrupted
-        its thread, and waits, too, that one is to look instead of it.
-        """
-        first = self._first()
-        if first is not None and not first.leads:
-            for bell in list(self._waiting):
-                if bell.thread == first.thread:
-                    bell.ring()
-
-    def _opened(self) -> Watch:
-        if (watch := self._watch) is not None:
-            return watch
-        with self._lock:
-            if self._watch is None:
-                try:
-                    self._watch = Watch(self, self._connections)
-                except OSError as error:
-                    raise StoreError(f"jobs cannot be watched: {error.strerror}") from None
-            return self._watch
-
-    def listen(self, listener: Listener) -> None:
-        """It is told how its job is now, and of every change, while somebody leads."""
-        with self._lock:
-            if listener in self._listeners:
-                return
-            self._listeners.add(listener)
-            self._new.append(listener)
-            if self._watch is not None:
-                self._watch.wake()  # also for a job that was just made: it may have ended already
-
-    def attend(self, listener: Listener) -> None:
-        """`listen` for somebody who cannot lead: a thread does."""
-        with self._lock:
-            self.listen(listener)
-            if self._thread is None:
-                thread = threading.Thread(
-                    target=self._serve, args=(self._opened(),), name="supervisor_watch", daemon=True
-                )  # daemonic: a program may end while somebody waits
-                try:
-                    thread.start()
-                except (RuntimeError, KeyError) as error:
-                    if error.__context__ is not None:  # a signal handler has raised in the middle of threading's code
-                        raise error.__context__ from None
-                    raise StoreError(f"jobs cannot be watched: {error}") from None  # too many threads
-
-    def _serve(self, watch: Watch) -> None:
-        with self._lock:  # it says so itself: whoever has started it may have been interrupted just then
-            if watch is not self._watch or self._thread is not None:
-                return
-            self._thread = threading.current_thread()
         bell = Bell()
-        with bell.present:
-            self._waiting[bell] = None
-            try:
-                while self._first() is not bell:
-                    bell.wait()
-                    bell.clear()
-                bell.leads = True
-                watch.begin()
-                while True:
-                    if self._listeners and not watch.ended:
-                        self._look_once(watch)
-                        watch.sleep()
-                        continue
-                    watch.pause()
-                    if self._listeners and not watch.ended:
-                        continue  # since then somebody has come, who relied on a look
-                    if not watch.ended:
-                        watch.linger()
-                    if self._is_over(watch):
-                        break
-            finally:
-                watch.close()
-                self._waiting.pop(bell, None)
-        self._pass_on()
-
-    def _look_once(self, watch: Watch) -> None:
-        """In a thread without a caller who could be told of an unexpected error. Nor do signal handlers run there."""
+        wanted = Subscription(job_id, bell.ring, only_end=only_end, just_made=just_made)
+        if not just_made:  # by this thread: there may be nothing to wait for
+            now = self._connections.using(self._connections.reader, lambda producer: producer.events([job_id]))
+            wanted.tell(now.get(job_id))
         try:
-            watch.look()
-        except Exception as error:
-            watch.fail(StoreError(f"jobs cannot be watched: {error!r}"))
+            while True:
+                if (event := wanted.take()) is not None:
+                    yield event
+                    if event.status.finished:
+                        return
+                elif deadline is not None and time.monotonic() >= deadline:
+                    raise TimeoutError
+                else:
+                    self.subscribe(wanted)  # again, if the program has forked in between
+                    bell.wait(deadline)
+        finally:
+            self.leave(wanted)
 
-    def _is_over(self, watch: Watch) -> bool:
-        """Whether the thread is to end: nobody listens. The next listener starts another."""
-        with self._lock:
-            if self._listeners and not watch.ended:
-                return False
-            if watch is self._watch:
-                self._watch = self._thread = None
-            watch.ended = True
-            return True
+    def end(self, job_id: int, deadline: float | None = None, *, just_made: bool = False) -> JobEvent:
+        """How the job ends. Raises the same."""
+        *_, last = self.events(job_id, deadline, only_end=True, just_made=just_made)
+        return last
 
-    def leave(self, listener: Listener) -> None:
-        self._listeners.discard(listener)
+    def subscribe(self, wanted: Subscription) -> None:
+        """From now on it is told how its job is, and of every change. Does nothing if it is already. Raises StoreError
+        if there can be no thread.
+        """
+        if wanted.number not in self._subscriptions:
+            self._subscriptions[wanted.number] = weakref.ref(wanted)
+            self._new.append(wanted.number)
+            if (look := self._look) is not None:
+                look.wake()  # also for a job that was just made: it may have ended already
+        if not self._serving.locked() and self._begun:
+            begun: list[bool] = []
+            try:  # none of threading's threads: a signal handler may interrupt who holds its locks
+                _thread.start_new_thread(self._serve, (begun,))
+            except RuntimeError as error:
+                raise StoreError(f"jobs cannot be watched: {error}") from None  # too many threads
+            self._begun = begun
 
-    def _present(self) -> list[Listener]:
-        listeners = self._listeners.copy()
-        gone = {listener for listener in listeners if listener.gone}
-        self._listeners.difference_update(gone)
-        return [listener for listener in listeners if listener not in gone]
-
-    def close(self) -> None:
-        """Close what is open, unless somebody still listens."""
-        thread = self.stop()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-
-    def stop(self) -> threading.Thread | None:
-        """`close` without waiting for the thread, which is returned."""
-        with self._lock:
-            if self.listening or self._watch is None:
-                return None
-            thread, watch = self._thread, self._watch
-            self._thread = self._watch = None
-            watch.ended = True
-            watch.wake()
-        if thread is None:
-            watch.close()
-        return thread
+    def leave(self, wanted: Subscription) -> None:
+        self._subscriptions.pop(wanted.number, None)
 
     @property
     def listening(self) -> bool:
-        return bool(self._present())
+        return any(reference() is not None for reference in self._subscriptions.copy().values())
 
-    def wanted(self, watch: Watch, *, changed: bool) -> list[Listener]:
-        """Whom to tell: everybody after a change, otherwise those who have been told nothing yet."""
-        new = set()
-        with contextlib.suppress(IndexError):
-            while True:
-                new.add(self._new.popleft())
-        if watch is not self._watch:
-            return []
-        return self._present() if changed else [listener for listener in new if listener in self._listeners]
+    def present(self) -> list[Subscription]:
+        """Those whose owners still keep them."""
+        found = []
+        for number, reference in self._subscriptions.copy().items():  # others add to it meanwhile
+            if (one := reference()) is not None:
+                found.append(one)
+            else:
+                self._subscriptions.pop(number, None)
+        return found
+
+    def added(self) -> list[Subscription]:
+        """Those that have been told nothing yet."""
+        numbers = [self._new.popleft() for _ in range(len(self._new))]
+        found = (self._subscriptions.get(number) for number in numbers)
+        return [one for reference in found if reference is not None and (one := reference()) is not None]
+
+    def stop(self) -> None:
+        """The thread is to end, unless somebody listens."""
+        self._stopping = True
+        if (look := self._look) is not None:
+            look.wake()
+
+    def close(self) -> None:
+        """`stop`, and wait for that."""
+        self.stop()
+        while self._serving.locked() and not self.listening:
+            time.sleep(0.001)
+
+    def _serve(self, begun: list[bool]) -> None:
+        """The thread. Who subscribes while it ends is seen by it, or sees that there is none; a second one ends."""
+        begun.append(True)
+        while self.listening and self._serving.acquire(blocking=False):
+            self._stopping = False
+            try:
+                with contextlib.closing(_Look(self, self._connections)) as look:
+                    self._look = look
+                    self._watch(look)
+            except Exception as error:
+                self._tell_all(StoreError(f"jobs cannot be watched: {error}"))
+                time.sleep(_LONGEST_REST)
+            finally:
+                self._look = None
+                self._serving.release()
+
+    def _watch(self, look: _Look) -> None:
+        while True:
+            if self.listening:
+                try:
+                    look.look()
+                except StoreError as error:
+                    look.fail()
+                    self._tell_all(error)
+                look.sleep()
+            else:
+                look.idle(0.0 if self._stopping else _LINGER)
+                if not self.listening:
+                    return
+
+    def _tell_all(self, problem: StoreError) -> None:
+        for one in self.present():
+            one.tell(problem)
+
+
+class _Look:
+    """What the thread looks with, and how it sleeps until there may be something new."""
+
+    _wakeup = -1
+
+    def __init__(self, watcher: Watcher, connections: Connections) -> None:
+        self._watcher = watcher
+        self._connections = connections
+        self._seat = watcher.seat
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._producer: Producer | None = None
+        self._feed: ChangeFeed | None = None
+        self._emitted: Feeds | None = None
+        self._version: int | None = None
+        self._rest = 0.0  # seconds without checks that are due
+        self._errors_rest = _REST  # the same after the next error
+        self._pace = Pace()
+        self._window = HintWindow(())
+
+    def __del__(self) -> None:
+        if self._wakeup >= 0:
+            os.close(self._wakeup)  # not before: somebody may be about to wake it
+
+    def wake(self) -> None:
+        os.eventfd_write(self._wakeup, 1)
+
+    def close(self) -> None:
+        self._forget_feed()
+        with self._seat.guard:
+            self._seat.clear()
+        if self._emitted is not None:
+            self._emitted.close()
+
+    def look(self) -> None:
+        """Tell what is new. Raises StoreError."""
+        began, self._rest = time.thread_time(), 0.0
+        try:
+            changed, told, found = self._connections.using(self._seat, self._read)
+        except OSError as error:
+            raise StoreError(f"jobs cannot be watched: {error}") from error
+        self._errors_rest = _REST
+        for one in told:
+            one.tell(found.get(one.job_id))
+        if changed:  # those that find nothing are bounded by the feed's window
+            self._rest = self._pace.rest_after(time.monotonic(), time.thread_time() - began)
+
+    def _read(self, producer: Producer) -> tuple[bool, list[Subscription], dict[int, JobEvent]]:
+        """Whether anything was committed since the last look, whom to tell, and what. Under the guard, like all use of
+        SQLite here.
+        """
+        if self._feed is None or producer is not self._producer:  # that of another file
+            self._forget_feed()
+            self._feed, self._producer = self._connections.engine.changes(ends=True), producer
+            self._window, self._version = HintWindow(self._feed.window), None
+        before, self._version = self._version, self._feed.version()
+        changed = before != self._version
+        if changed:
+            self._window.found()
+        new = self._watcher.added()
+        told = self._watcher.present() if changed else new
+        found = producer.events({one.job_id for one in told}) if told else {}
+        if following := [one for one in told if one.follows and one.job_id in found]:
+            self._read_chunks(following, found, producer)
+        return changed and before is not None, told, found
+
+    def _read_chunks(self, following: list[Subscription], found: dict[int, JobEvent], producer: Producer) -> None:
+        """Before those who follow jobs are told of a change: what was emitted until then."""
+        if self._emitted is None:
+            from supervisor.ops.job_chunks import Feeds  # imported here: few programs follow jobs
+
+            self._emitted = Feeds()
+        for one in following:
+            one.feed = self._emitted.feed(one.job_id)
+        self._emitted.update({one.job_id: found[one.job_id] for one in following}, producer.operations)
+
+    def fail(self) -> None:
+        """The next look comes after a rest."""
+        self._forget_feed()
+        self._rest, self._errors_rest = self._errors_rest, min(self._errors_rest * 2, _LONGEST_REST)
+
+    def sleep(self) -> None:
+        """Until the next look."""
+        if self._rest:
+            self._pause_feed()
+            self._sleep(self._rest)
+        feed, window = self._feed, self._window
+        if feed is None:
+            return
+        now = time.monotonic()
+        due = window.next_after(now)
+        if feed.resume() or self._sleep(feed.unhinted if due is None else due - now, feed):
+            window.open(time.monotonic())
+
+    def idle(self, seconds: float) -> None:
+        """Nobody listens, but somebody may soon."""
+        self._version = None
+        self._pause_feed()
+        self._sleep(seconds)
+
+    def _sleep(self, seconds: float, feed: ChangeFeed | None = None) -> bool:
+        """Until somebody wakes it, or the feed has a hint: then returns True. Meanwhile, what jobs emit is read."""
+        if seconds < _SHORT:
+            time.sleep(max(0.0, seconds))  # polling counts in milliseconds
+            return False
+        until = time.monotonic() + seconds
+        waiting = select.poll()
+        waiting.register(self._wakeup, select.POLLIN)
+        if feed is not None and (descriptor := feed.fileno()) is not None:
+            waiting.register(descriptor, select.POLLIN)
+        while (left := until - time.monotonic()) > 0:
+            step = left if self._emitted is None else min(left, self._emitted.rest)
+            ready = {descriptor for descriptor, _ in waiting.poll(step * 1000)}
+            if self._wakeup in ready:
+                os.eventfd_read(self._wakeup)
+            if ready:
+                return feed is not None and feed.fileno() in ready and feed.drain()
+            emitted = set() if self._emitted is None else self._emitted.look()
+            for one in self._watcher.present() if emitted else ():
+                if one.follows and one.job_id in emitted:
+                    one.ring()
+        return False
+
+    def _pause_feed(self) -> None:
+        if self._feed is not None:
+            self._feed.pause()
+
+    def _forget_feed(self) -> None:
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            with self._seat.guard:
+                feed.close()

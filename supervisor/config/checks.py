@@ -1,8 +1,8 @@
 """What a value of `supervisor.toml` may be: durations, sizes, names, addresses.
 
-A check returns the value to use. It raises ValueError with the end of a sentence that starts with the key, or Faults
-for parts of the value. They are plain functions: every command reads the configuration, and a validation library takes
-longer to import than most commands take to run.
+A check returns the value to use, or raises ValueError with the end of a sentence that starts with the key. They are
+plain functions: every command reads the configuration, and a validation library takes longer to import than most
+commands take to run.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import os
 import re
 import reprlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from supervisor.domain.alerts import WHEN
 from supervisor.domain.intake import TYPE, encode
 from supervisor.domain.schedule import Schedule, zone
-from supervisor.domain.text import SQLITE_URL, human, human_size, is_number, seconds, size, unknown_url
+from supervisor.domain.text import human, human_size, is_number, seconds, size, unknown_url
 
 Way = tuple[str | int, ...]
 """The path to a value: ("pools", "tag", "timeout"), ("schedules", 0, "name")."""
@@ -39,14 +39,6 @@ MUST_BE_ONE_OF = "must be {}"
 MUST_BE_AT_LEAST = "must be at least {}"
 MUST_BE_AT_MOST = "must be at most {}"
 MUST_BE_TABLE = "must be a table"
-
-
-class Faults(ValueError):
-    """Parts of a value that are wrong: the way from the value to each, and what is wrong."""
-
-    def __init__(self, found: Sequence[tuple[Way, str]]) -> None:
-        super().__init__(found)
-        self.found = found
 
 
 class Key(NamedTuple):
@@ -155,7 +147,7 @@ def one_of(*words: str) -> Check[str]:
 
 def listed(item: Check[_Value], *, least: int = 0, repeats: bool = False) -> Check[tuple[_Value, ...]]:
     def check(value: Any) -> tuple[_Value, ...]:
-        values = _each(item, enumerate(_list(value)))
+        values = _each((item, "", each) for each in _list(value))
         for index, each in enumerate(values):
             if not repeats and each in values[:index]:
                 raise ValueError(f"{each!r} is listed twice")
@@ -170,24 +162,23 @@ def named(name: Check[str], value: Check[_Value]) -> Check[dict[str, _Value]]:
     """A table with names of the user's own."""
 
     def check(given: Any) -> dict[str, _Value]:
-        table(given)
-        _each(name, ((key, key) for key in given))
-        return dict(zip(given, _each(value, given.items()), strict=True))
+        _each((name, "", key) for key in table(given))
+        return dict(zip(given, _each((value, f"{key}: ", each) for key, each in given.items()), strict=True))
 
     return check
 
 
-def _each(check: Check[_Value], values: Any) -> list[_Value]:
-    """The checked values of pairs of a part's place and its value. Raises Faults."""
-    good, found = [], []
-    for place, value in values:
+def _each(parts: Iterable[tuple[Check[_Value], str, Any]]) -> list[_Value]:
+    """The values of these parts: the check of each, what its problem begins with, and the value."""
+    values, problems = [], []
+    for check, whose, value in parts:
         try:
-            good.append(check(value))
+            values.append(check(value))
         except ValueError as error:
-            found.append(((place,), str(error)))
-    if found:
-        raise Faults(found)
-    return good
+            problems.append(f"{whose}{error}")
+    if problems:
+        raise ValueError("; ".join(problems))
+    return values
 
 
 # Durations and sizes
@@ -214,9 +205,7 @@ patience = duration_from(at_least=1.0)
 retention = unless("forever", duration)
 
 
-def memory(value: object) -> int:
-    if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is not a size; write it like 512MiB or 2GiB")
+def memory(value: Any) -> int:
     found = size(value)
     if not SMALLEST <= found < 1 << 63:
         raise ValueError(f"{value!r} is out of range; it must be at least {human_size(SMALLEST)}")
@@ -257,12 +246,13 @@ host_pattern = matching(
 )
 
 
+_device = matching(
+    r"\d{1,4}|[A-Za-z][A-Za-z0-9_./:-]{0,99}", 'a device; write its number, or its id like "GPU-8932f937" or "MIG-…"'
+)
+
+
 def device(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or not re.fullmatch(r"\d{1,4}|[A-Za-z][A-Za-z0-9_./:-]{0,99}", value):
-        raise ValueError(f'{shown(value)} is not a device; write its number, or its id like "GPU-8932f937" or "MIG-…"')
-    return value
+    return _device(str(value) if type(value) is int else value)
 
 
 def _address(value: str) -> str:
@@ -296,18 +286,17 @@ def payload(value: object) -> str:
 
 
 def _zone(name: str) -> str:
-    zone(name)
+    zone(name)  # also raises NoTimeZones
     return name
 
 
-timezone = text(_zone)  # also raises NoTimeZones
+def _cron(line: str) -> str:
+    next(Schedule("", "", "", line, None, "UTC", "once").after(time.time()))
+    return line
 
 
-def cron(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f'{shown(value)} is not a cron line; write it like "30 3 * * *"')
-    next(Schedule("", "", "", value, None, "UTC", "once").after(time.time()))
-    return value
+timezone = text(_zone)
+cron = text(_cron)
 
 
 def alert_when(value: object) -> tuple[str, float]:
@@ -353,6 +342,3 @@ def server(url: str) -> str:
     if not url.startswith(("postgresql://", "postgres://")) or not url.isprintable() or " " in url:
         raise ValueError(unknown_url(url))
     return url
-
-
-DEFAULT_DATABASE = SQLITE_URL

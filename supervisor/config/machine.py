@@ -38,16 +38,6 @@ def crowded_cores(settings: Settings) -> list[str]:
     return [f"workers x threads are {total} on {cores} cores, so that jobs slow each other down: {told}"]
 
 
-def report_missing_cores(settings: Settings, report: Report, names: Collection[str]) -> None:
-    """Report the missing cores of the pools of these names, or of all pools without names."""
-    ours = os.sched_getaffinity(0)
-    for name, pool in settings.pools.items():
-        absent = sorted(set(pool.cpu_affinity) - ours)
-        if absent and (not names or name in names):
-            cores = ", ".join(map(str, absent))
-            report.add(("pools", name, "cpu_affinity"), f"not available here: {cores}; there are {sorted(ours)}")
-
-
 HOST_VARIABLE = "SUPERVISOR_HOST"
 _OWN_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 
@@ -108,11 +98,17 @@ def executable(program: str, folder: Path, env: Mapping[str, str]) -> str:
     return str(file)
 
 
-def report_missing_programs(settings: Settings, report: Report, names: Collection[str]) -> None:
-    """Report the missing programs of the pools of these names, or of all pools without names."""
+def report_missing(settings: Settings, report: Report, names: Collection[str] = ()) -> None:
+    """Report the programs and the cores that are not there, of the pools of these names or of all pools."""
+    ours = os.sched_getaffinity(0)
     for name, pool in settings.pools.items():
-        if pool.command and (not names or name in names):
-            try:
+        if names and name not in names:
+            continue
+        try:
+            if pool.command:
                 executable(pool.command[0], settings.folder, pool.env)
-            except ValueError as error:
-                report.add(("pools", name, "command"), str(error))
+        except ValueError as error:
+            report.add(("pools", name, "command"), str(error))
+        if absent := sorted(set(pool.cpu_affinity) - ours):
+            what = f"not available here: {', '.join(map(str, absent))}; there are {sorted(ours)}"
+            report.add(("pools", name, "cpu_affinity"), what)

@@ -15,7 +15,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor.config.checks import NAME, Way, shown
+from supervisor.config.checks import NAME, Way
 from supervisor.config.problems import Checked, Report, checked, dotted
 from supervisor.config.settings import NAMING, POOL, TASK, TYPE, VISIBLE_DEVICES, PoolSettings, TypeSettings
 from supervisor.config.tasks import Declared, Unreadable, of_module
@@ -243,8 +243,8 @@ def _check_contradictions(
 def _declared(pool: Layers, folder: Path, path: Sequence[Path], report: Report) -> dict[str, Declared]:
     """The tasks of the pool by their types: those of its modules, or only those that `types` lists."""
     found: dict[str, Declared] = {}
-    for index, module in enumerate(pool.get("tasks")):
-        at = (*pool.own.at, "tasks", index)
+    at = (*pool.own.at, "tasks")
+    for module in pool.get("tasks"):
         try:
             tasks = of_module(module, folder, path)
         except Unreadable as error:
@@ -263,14 +263,6 @@ def _declared(pool: Layers, folder: Path, path: Sequence[Path], report: Report) 
         if type_ not in found:
             report.add(pool.at("types"), f"no task has the type {type_!r}{like(type_, found)}")
     return {type_: task for type_, task in found.items() if type_ in wanted}
-
-
-def tables_of_types(raw: object, report: Report) -> dict[str, Checked]:
-    """The tables of `[types]`. Problems are added to the report."""
-    if not isinstance(raw, dict):
-        report.add(("types",), f"must be tables [types.NAME], not {shown(raw)}")
-        return {}
-    return {name: checked(TYPE, table, ("types", name), report) for name, table in raw.items()}
 
 
 def _by_type(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from supervisor.config.checks import MUST_BE_TABLE, Faults, Keys, Way, shown
+from supervisor.config.checks import MUST_BE_TABLE, Keys, Way, shown
 from supervisor.config.settings import TABLES
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.schedule import NoTimeZones
@@ -78,21 +78,27 @@ def checked(keys: Keys, raw: object, at: Way, report: Report) -> Checked:
         try:
             if name not in keys:
                 home = next((f"; it belongs in {where}" for where, known in TABLES.values() if name in known), "")
-                report.add(way, f"unknown key{home or like(_MEANT.get(name) or name, list(keys))}")
+                report.add(way, f"unknown key{home or like(_MEANT.get(str(name), str(name)), list(keys))}")
             elif isinstance(inside := keys[name].check, Mapping):
                 inner = checked(inside, value, way, report)
                 if not inner.faulty:
                     values[name] = inner.values
             else:
                 values[name] = inside(value)
-        except Faults as error:
-            for rest, problem in error.found:
-                report.add((*way, *rest), problem)
         except NoTimeZones as error:
             report.add_of_source(way, str(error))
         except (InvalidJob, ValueError) as error:
             report.add(way, error.problem if isinstance(error, InvalidJob) else str(error))
     return Checked(at, values, frozenset(raw.keys() - values.keys()))
+
+
+def checked_by_name(keys: Keys, raw: Mapping[str, Any], name: str, report: Report) -> dict[str, Checked]:
+    """The tables [name.*] of the file."""
+    tables = raw.get(name, {})
+    if not isinstance(tables, dict):
+        report.add((name,), f"must be tables [{name}.NAME], not {shown(tables)}")
+        return {}
+    return {each: checked(keys, table, (name, each), report) for each, table in tables.items()}
 
 
 def lines(text: str) -> dict[Way, int]:

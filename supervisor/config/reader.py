@@ -12,9 +12,9 @@ from typing import Any
 
 from supervisor.config import checks
 from supervisor.config.checks import Key, Keys, shown
-from supervisor.config.machine import here, own_host, report_missing_cores, report_missing_programs, runs_on
-from supervisor.config.pools import build, tables_of_types
-from supervisor.config.problems import Checked, Report, checked
+from supervisor.config.machine import here, own_host, report_missing, runs_on
+from supervisor.config.pools import build
+from supervisor.config.problems import Checked, Report, checked, checked_by_name
 from supervisor.config.settings import (
     ALERT,
     ALONE,
@@ -23,6 +23,7 @@ from supervisor.config.settings import (
     POOL,
     SCHEDULE,
     TOP,
+    TYPE,
     AdminSettings,
     LogSettings,
     MachineSettings,
@@ -49,8 +50,7 @@ def read(path: Path, database: str | None, to_run: Collection[str] | None, sourc
     if to_run is not None:
         host = own_host(settings.database)
         to_run = to_run or [name for name, pool in settings.pools.items() if runs_on(pool, host)]
-        report_missing_programs(settings, report, to_run)
-        report_missing_cores(settings, report, to_run)
+        report_missing(settings, report, to_run)
         report_uninstalled(settings, report)
     if problems := report.sentences():
         raise ConfigError(problems)
@@ -73,7 +73,7 @@ def survey(path: Path, database: str | None) -> tuple[Settings, Report]:
             alone["database"] = checks.absolute(database, Path())
         except ValueError as error:
             raise ConfigError([f"--database: {error}"]) from None
-    by_type = tables_of_types(raw.get("types", {}), report)
+    by_type = checked_by_name(TYPE, raw, "types", report)
     pools = build(raw.get("pools"), _defaults(raw, report), by_type, folder, report)
     schedules = _schedules(raw, report)
 
@@ -196,10 +196,10 @@ def _alerts(
         elif FACTS in payload:
             report.add((*table.at, "payload", FACTS), "this key is for the facts; choose another name")
         (when, over), only = values["when"], values["only"]
-        for place, name in enumerate(only) if when in known else ():
-            what, names = known[when]
+        what, names = known.get(when, ("", only))
+        for name in only:
             if name not in names:
-                report.add((*table.at, "only", place), f"there is no {what} {name!r}{like(name, sorted(names))}")
+                report.add((*table.at, "only"), f"there is no {what} {name!r}{like(name, sorted(names))}")
         alert = Alert(when, over, values["enqueue"], values["payload"], values["every"], only)
         if found.setdefault(alert.id, alert) is not alert:
             report.add(table.at, "another alert says the same")
@@ -207,14 +207,9 @@ def _alerts(
 
 
 def _devices(raw: Mapping[str, Any], pools: Mapping[str, PoolSettings], report: Report) -> dict[str, int]:
-    tables = raw.get("devices", {})
-    if not isinstance(tables, dict):
-        report.add(("devices",), f"must be tables [devices.NAME], not {shown(tables)}")
-        return {}
     used = sorted({gpu for pool in pools.values() for gpu in pool.gpus})
     found = {}
-    for name, own in tables.items():
-        table = checked(DEVICE, own, ("devices", name), report)
+    for name, table in checked_by_name(DEVICE, raw, "devices", report).items():
         if not table.values and not table.faulty:
             report.add((*table.at, "memory"), 'is missing; write memory = "14GiB"')
         elif name not in used and not table.faulty:

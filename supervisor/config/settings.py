@@ -19,7 +19,7 @@ from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE
 from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.schedule import Schedule
 from supervisor.domain.settlement import RetryPolicy
-from supervisor.domain.text import like
+from supervisor.domain.text import SQLITE_URL, like
 from supervisor.domain.trial import Trial
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -262,7 +262,7 @@ class Settings(NamedTuple):
     pools: Mapping[str, PoolSettings]
     retention: RetentionSettings
     log: LogSettings
-    database: str = key(checks.text(), checks.DEFAULT_DATABASE)  # sqlite:////absolute/path
+    database: str = key(checks.text(), SQLITE_URL)  # sqlite:////absolute/path
     schedules: tuple[Schedule, ...] = ()
     alerts: tuple[Alert, ...] = ()
     admin: AdminSettings | None = None  # None: no admin process

@@ -88,6 +88,10 @@ class StoreOutdated(StoreError):
     """The job tables are from before the first release. They are not migrated."""
 
 
+class NoTables(StoreError):
+    """There is no database, or it has no job tables yet."""
+
+
 class NothingToAdopt(StoreError):
     """The table is job-supervisor's already."""
 

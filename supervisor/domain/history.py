@@ -144,20 +144,8 @@ def recorded(
     worth.sort(key=lambda row: (row.type == OTHERS, -(row.done + row.failed), -(row.waiting + row.running), row.type))
     named = [row for row in worth[:MOST_TYPES] if row.type != OTHERS]
     rest = worth[len(named) :]
-    return [*named, _together(at, rest)] if rest else named
-
-
-def _together(at: float, rows: list[Minute]) -> Minute:
-    return Minute(
-        at,
-        OTHERS,
-        sum(row.done for row in rows),
-        sum(row.failed for row in rows),
-        sum(row.waiting for row in rows),
-        sum(row.running for row in rows),
-        sum(row.run_seconds for row in rows),
-        sum(row.wait_seconds for row in rows),
-    )
+    others = (sum(column) for column in zip(*(row[2:] for row in rest), strict=True))
+    return [*named, Minute(at, OTHERS, *others)] if rest else named
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +160,14 @@ class Hour:
     @property
     def runs(self) -> int:
         return self.done + self.failed
+
+    @property
+    def run_seconds(self) -> float:
+        return (self.mean_run or 0.0) * self.runs
+
+    @property
+    def wait_seconds(self) -> float:
+        return (self.mean_wait or 0.0) * self.runs
 
     @property
     def failing(self) -> float | None:
@@ -190,21 +186,10 @@ def by_type(minutes: Iterable[Minute]) -> dict[str, Hour]:
     return {type_: combined(rows) for type_, rows in found.items()}
 
 
-def combined(minutes: Iterable[Minute]) -> Hour:
-    """All of these minutes, combined."""
-    sums = _together(0.0, list(minutes))
-    runs = sums.done + sums.failed
-    if not runs:
+def combined(parts: Iterable[Minute | Hour]) -> Hour:
+    """Several minutes, or the hours of several types, as one."""
+    rows = [(one.done, one.failed, one.run_seconds, one.wait_seconds) for one in parts if one.done or one.failed]
+    if not rows:
         return QUIET
-    return Hour(sums.done, sums.failed, sums.run_seconds / runs, sums.wait_seconds / runs)
-
-
-def added_up(hours: Iterable[Hour]) -> Hour:
-    """Those of several types as one."""
-    known = [hour for hour in hours if hour.runs]
-    runs = sum(hour.runs for hour in known)
-    if not runs:
-        return QUIET
-    ran = sum((hour.mean_run or 0.0) * hour.runs for hour in known)
-    waited = sum((hour.mean_wait or 0.0) * hour.runs for hour in known)
-    return Hour(sum(hour.done for hour in known), sum(hour.failed for hour in known), ran / runs, waited / runs)
+    done, failed, ran, waited = map(sum, zip(*rows, strict=True))
+    return Hour(int(done), int(failed), ran / (done + failed), waited / (done + failed))

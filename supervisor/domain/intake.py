@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain, islice
 from json import loads
-from typing import Any, final
+from typing import Any, TypedDict, final
 
 from supervisor.domain.errors import InvalidJob, InvalidOption, JobNotFound
 from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs, normalise
@@ -36,6 +36,18 @@ _type = type  # where the name stands for an argument
 
 TYPE = re.compile(r"[a-zA-Z0-9_.:/-]{1,100}")
 CAPABILITY = re.compile(r"[!-~]{1,100}")  # printable ASCII without the space that separates them
+
+
+class JobOptions(TypedDict, total=False):
+    """How a job is enqueued, beside its type and payload: see `Queue.enqueue`."""
+
+    priority: int
+    delay: str | float | None
+    at: datetime.datetime | float | None
+    requires: str | Iterable[str]
+    max_attempts: int | None
+    unique_key: str | None
+    meta: Mapping[str, object] | None
 
 
 def new_job(
@@ -92,13 +104,7 @@ def new_request(
 
 def once_key(value: object) -> str:
     """The unique key of the job that answers all requests with this idempotency key. Raises InvalidJob."""
-    most = MAX_KEY - len(ONCE)
-    if not isinstance(value, str) or not 1 <= len(value) <= most:
-        raise InvalidJob("idempotency_key", f"{short(value)} is not a string of 1 to {most} characters")
-    try:
-        return checked_unique_key(ONCE + value) or ""
-    except InvalidJob as error:
-        raise InvalidJob("idempotency_key", error.problem) from None
+    return ONCE + _key("idempotency_key", value, MAX_KEY - len(ONCE))
 
 
 def require_same(job: Job, wanted: NewJob) -> None:
@@ -288,16 +294,18 @@ def known_time(value: float | None) -> float | None:
 
 def checked_unique_key(value: object) -> str | None:
     """Raises InvalidJob."""
-    if value is None:
-        return None
-    if not isinstance(value, str) or not 1 <= len(value) <= MAX_KEY:
-        raise InvalidJob("unique_key", f"{short(value)} is not a string of 1 to {MAX_KEY} characters")
+    return None if value is None else _key("unique_key", value, MAX_KEY)
+
+
+def _key(field: str, value: object, most: int) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= most:
+        raise InvalidJob(field, f"{short(value)} is not a string of 1 to {most} characters")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise InvalidJob("unique_key", "it contains a lone surrogate, which UTF-8 cannot encode") from None
+        raise InvalidJob(field, "it contains a lone surrogate, which UTF-8 cannot encode") from None
     if "\0" in value:
-        raise InvalidJob("unique_key", "it contains a NUL character")
+        raise InvalidJob(field, "it contains a NUL character")
     return value
 
 

@@ -169,14 +169,16 @@ class FollowEvent:
 
     def as_json(self) -> dict[str, Any]:
         """A dictionary that `json.dumps` accepts: what the HTTP API sends with an event of this name."""
-        match self.name:
-            case "attempt":
-                return {"attempt": self.attempt, "elsewhere": self.elsewhere}
-            case "chunk":
-                return {"attempt": self.attempt, "number": self.number, "chunk": self.chunk}
-            case "lost":
-                return {"attempt": self.attempt, "chunks": self.lost}
-        return self.job.as_json()
+        if self.name == "chunk":
+            return {"attempt": self.attempt, "number": self.number, "chunk": self.chunk}
+        return _of_run(self) or self.job.as_json()
+
+
+def _of_run(event: StreamEvent | FollowEvent) -> dict[str, Any] | None:
+    """What tells of a run without its chunks."""
+    if event.name == "attempt":
+        return {"attempt": event.attempt, "elsewhere": event.elsewhere}
+    return {"attempt": event.attempt, "chunks": event.lost} if event.name == "lost" else None
 
 
 def follow_event(event: StreamEvent, state: JobEvent) -> FollowEvent:
@@ -197,16 +199,12 @@ def data_of(event: StreamEvent, *, show: bool) -> str:
 
 
 def _data(event: StreamEvent, show: bool) -> dict[str, Any]:
-    match event.name:
-        case "chunk":
-            number = event.chunk.number if event.chunk is not None else 0
-            return {"attempt": event.attempt, "number": number, "chunk": None, "redacted": True}
-        case "attempt":
-            return {"attempt": event.attempt, "elsewhere": event.elsewhere}
-        case "lost":
-            return {"attempt": event.attempt, "chunks": event.lost}
-        case "trouble":
-            return {"error": event.error}
+    if event.chunk is not None:
+        return {"attempt": event.attempt, "number": event.chunk.number, "chunk": None, "redacted": True}
+    if event.name == "trouble":
+        return {"error": event.error}
+    if about := _of_run(event):
+        return about
     state = event.job
     if state is None:
         return {"status": "deleted"}

@@ -13,8 +13,8 @@ An error of a middleware is reported and harms no job.
 
 from __future__ import annotations
 
-import importlib
 import json
+import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -97,19 +97,12 @@ def _loaded(given: Any) -> Middleware:
 
 
 def _imported(name: str) -> Any:
-    module_name, colon, attribute = name.partition(":")
-    if not module_name or not colon or not attribute:
+    if not all(name.partition(":")):
         raise MiddlewareError(f'{name!r} is not a middleware; write module:attribute, like "tracing:Tracing"')
     try:
-        target: Any = importlib.import_module(module_name)
+        return pkgutil.resolve_name(name)
     except Exception as error:
         raise MiddlewareError(f"{name}: importing it failed: {type(error).__name__}: {error}") from error
-    for part in attribute.split("."):
-        try:
-            target = getattr(target, part)
-        except AttributeError:
-            raise MiddlewareError(f"{name}: the module {module_name} has no {attribute!r}") from None
-    return target
 
 
 Report = Callable[[str, str, BaseException], None]

@@ -172,18 +172,19 @@ class TemplateDeaths:
     @property
     def not_before(self) -> float:
         """The earliest time for the next template to start."""
-        if len(self.at) < ISOLATED_FROM:
-            return 0.0
-        return self.at[-1] + backoff(_FIRST_PAUSE, len(self.at) - ISOLATED_FROM + 1, _LONGEST_PAUSE)
+        return self._after(_FIRST_PAUSE, _LONGEST_PAUSE)
 
     def isolated(self, now: float) -> bool:
         return now < self.isolated_until
 
     @property
     def isolated_until(self) -> float:
-        if len(self.at) < ISOLATED_FROM:
-            return 0.0
-        return self.at[-1] + backoff(_QUIET, len(self.at) - ISOLATED_FROM + 1, _LONGEST_QUIET)
+        return self._after(_QUIET, _LONGEST_QUIET)
+
+    def _after(self, first: float, longest: float) -> float:
+        """A time after the last death, later with each from the second on; 0 before that."""
+        deaths = len(self.at) - ISOLATED_FROM + 1
+        return self.at[-1] + backoff(first, deaths, longest) if deaths > 0 else 0.0
 
 
 def is_far_over(used: int, limit: int) -> bool:

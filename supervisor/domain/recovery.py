@@ -51,9 +51,8 @@ class JobPolicy:
                 _retry(fields["retry"]),
                 int(fields["max_crashes"]),
                 fields["recover"],
-                # Missing in the rows of older programs' workers:
-                float(fields.get("lock_time", 60.0)),
-                {type_: _retry(retry) for type_, retry in fields.get("retry_by_type", {}).items()},
+                float(fields["lock_time"]),
+                {type_: _retry(retry) for type_, retry in fields["retry_by_type"].items()},
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls()
@@ -134,13 +133,15 @@ def settle_interrupted(
 
 def settle_expired(claim: Claim, owner: str, policy: JobPolicy, chance: float) -> Settlement:
     """The settlement for a claim whose lock has expired. A foreign claim may not have counted an attempt."""
-    if owner == "foreign":
-        failure = Failure("expired", "a foreign program claimed it and did not settle it in time")
-        return crashed(claim, failure, policy.retry_of(claim.type), policy.max_crashes, chance=chance)._replace(
-            attempts=0
-        )
-    failure = Failure("expired", "its lock expired: the worker was stopped, or cannot be reached")
-    return crashed(claim, failure, policy.retry_of(claim.type), policy.max_crashes, chance=chance)
+    foreign = owner == "foreign"
+    failure = Failure(
+        "expired",
+        "a foreign program claimed it and did not settle it in time"
+        if foreign
+        else "its lock expired: the worker was stopped, or cannot be reached",
+    )
+    settled = crashed(claim, failure, policy.retry_of(claim.type), policy.max_crashes, chance=chance)
+    return settled._replace(attempts=0) if foreign else settled
 
 
 Row = TypeVar("Row", bound=Hashable)

@@ -73,23 +73,18 @@ def decide(load: Load, policy: ScalingPolicy) -> Decision:
     """Up at once; down by one step after a delay without need; never below the number of busy workers."""
     if load.fixed is not None:
         return Decision(load.fixed, f"an operator set {load.fixed}", needed=True)
-    decision = _decide(load, policy)
-    if policy.memory_budget is None or load.worker_memory == 0:
-        return decision
-    return decision._replace(roof=Budget(policy.memory_budget).holds(load.worker_memory))
-
-
-def _decide(load: Load, policy: ScalingPolicy) -> Decision:
+    budget, each = policy.memory_budget, load.worker_memory
+    fits = None if budget is None or each == 0 else Budget(budget).holds(each)
     wanted, reason = _wanted(load, policy)
-    roof, roof_reason = _roof(load, policy)
+    roof, roof_reason = _roof(load, policy, fits)
     if wanted > roof:
         wanted, reason = roof, roof_reason
     current = min(load.target, roof)
     if wanted > current:
-        return Decision(wanted, reason, needed=True)
+        return Decision(wanted, reason, True, fits)
     if wanted == current:
-        return Decision(current, reason, needed=wanted > policy.min_workers or current == policy.min_workers)
-    return _smaller(load, policy, current, wanted)
+        return Decision(current, reason, wanted > policy.min_workers or current == policy.min_workers, fits)
+    return Decision(*_smaller(load, policy, current, wanted), False, fits)
 
 
 def _wanted(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
@@ -113,27 +108,23 @@ def _limit(policy: ScalingPolicy, key: Literal["min_workers", "max_workers"]) ->
     return f"{'workers' if policy.min_workers == policy.max_workers else key} = {getattr(policy, key)}"
 
 
-def _roof(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
-    """The most workers allowed, and which limit says so."""
-    roof, reason = policy.max_workers, f"{load.due} due, {load.busy} busy: {_limit(policy, 'max_workers')}"
-    if policy.memory_budget is not None and load.worker_memory == 0 and roof > 1:
-        roof, reason = max(1, min(load.size, roof)), "memory_budget: measuring the first worker"
-    elif policy.memory_budget is not None and load.worker_memory > 0:
-        fits = Budget(policy.memory_budget).holds(load.worker_memory)
-        if fits < roof:
-            each = load.worker_memory >> 20
-            budget = policy.memory_budget >> 20
-            roof, reason = fits, f"memory_budget: {fits} workers of {each} MiB fit into {budget} MiB"
-    return roof, reason
+def _roof(load: Load, policy: ScalingPolicy, fits: int | None) -> tuple[int, str]:
+    """The most workers allowed, and which limit says so. `fits`: how many the memory budget holds."""
+    roof = policy.max_workers
+    if policy.memory_budget is not None and fits is None and roof > 1:
+        return max(1, min(load.size, roof)), "memory_budget: measuring the first worker"
+    if policy.memory_budget is not None and fits is not None and fits < roof:
+        each, budget = load.worker_memory >> 20, policy.memory_budget >> 20
+        return fits, f"memory_budget: {fits} workers of {each} MiB fit into {budget} MiB"
+    return roof, f"{load.due} due, {load.busy} busy: {_limit(policy, 'max_workers')}"
 
 
-def _smaller(load: Load, policy: ScalingPolicy, current: int, wanted: int) -> Decision:
+def _smaller(load: Load, policy: ScalingPolicy, current: int, wanted: int) -> tuple[int, str]:
     idle_for = load.now - max(load.needed_at, load.shrunk_at)
     if idle_for < policy.scale_down_delay:
         left = policy.scale_down_delay - idle_for
-        return Decision(current, f"{load.due} due; one fewer in {human(left)} if nothing comes", needed=False)
-    target = max(current - 1, wanted, load.busy)
-    return Decision(target, f"not needed for {human(idle_for)}", needed=False)
+        return current, f"{load.due} due; one fewer in {human(left)} if nothing comes"
+    return max(current - 1, wanted, load.busy), f"not needed for {human(idle_for)}"
 
 
 OLD_VERSION = "old version"

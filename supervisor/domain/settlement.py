@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from supervisor.domain.errors import Retry
 from supervisor.domain.job import Claim, NewJob, Status
@@ -74,11 +74,6 @@ class RetryPolicy:
     def attempts_for(self, max_attempts: int | None) -> int:
         """The limit of one job: its own if it has one, otherwise the pool's."""
         return self.max_attempts if max_attempts is None else max_attempts
-
-
-def crash_delay(policy: RetryPolicy, crashes: int, chance: float) -> float:
-    """Seconds until a job whose worker died runs again: at once the first time, then with backoff."""
-    return 0.0 if crashes <= 1 else policy.delay(crashes - 1, chance)
 
 
 MAX_MESSAGE = 2000  # characters of last_error: a line in a list, not a log
@@ -160,9 +155,13 @@ def done(
     )
 
 
+def _settled(claim: Claim, status: Status, **others: Any) -> Settlement:
+    return Settlement(claim.job_id, claim.token, status, claim=claim, **others)
+
+
 def released(claim: Claim, *, usage: Usage | None = None) -> Settlement:
     """Not started, or interrupted through no fault of its own: back in its place, uncharged."""
-    return Settlement(claim.job_id, claim.token, Status.PENDING, attempts=-1, usage=usage, claim=claim)
+    return _settled(claim, Status.PENDING, attempts=-1, usage=usage)
 
 
 def snoozed(claim: Claim, delay: float, *, started_at: float | None = None) -> Settlement:
@@ -178,15 +177,8 @@ def suspected(claim: Claim, batch: int, *, usage: Usage | None = None) -> Settle
 
 
 def cancelled(claim: Claim, *, started_at: float | None = None, usage: Usage | None = None) -> Settlement:
-    return Settlement(
-        claim.job_id,
-        claim.token,
-        Status.CANCELLED,
-        failure=Failure("cancelled", "cancelled while running"),
-        started_at=started_at,
-        usage=usage,
-        claim=claim,
-    )
+    failure = Failure("cancelled", "cancelled while running")
+    return _settled(claim, Status.CANCELLED, failure=failure, started_at=started_at, usage=usage)
 
 
 def failed(
@@ -209,32 +201,19 @@ def failed(
     else:
         delay = policy.delay(claim.attempt, chance) if after is None else min(after, LONGEST_DELAY)
         status = Status.PENDING
-    return Settlement(
-        claim.job_id,
-        claim.token,
-        status,
-        delay=delay,
-        failure=failure,
-        started_at=started_at,
-        progress=progress,
-        claim=claim,
-    )
+    return _settled(claim, status, delay=delay, failure=failure, started_at=started_at, progress=progress)
 
 
 def crashed(claim: Claim, failure: Failure, policy: RetryPolicy, max_crashes: int, *, chance: float) -> Settlement:
-    """The worker died running it: the attempt is returned, a crash is charged; too many quarantine it."""
+    """The worker died running it: the attempt is returned, a crash is charged; too many quarantine it. It runs again at
+    once the first time, then with backoff.
+    """
     crashes = claim.crashes + 1
-    quarantined = crashes >= max_crashes
-    return Settlement(
-        claim.job_id,
-        claim.token,
-        Status.QUARANTINED if quarantined else Status.PENDING,
-        delay=0.0 if quarantined else crash_delay(policy, crashes, chance),
-        attempts=-1,
-        crashes=1,
-        failure=failure,
-        claim=claim,
-    )
+    if crashes >= max_crashes:
+        status, delay = Status.QUARANTINED, 0.0
+    else:
+        status, delay = Status.PENDING, 0.0 if crashes == 1 else policy.delay(crashes - 1, chance)
+    return _settled(claim, status, delay=delay, attempts=-1, crashes=1, failure=failure)
 
 
 def run_of(settlement: Settlement) -> tuple[str, Usage] | None:

@@ -66,18 +66,18 @@ class Spooled:
 
 def grouped(files: Iterable[tuple[str, float]]) -> list[Spooled]:
     """The files of a folder, (name, time of the last change) each, by token. Files with other names are left out."""
-    names, bodies, changed = defaultdict[str, list[str]](list), dict[str, str](), defaultdict[str, float](float)
+    found = defaultdict[str, list[tuple[str, float, bool]]](list)
     for name, at in files:
-        found = _NAME.fullmatch(name)
-        if found is None:
-            continue
-        token = found[1]
-        names[token].append(name)
-        changed[token] = max(changed[token], at)
-        if found[2]:
-            bodies[token] = name
+        if parts := _NAME.fullmatch(name):
+            found[parts[1]].append((name, at, parts[2] is not None))
     return [
-        Spooled(token, tuple(sorted(names[token])), bodies.get(token, ""), changed[token]) for token in sorted(names)
+        Spooled(
+            token,
+            tuple(sorted(name for name, _, _ in its)),
+            next((name for name, _, is_body in its if is_body), ""),
+            max(at for _, at, _ in its),
+        )
+        for token, its in sorted(found.items())
     ]
 
 

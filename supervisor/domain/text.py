@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from json import JSONEncoder
@@ -24,14 +25,14 @@ def seconds(value: str | float) -> float:
     """
     written = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if written is not None:
-        number, unit = float(written[1]), _UNITS[written[2]]
+        amount = float(written[1]) * _UNITS[written[2]]
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        number, unit = _as_float(value), 1.0
+        amount = float(value) if 0 <= value <= sys.float_info.max else math.inf
     else:
         raise ValueError(f"{value!r} is not a duration; write it like 250ms, 10s, 5m, 2h or 7d")
-    if not math.isfinite(number * unit) or number < 0:
+    if not math.isfinite(amount):
         raise ValueError(f"{value!r} is not a duration; it must be finite and not negative")
-    return number * unit
+    return amount
 
 
 def size(value: str) -> int:
@@ -68,16 +69,9 @@ def _short(value: float) -> str:
     return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 
-def _as_float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
 MAX_MESSAGE = 2000  # characters of a message
 MAX_NAME = 200  # characters of a name from a row; valid names have 100 at most
-_MOST_NAMED = 5  # jobs that a message names
+_MOST_NAMED = 5  # reasons in a message
 
 
 def is_number(text: str) -> bool:
@@ -87,8 +81,12 @@ def is_number(text: str) -> bool:
 
 def text_of(value: object, limit: int = MAX_NAME) -> str:
     """A text of bounded length, from a row or a supervisor's status that any program may have written."""
-    text = value[: 4 * limit].decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    text = _as_text(value, limit)
     return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def _as_text(value: object, limit: int) -> str:
+    return bytes(value[: 4 * limit]).decode("utf-8", "replace") if isinstance(value, (bytes, bytearray)) else str(value)
 
 
 def shortened(text: str, most: int = MAX_MESSAGE) -> str:
@@ -115,16 +113,13 @@ def pending_again(jobs: int, skipped: int, duplicates: int) -> str:
 
 def not_retried(jobs: Sequence[int], changed: int, duplicates: Mapping[int, int]) -> str:
     """Why some of these jobs were not retried. `duplicates` are the unfinished jobs that have the keys of some."""
-    if len(jobs) == 1:
-        why = "the unfinished job {} has the same unique key" if duplicates else "its state has just changed"
-        return f"job {jobs[0]} was not retried: {why.format(*duplicates.values())}"
     reasons = [f"the unfinished job {other} has the unique key of job {job}" for job, other in duplicates.items()]
-    if len(reasons) > _MOST_NAMED:
-        reasons[_MOST_NAMED:] = [f"unfinished jobs have those of {len(reasons) - _MOST_NAMED} more"]
     missing = len(jobs) - changed
     if missing > len(duplicates):
         reasons.append(f"the state of {missing - len(duplicates)} has just changed")
-    return f"{missing} of {len(jobs)} jobs were not retried: {', '.join(reasons)}"
+    more = f" and {len(reasons) - _MOST_NAMED} more" if len(reasons) > _MOST_NAMED else ""
+    which = f"job {jobs[0]} was" if len(jobs) == 1 else f"{missing} of {len(jobs)} jobs were"
+    return f"{which} not retried: {', '.join(reasons[:_MOST_NAMED])}{more}"
 
 
 def untaken(type_: str, known: Iterable[str]) -> str:
@@ -172,9 +167,7 @@ def clean(text: object, newline: str = "\\n", *, limit: int = MAX_VALUE) -> str:
 
     Characters that cannot be shown appear as escapes: `\\x1b`, `\\u202e`.
     """
-    if isinstance(text, (bytes, bytearray)):
-        text = bytes(text[: 4 * limit]).decode("utf-8", "replace")
-    text = str(text)
+    text = _as_text(text, limit)
     if len(text) > limit:
         text = f"{text[:limit]}… {len(text) - limit:,} more characters"
     if text.isprintable():
@@ -184,9 +177,7 @@ def clean(text: object, newline: str = "\\n", *, limit: int = MAX_VALUE) -> str:
 
 def clean_lines(text: object, *, limit: int = MAX_VALUE) -> str:
     """The same for a text of several lines, like a traceback: each is indented, so that none looks like our own."""
-    if isinstance(text, (bytes, bytearray)):
-        text = bytes(text[: 4 * limit]).decode("utf-8", "replace")
-    text = str(text)
+    text = _as_text(text, limit)
     if len(text) > limit:
         text = f"… {len(text) - limit:,} characters before\n{text[-limit:]}"
     return "\n".join(INDENT + clean(part.expandtabs()) for part in text.split("\n"))
@@ -230,7 +221,6 @@ def _encodable(value: str) -> str:
 
 SQLITE_URL = "sqlite:///./jobs.db"
 SERVER_URL = "postgresql://user@host/database"
-_WITH_DRIVER = re.compile(r"(postgres(?:ql)?)\+\w+:")
 _SECRETS = ("password=", "sslpassword=")
 
 
@@ -247,24 +237,8 @@ def without_password(url: str) -> str:
 
 
 def unknown_url(url: str) -> str:
-    """One sentence about a URL of no engine, with what was probably meant."""
-    from difflib import get_close_matches  # rarely needed
-
-    scheme, mark, _ = url.partition("://")
-    if found := _WITH_DRIVER.match(url.lower()):
-        return f"{hidden_url(url)} names a driver of SQLAlchemy; leave it out: {found[1]}://…"
-    near = get_close_matches(scheme.partition(":")[0].lower(), ("postgresql", "postgres", "sqlite"), 1, 0.65)
-    if mark and not near:
-        return f"{hidden_url(url)} is not an SQLite or PostgreSQL URL; write it like {SQLITE_URL} or {SERVER_URL}"
-    if near and near != ["sqlite"]:
-        return f"{hidden_url(url)} is not a PostgreSQL URL; write it like {SERVER_URL}"
-    return f"{hidden_url(url)} is not an SQLite URL; write it like {_likely(url)}"
-
-
-def _likely(url: str) -> str:
-    """A guess: a bare path, or a missing slash."""
-    path = url.removeprefix("sqlite://").removeprefix("sqlite:/")
-    return SQLITE_URL if ":" in path or not path.strip() else f"sqlite:///{path}"
+    """One sentence about a URL of no engine."""
+    return f"{hidden_url(url)} is not an SQLite or PostgreSQL URL; write it like {SQLITE_URL} or {SERVER_URL}"
 
 
 def hidden_url(url: str) -> str:

@@ -17,7 +17,7 @@ from supervisor.maintenance.locks import LockTimes, Reclaimer, Renewer
 from supervisor.maintenance.recovery import Recovery, StartUp
 from supervisor.maintenance.reports import BurstWatch, DepthGauge, Send, cancel_poller, control_poller, unhandled_types
 from supervisor.maintenance.schedules import ClockWatch, FireSchedule
-from supervisor.maintenance.waking import CommitWatch, SlotReader, Waker
+from supervisor.maintenance.waking import CommitWatch, Waker
 from supervisor.store.base import Engine, JobSelector, MaintenanceStore, SupervisorRecord
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
@@ -80,10 +80,9 @@ class Duties:
         types = tuple(sorted({type_ for wanted in pools.values() for type_ in wanted.types}))
         locks = {name: info.locks for name, info in orders.pool_infos.items()}
         shortest = min((times.lock_time for times in locks.values()), default=60.0)
-        slots = SlotReader(board)
         wakes = {name: (info.wanted, info.wake) for name, info in orders.pool_infos.items()}
-        self.waker = Waker(store.backlog, slots, wakes, self.watch, admitted)
-        renewer = Renewer(store.locks, slots, locks | dict(orders.leaving))
+        self.waker = Waker(store.backlog, board, wakes, self.watch, admitted)
+        renewer = Renewer(store.locks, board, locks | dict(orders.leaving))
         of_engine = store.duties(events(process="maintainer"), vacuum=orders.vacuum)
         self.all: list[Duty] = [
             *of_host,
@@ -101,7 +100,7 @@ class Duties:
         if orders.burst:  # it ends when there is nothing left to do
             wanted = tuple(pools.values())
             self.all.append(
-                BurstWatch(store.backlog, store.locks, slots, wanted, record.id, orders.since, send, admitted)
+                BurstWatch(store.backlog, store.locks, board, wanted, record.id, orders.since, send, admitted)
             )
         else:
             self.all += _enqueuing(orders, store, pools, board)

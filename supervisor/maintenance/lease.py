@@ -12,9 +12,8 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.maintenance.waking import present_workers
 from supervisor.store.base import Controls, Lease, Registry, SupervisorRecord
-from supervisor.system.claim_gate import ClaimGate, boot_time
-from supervisor.system.scoreboard import Scoreboard
-from supervisor.system.slot import Slot, Snapshot, State
+from supervisor.system.scoreboard import ClaimGate, Scoreboard, boot_time
+from supervisor.system.slot import SLOT_BYTES, Slot, Snapshot, State
 from supervisor.telemetry import events
 
 _MOST_PUBLISHED = 512 * 1024  # characters; more workers than fit are left out
@@ -98,7 +97,7 @@ def _worker(told: list[Any], behind: float) -> tuple[int, Snapshot]:
     number, incarnation, name, pid, state, rest, run = told
     claims, done, progress, text, places, unsettled = rest
     job, token, started, batch, running = run or (0, 0, 0, 1, 0)
-    slot = Slot.private()
+    slot = Slot(memoryview(bytearray(SLOT_BYTES)))
     slot.assign(str(incarnation), str(name))
     slot.occupy(int(pid))
     slot.state(State(state))

@@ -22,9 +22,10 @@ from supervisor.domain.recovery import (
 from supervisor.domain.settlement import Settlement
 from supervisor.maintenance.deaths import Counter
 from supervisor.maintenance.failed_items import FailedItems
-from supervisor.maintenance.waking import SlotReader, pool_of
+from supervisor.maintenance.waking import pool_of, present_workers
 from supervisor.store.base import ClaimLocks, Expired, Registry
 from supervisor.system.kernel import cpu_and_state
+from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Snapshot
 from supervisor.telemetry import events
 
@@ -46,9 +47,9 @@ class Renewer(Duty):
     needs = Needs.WRITING
     quiet = True
 
-    def __init__(self, locks: ClaimLocks, slots: SlotReader, pools: Mapping[str, LockTimes]) -> None:
+    def __init__(self, locks: ClaimLocks, board: Scoreboard, pools: Mapping[str, LockTimes]) -> None:
         self._locks = locks
-        self._slots = slots
+        self._board = board
         self._pools = pools
         self._late: dict[str, Signs] = {}
         self._failing: FailedItems[str] = FailedItems("worker")
@@ -57,7 +58,7 @@ class Renewer(Duty):
 
     def run(self, now: float) -> Result:
         owners: dict[float, list[Snapshot]] = {}
-        for worker in self._slots.workers():
+        for _, worker in present_workers(self._board):
             times = self._pools.get(pool_of(worker.name))
             if times is None or not (worker.claims or worker.job):
                 continue

@@ -17,9 +17,10 @@ from supervisor.domain.text import text_of
 from supervisor.maintenance.failed_items import FailedItems
 from supervisor.maintenance.lease import taken_elsewhere
 from supervisor.maintenance.scheduler import Failing, Scheduler
-from supervisor.maintenance.waking import Admitted, CommitWatch, SlotReader
+from supervisor.maintenance.waking import Admitted, CommitWatch, at_rest
 from supervisor.store.base import Backlog, ClaimLocks, Controls, Depth, JobSelector, Registry
 from supervisor.system.channel import Message
+from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 
 Item = TypeVar("Item")
@@ -80,6 +81,7 @@ class StateReport:
 
 
 _REST = 0.2  # seconds between two checks while the database is changing
+_COST, _LONGEST_REST = 20, 10.0  # the rest is at least so many times what a check took, up to so many seconds
 _RARELY = 60.0  # seconds between two when nothing changes
 _MOST_CANCELS = 5000  # running jobs being cancelled at the same time; more of them have to wait for these
 _CANCELS = 500  # in one message
@@ -89,17 +91,19 @@ class Poller(Duty):
     """Asks for what operators or programs have set, and sends it to the supervisor when it has changed."""
 
     every = _RARELY
-    rest = _REST
     quiet = True
 
     def __init__(self, name: str, ask: Callable[[], list[Message]], send: Send) -> None:
         self.name = name
+        self.rest = _REST  # longer after a slow check
         self._ask = ask
         self._send = send
         self._sent: list[Message] = []
 
     def run(self, now: float) -> Result:
+        began = time.monotonic()
         found = self._ask()
+        self.rest = max(_REST, min(_COST * (time.monotonic() - began), _LONGEST_REST))
         if found != self._sent:
             for message in found:
                 self._send(message)
@@ -219,7 +223,7 @@ class BurstWatch(Duty):
 
     backlog: Backlog
     locks: ClaimLocks
-    slots: SlotReader
+    board: Scoreboard
     pools: tuple[JobSelector, ...]
     own: str
     since: float
@@ -232,11 +236,11 @@ class BurstWatch(Duty):
 
     def run(self, now: float) -> Result:
         began = time.monotonic()
-        rest, done = self.slots.at_rest()
+        rest, done = at_rest(self.board)
         over = rest and not any(self._unfinished(wanted, now) for wanted in self.pools)
         over = over and not self.locks.has_claims(self.own)
         # No worker may have claimed anything in between.
-        over = over and self.slots.at_rest() == (True, done)
+        over = over and at_rest(self.board) == (True, done)
         pending, failed = self.backlog.progress_of(self._types, self.since)
         self.send({"burst": {"over": over, "pending": pending, "failed": failed}})
         # Counting a long queue takes a while, and must not slow the workers down.

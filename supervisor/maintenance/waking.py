@@ -40,30 +40,17 @@ def present_workers(board: Scoreboard) -> Iterator[tuple[int, Snapshot]]:
     return ((number, slot) for number, slot in slots if slot.state in PRESENT)
 
 
-class SlotReader:
-    """Reads slots, copying only what is needed."""
+def idle_workers(board: Scoreboard) -> Counter[str]:
+    """The number of idle workers of each pool; nothing else of their slots is copied."""
+    slots = map(board.slot, range(1, board.highest + 1))
+    return Counter(pool_of(slot.name) for slot in slots if slot.is_idle())
 
-    def __init__(self, board: Scoreboard) -> None:
-        self._board = board
 
-    def workers(self) -> list[Snapshot]:
-        """A copy of every worker's slot."""
-        return [slot for _, slot in present_workers(self._board)]
-
-    def idle(self) -> Counter[str]:
-        """The number of idle workers of each pool."""
-        count: Counter[str] = Counter()
-        for number in range(1, self._board.highest + 1):
-            slot = self._board.slot(number)
-            if slot.is_idle():
-                count[pool_of(slot.name)] += 1
-        return count
-
-    def at_rest(self) -> tuple[bool, int]:
-        """(whether no worker holds a claim or is starting, jobs done by all), to detect the end of a burst."""
-        workers = self.workers()
-        rest = all(w.state in _RESTING and w.claims == 0 and w.job == 0 for w in workers)
-        return rest, sum(w.done for w in workers)
+def at_rest(board: Scoreboard) -> tuple[bool, int]:
+    """(whether no worker holds a claim or is starting, jobs done by all), to detect the end of a burst."""
+    workers = [slot for _, slot in present_workers(board)]
+    rest = all(w.state in _RESTING and w.claims == 0 and w.job == 0 for w in workers)
+    return rest, sum(w.done for w in workers)
 
 
 _BUSY_PAUSE = 0.005  # seconds without listening when no worker is idle, at least
@@ -174,13 +161,13 @@ class Waker(Duty):
     def __init__(
         self,
         backlog: Backlog,
-        slots: SlotReader,
+        board: Scoreboard,
         pools: Mapping[str, tuple[JobSelector, int]],
         watch: CommitWatch,
         admitted: Admitted = lambda wanted: wanted,
     ) -> None:
         self._backlog = backlog
-        self._slots = slots
+        self._board = board
         self._pools = pools
         self._watch = watch
         self._admitted = admitted
@@ -190,7 +177,7 @@ class Waker(Duty):
         return self._failing.next_try(now)
 
     def run(self, now: float) -> Result:
-        idle = self._slots.idle()
+        idle = idle_workers(self._board)
         self._failing.keep(set(idle))  # a pool without idle workers is not tried
         woken = 0
         for name, count in idle.items():

@@ -32,38 +32,30 @@ def granted(settings: Settings, folder: Path) -> Settings:
         return settings
     if admin.token_file is None and admin.unix_path is None:
         admin = admin._replace(token_file=folder / DEFAULT_TOKEN)
-    faults = []
-    for key, path in _files(admin):
-        problem = _problem(path, make=True)
-        if problem:
-            faults.append(f"{settings.path}{_line(settings.path, key)}: admin.{key}: {problem}")
-    if faults:
-        raise ConfigError(faults)
+    if faults := _problems(admin, make=True):
+        where = {key: f"{settings.path}{_line(settings.path, key)}: admin.{key}" for key in faults}
+        raise ConfigError([f"{where[key]}: {problem}" for key, problem in faults.items()])
     return settings._replace(admin=admin)
 
 
 def token_problems(settings: Settings) -> dict[str, str]:
     """The problems of existing token files, by key of `[admin]`. Creates none."""
-    named = () if settings.admin is None else _files(settings.admin)
-    found = {key: _problem(path, make=False) for key, path in named}
-    return {key: problem for key, problem in found.items() if problem}
+    return {} if settings.admin is None else _problems(settings.admin, make=False)
 
 
-def _files(admin: AdminSettings) -> list[tuple[str, Path]]:
-    files = (("token_file", admin.token_file), ("read_token_file", admin.read_token_file))
-    return [(key, path) for key, path in files if path is not None]
-
-
-def _problem(path: Path, *, make: bool) -> str:
-    try:
-        if make:
-            _make(path)
-        token_in(path)
-    except OSError as error:
-        return "" if isinstance(error, FileNotFoundError) and not make else f"{path}: {error.strerror}"
-    except ValueError as error:
-        return str(error)
-    return ""
+def _problems(admin: AdminSettings, *, make: bool) -> dict[str, str]:
+    found = {}
+    for key, path in (("token_file", admin.token_file), ("read_token_file", admin.read_token_file)):
+        try:
+            if path is not None and (make or path.exists()):
+                if make:
+                    _make(path)
+                token_in(path)
+        except OSError as error:
+            found[key] = f"{path}: {error.strerror}"
+        except ValueError as error:
+            found[key] = str(error)
+    return found
 
 
 def _line(path: Path, key: str) -> str:

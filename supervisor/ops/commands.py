@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -13,24 +13,21 @@ from typing import Any, Literal
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Status
-from supervisor.domain.text import no_pool, not_retried, seconds, text_of
+from supervisor.domain.text import like, no_pool, not_retried, text_of
 from supervisor.ops.supervisors import (
     Seen,
     check_hosts,
     living,
     pools_of,
     require_hosts,
-    require_pool,
     seen,
     types_taken,
 )
 from supervisor.store.base import Filter, Operations, Planned, Retried, SupervisorRecord
-from supervisor.system.claim_gate import MOST_PAUSED
-from supervisor.system.scoreboard import MAX_SLOTS
+from supervisor.system.scoreboard import MAX_SLOTS, MOST_PAUSED
 
 MOST_WORKERS = MAX_SLOTS - 1
 MANY_WORKERS = 100  # a larger number is probably a typing error: it must be confirmed
-_UNREADABLE = "it has ended, or its scoreboard cannot be read"
 _LOOK_EVERY = 0.1  # seconds between two reads of the supervisors' status
 Change = Literal["retry", "cancel", "delete"]
 """What may be done to many jobs at once."""
@@ -140,16 +137,6 @@ def change(operations: Operations, what: Change, ids: Sequence[int], now: float)
     return operations.actions.cancel_all(ids, now) if what == "cancel" else operations.actions.delete(ids), 0
 
 
-def purgeable(older_than: str, statuses: Sequence[Status], type_: str | None, now: float) -> Filter:
-    """The jobs that finished that long ago, of finished `statuses` or of all. Raises ConfigError for an invalid
-    duration, and for another state."""
-    try:
-        before = now - seconds(older_than)
-    except ValueError as error:
-        raise ConfigError([f"--older-than: {error}"]) from None
-    return meant("delete", Filter(tuple(statuses), (type_,) if type_ else (), finished_before=before))
-
-
 def scale(
     operations: Operations, pool: str, workers: int | None, configured: Iterable[str], now: float, *, host: str = ""
 ) -> None:
@@ -160,8 +147,7 @@ def scale(
     """
     check_scale(operations, pool, workers, configured)
     if host and not (workers is None and host in operations.controls.current().hosts_of("workers", pool)):
-        require_hosts(operations, host)
-        require_pool(operations, pool, host)
+        require_hosts(operations, host, pool)
     operations.controls.scale(pool, workers, now, host)
 
 
@@ -234,9 +220,8 @@ def require_type(operations: Operations, type_: str, configured: Iterable[str]) 
     if type_ in known or operations.jobs.latest(status=None, type=type_, before=None, limit=1):
         return
     known.update(name for name, _, _ in operations.statistics.open_counts() if isinstance(name, str))
-    near = difflib.get_close_matches(type_, sorted(known)[:_MOST_COMPARED], n=3)
-    meant = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise UnknownType([f"no pool takes the type {type_!r}, and no job has it{meant}"])
+    near = like(type_, sorted(known)[:_MOST_COMPARED])
+    raise UnknownType([f"no pool takes the type {type_!r}, and no job has it{near}"])
 
 
 def pause_pool(operations: Operations, pool: str, paused: bool, now: float, *, host: str = "") -> None:
@@ -245,8 +230,7 @@ def pause_pool(operations: Operations, pool: str, paused: bool, now: float, *, h
     if not types:
         raise UnknownPool([f"no running supervisor has a pool {pool!r}"])
     if host:
-        require_hosts(operations, host)
-        require_pool(operations, pool, host)
+        require_hosts(operations, host, pool)
     for type_ in types:
         pause(operations, type_, paused, now, force=True, host=host)
 
@@ -315,28 +299,28 @@ def await_reload(
     """
     number = operations.controls.current().reloads
     outcomes: dict[str, dict[str, Any]] = {}
-    left = {record.id: record for record in asked}
-    until = None if seconds is None else time.monotonic() + seconds
-    while left:
+    left = {record.id for record in asked}
+    until = math.inf if seconds is None else time.monotonic() + seconds
+    while True:
         there = {one.record.id: one for one in seen(operations)}
-        for record in list(left.values()):
-            outcome = _reload_outcome(there.get(record.id), number)
-            if outcome is not None:
-                outcomes[record.id] = outcome
-                del left[record.id]
-        if until is not None and time.monotonic() >= until:
-            break
-        if left:
-            time.sleep(_LOOK_EVERY)
-    return outcomes
+        found = {one: outcome for one in left if (outcome := _reload_outcome(there.get(one), number)) is not None}
+        outcomes |= found
+        left -= found.keys()
+        if not left or time.monotonic() >= until:
+            return outcomes
+        time.sleep(_LOOK_EVERY)
 
 
 def _reload_outcome(one: Seen | None, number: int) -> dict[str, Any] | None:
     """None while the result is not known."""
     if one is None or one.status is None:
-        return {"state": "gone", "problems": [_UNREADABLE], "pools": {}, "canaries": []}
+        return {
+            "state": "gone",
+            "problems": ["it has ended, or its scoreboard cannot be read"],
+            "pools": {},
+            "canaries": [],
+        }
     news = one.status.get("reload") or {}
-    told = (news.get("number") or 0) >= number and news["state"] != "running"
-    if not told:
+    if (news.get("number") or 0) < number or news["state"] == "running":
         return None
     return {key: news[key] for key in ("state", "problems", "pools")} | {"canaries": news.get("canaries", [])}

@@ -5,12 +5,12 @@ A fact begins with a word, never with a name, so that a page can capitalize it.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-import supervisor
 from supervisor.domain.dead_rows import MANY_DEAD, Keeper
 from supervisor.domain.job import covers, high_enough
 from supervisor.domain.text import counted, human, human_size, text_of
@@ -26,6 +26,7 @@ _MOST_NAMED = 20  # types in one finding
 _QUEUE_FULL = 0.25  # part of the queue of notifications
 LATELY = 3600.0  # seconds
 _FIX_IT = "fix it, then run `supervisor reload`; it is also tried again automatically"
+_VERSION: str = sys.modules["supervisor"].__version__  # the package that this is in
 _LATE = 60.0  # seconds after which a schedule counts as late
 
 
@@ -164,8 +165,8 @@ def _of_supervisor(one: SupervisorView, who: str, now: float, *, unseen: bool) -
     if one.stopping:
         fact = f" is stopping: {one.stopping}"
         yield told("note", "stopping", fact, "running jobs finish first; start it again afterwards", blocks=True)
-    if one.version != supervisor.__version__:
-        fact = f" has version {one.version}, this is {supervisor.__version__}"
+    if one.version != _VERSION:
+        fact = f" has version {one.version}, this is {_VERSION}"
         yield told("note", "other_version", fact, "restart it at a convenient time: running jobs can finish")
 
 

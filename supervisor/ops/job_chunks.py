@@ -1,13 +1,16 @@
-"""Reads what the runs of this host emit, for those who follow jobs: the admin process and programs."""
+"""Reads what the runs of this host emit, for those who follow jobs: programs and the admin process."""
 
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from weakref import WeakValueDictionary
 
+from supervisor.domain.job import JobEvent, Status
 from supervisor.domain.job_stream import Chunk, Position
 from supervisor.ops.supervisors import registered
 from supervisor.store.base import Operations
@@ -16,33 +19,6 @@ from supervisor.system.scoreboard import chunks_of
 
 EVERY = 0.025  # seconds between two looks at the rings while a followed job runs
 SHARE = 4  # a look that takes long is followed by a rest so many times as long
-
-
-class Whereabouts(NamedTuple):
-    """The files with the rings of this host's supervisors, and the ids of supervisors whose files are not here."""
-
-    files: set[Path]
-    elsewhere: frozenset[str]
-
-
-def whereabouts(operations: Operations) -> Whereabouts:
-    """Where runs emit now."""
-    files, elsewhere = set(), set()
-    for record, alive, board in registered(operations):
-        if alive is not False:
-            files.add(chunks_of(Path(record.scoreboard)))
-            if board is None:
-                elsewhere.add(record.id)
-    return Whereabouts(files, frozenset(elsewhere))
-
-
-def runs_elsewhere(operations: Operations, job_id: int, token: int, elsewhere: Collection[str]) -> bool:
-    """Whether this run of a job belongs to one of these supervisors. False if it has ended."""
-    job = operations.jobs.get(job_id)
-    if job is None or job.claim_token != token or not job.locked_by:
-        return False
-    worker = operations.registry.worker(job.locked_by)
-    return worker is not None and worker.supervisor in elsewhere
 
 
 class Rings:
@@ -74,10 +50,17 @@ class Rings:
         self.use(set())
 
 
-class LatestChunks:
-    """The latest chunks of a job, as many as one ring holds, in the order of their runs and numbers."""
+class Feed:
+    """The latest chunks of a job that is followed, as many as one ring holds, in the order of their runs and numbers.
+    One thread adds them, and others read. `elsewhere`: what its run emits cannot be read here.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, job_id: int) -> None:
+        self.job_id = job_id
+        self.token = 0
+        self.elsewhere = False
+        self.runs = False
+        self.new = True  # nothing was read for it
         self._chunks: deque[Chunk] = deque()
         self._size = 0
 
@@ -92,8 +75,78 @@ class LatestChunks:
 
     def behind(self, at: Position) -> list[Chunk]:
         found = []
-        for chunk in reversed(self._chunks):
+        for chunk in reversed(self._chunks.copy()):
             if chunk.at <= at:
                 break
             found.append(chunk)
         return found[::-1]
+
+
+class Feeds:
+    """The feeds of all jobs that somebody follows, as long as they keep them."""
+
+    def __init__(self) -> None:
+        self._feeds: WeakValueDictionary[int, Feed] = WeakValueDictionary()
+        self._rings = Rings()
+        self._took = 0.0  # seconds, for the last look
+
+    def feed(self, job_id: int) -> Feed:
+        if (found := self._feeds.get(job_id)) is None:
+            found = self._feeds[job_id] = Feed(job_id)
+        return found
+
+    def update(self, states: Mapping[int, JobEvent], operations: Operations) -> None:
+        """How these jobs are now. What was emitted until then is read."""
+        begun = {job: state for job, state in states.items() if state.token not in (0, self.feed(job).token)}
+        if begun:
+            self.look()  # a supervisor that has ended has taken its file with it
+            elsewhere = self._find_rings(operations)
+        for job, state in begun.items():
+            feed = self.feed(job)
+            feed.token = state.token
+            feed.elsewhere = state.status is Status.RUNNING and _owner(operations, state) in elsewhere
+        for job, state in states.items():
+            self.feed(job).runs = state.status is Status.RUNNING
+        self.look()
+
+    def _find_rings(self, operations: Operations) -> set[str]:
+        """Where runs on this host emit now. Returns the ids of supervisors whose files are not here."""
+        living = [(record, board) for record, alive, board in registered(operations) if alive is not False]
+        self._rings.use({chunks_of(Path(record.scoreboard)) for record, _ in living})
+        return {record.id for record, board in living if board is None}
+
+    @property
+    def rest(self) -> float:
+        """Seconds until the next look."""
+        if any(feed.runs for feed in list(self._feeds.values())):
+            return max(EVERY, SHARE * self._took)
+        return math.inf
+
+    def look(self) -> set[int]:
+        """Give the feeds what was emitted since the last look; a new one gets all that is still there. Returns the jobs
+        that have emitted something.
+        """
+        began = time.monotonic()
+        feeds = {feed.job_id: feed for feed in list(self._feeds.values())}
+        new = {job for job, feed in feeds.items() if feed.new}
+        found: dict[int, list[Chunk]] = {}
+        for chunk in self._rings.read(feeds.keys(), new):
+            found.setdefault(chunk.job, []).append(chunk)
+        for job, chunks in found.items():
+            feeds[job].add(chunks)
+        for feed in feeds.values():
+            feed.new = False
+        self._took = time.monotonic() - began
+        return set(found)
+
+    def close(self) -> None:
+        self._rings.close()
+
+
+def _owner(operations: Operations, state: JobEvent) -> str:
+    """The id of the supervisor that has this run; empty if it has ended."""
+    job = operations.jobs.get(state.job_id)
+    if job is None or job.claim_token != state.token or not job.locked_by:
+        return ""
+    worker = operations.registry.worker(job.locked_by)
+    return "" if worker is None else worker.supervisor

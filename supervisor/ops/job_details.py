@@ -82,7 +82,7 @@ class Trial:
         return "" if self.error is None else "failed"
 
 
-def _trial(run: Run | None, error: Attempt | None) -> Trial:
+def trial_of(run: Run | None, error: Attempt | None) -> Trial:
     known = [one for one in (run, error) if one is not None]
     duration = next((one.duration for one in known if one.duration is not None), None)
     worker = next((one.worker for one in known if one.worker), None)
@@ -115,8 +115,8 @@ def trials(runs: Iterable[Run], errors: Iterable[Attempt]) -> list[Trial]:
         match = next((e for e in left if (e.attempt, e.kind) == (run.attempt, run.outcome)), None)
         if match is not None:
             left.remove(match)
-        found.append(_trial(run, match))
-    found += [_trial(None, error) for error in left]
+        found.append(trial_of(run, match))
+    found += [trial_of(None, error) for error in left]
     return sorted(found, key=lambda trial: trial.began, reverse=True)
 
 

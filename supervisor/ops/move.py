@@ -1,36 +1,46 @@
-"""`supervisor move`: copies every row to a database of another engine, closes the source and compares all of it.
+"""`supervisor move`: closes the source, and copies every row to a database of another engine.
 
-Programs may enqueue while most rows are copied. Then the source is shut, and block by block the target is made equal.
-How far it is stands in the target, written with each block, so that a move that was killed can be repeated.
+Rows are read in the order of a key and written in blocks, each of which is read back. How far it is stands in the
+target, written with each block, so that a move that was killed can be repeated.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from supervisor.domain.errors import Conflict, InvalidOption, StoreError, StoreMoved
-from supervisor.domain.text import counted
+from supervisor.domain.errors import Conflict, InvalidOption, NoTables, StoreError, StoreMoved
+from supervisor.domain.text import counted, without_password
 from supervisor.engine import open_engine, open_move_end
-from supervisor.ops.move_rows import KEYS, PARENT, Aside, MoveRows, Row, digest
 from supervisor.store.base import RowRefused
-from supervisor.store.moving import ARRIVING, CLOSED_FOR, MOVED_FROM, MOVED_TO, MoveEnd, MoveWords
+from supervisor.store.moving import ARRIVING, CLOSED_FOR, KEYS, MOVED_FROM, MOVED_TO, MoveEnd, MoveWords, Unfit
 from supervisor.system import failpoints
 
+BLOCK = 1000  # rows
 MOST_LISTED = 1000
-_STORE_EVERY = 20  # blocks that were found equal
+_PARENT = "job_id"  # the column of what belongs to a job
 
+Row = tuple[Any, ...]
 Tell = Callable[[str, int], object]
-"""Called with a table and the number of its rows so far."""
+"""Called with a table and the number of its rows."""
+
+
+class Aside(NamedTuple):
+    """A row that the target cannot hold: it stays in the source."""
+
+    table: str
+    key: tuple[Any, ...]
+    column: str
+    problem: str
 
 
 @dataclass
 class MoveReport:
-    """What was moved, or what would be. `digests` are of the rows in the target, by table: see `Digest`.
+    """What was moved, or what would be.
 
     `moved_at` (Unix seconds) is set if the move was complete already: these are the rows of that time.
     """
@@ -38,11 +48,9 @@ class MoveReport:
     source: str
     target: str
     rows: dict[str, int] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)
     aside: list[Aside] = field(default_factory=list)
     set_aside: int = 0
     left_columns: list[str] = field(default_factory=list)
-    texts_as_times: int = 0
     running: list[str] = field(default_factory=list)
     moved_at: float | None = None
 
@@ -53,10 +61,21 @@ class MoveReport:
 
 
 def plan(source_url: str, target_url: str) -> MoveReport:
-    """What `move` would do: every row is looked at. Raises what that does; nothing is changed."""
+    """How many rows there are to move, which columns would stay if the target has tables already, and which supervisors
+    run. Raises Conflict or StoreMoved if the target cannot take them; nothing is changed.
+    """
     _require_two_engines(source_url, target_url)
-    with closing(open_move_end(source_url)) as source, closing(open_move_end(target_url, planned=True)) as target:
-        return _Move(source, target, "", lambda table, rows: None).rehearse()
+    with closing(open_move_end(source_url)) as source:
+        rows = {table: source.count(table) for table in KEYS}
+        report = MoveReport(source.shown, without_password(target_url), rows, running=source.running())
+        try:
+            target = open_move_end(target_url)
+        except NoTables:
+            return report
+        with closing(target):
+            done = _refuse_others(source, target)
+            report.left_columns = _columns(source, target)[1]
+            return report if done is None or done.moved_at is None else done
 
 
 def move(source_url: str, target_url: str, *, leave_columns: bool = False, tell: Tell) -> MoveReport:
@@ -67,15 +86,11 @@ def move(source_url: str, target_url: str, *, leave_columns: bool = False, tell:
     with closing(open_move_end(source_url)) as source:
         _refuse_running(source.shown, source.running())
         with closing(_with_tables(target_url)) as target:
-            return _Move(source, target, source.epoch(), tell).run(leave_columns=leave_columns)
-
-
-def _with_tables(url: str) -> MoveEnd:
-    try:
-        return open_move_end(url)
-    except StoreError:
-        open_engine(url).database.migrate()  # says what is wrong, if it is not that they are missing
-        return open_move_end(url)
+            report = _refuse_others(source, target) or _moved(source, target, leave_columns, tell)
+            if MOVED_TO not in source.flags():  # the target may be used: tell so
+                source.shut(MoveWords.MOVED.format(target.shown), {CLOSED_FOR: None, MOVED_TO: target.shown})
+                failpoints.reach("move.finished")
+            return report
 
 
 def abandon(source_url: str, target_url: str) -> None:
@@ -85,12 +100,47 @@ def abandon(source_url: str, target_url: str) -> None:
         flags, there = source.flags(), target.flags()
         if MOVED_TO in flags or MOVED_FROM in there:
             raise Conflict(f"{target.shown}: the move is complete, or nearly; repeat it, or move the jobs back")
-        if ARRIVING not in there or _State.of(there[ARRIVING]).source != source.shown:
+        ours = ARRIVING in there and _State.of(there[ARRIVING]).report.source == source.shown
+        if not ours and flags.get(CLOSED_FOR) != target.shown:
             raise Conflict(f"{target.shown}: no jobs of {source.shown} are being moved here")
+        if ours:
+            _Copy(source, target).restart()
+            target.open({}, {ARRIVING: None})
         source.open({}, {CLOSED_FOR: None})
-        for table, key in reversed(KEYS.items()):
-            target.replace(table, key, (), (), after=None, until=None, notes={})
-        target.open({}, {ARRIVING: None})
+
+
+def _with_tables(url: str) -> MoveEnd:
+    try:
+        return open_move_end(url)
+    except NoTables:
+        open_engine(url).database.migrate()
+        return open_move_end(url)
+
+
+def _moved(source: MoveEnd, target: MoveEnd, leave_columns: bool, tell: Tell) -> MoveReport:
+    """All but the last step."""
+    copy = _Copy(source, target)
+    if (left := copy.state.report.left_columns) and not leave_columns:
+        raise Conflict(
+            f"{source.shown}: {', '.join(left)} would stay behind, as jobs have no such columns; add "
+            "--leave-columns to move without them"
+        )
+    begun, closed = ARRIVING in target.flags(), CLOSED_FOR in source.flags()
+    if not begun:
+        _refuse_running(target.shown, target.shut(MoveWords.OPENING, {ARRIVING: copy.state.text()}))
+    failpoints.reach("move.begun")
+    if not (begun and closed):
+        copy.restart()
+    if not closed:
+        _refuse_running(source.shown, source.shut(MoveWords.CLOSED.format(target.shown), {CLOSED_FOR: target.shown}))
+    failpoints.reach("move.closed")
+    copy.run(tell)
+    given = (source.sequences(), target.sequences())
+    greatest = {table: max(each.get(table, 0) for each in given) for table in ("jobs", "job_errors", "job_runs")}
+    done = replace(copy.state, report=replace(copy.state.report, moved_at=time.time()))
+    target.open(greatest, {ARRIVING: None, MOVED_FROM: done.text()})
+    failpoints.reach("move.opened")
+    return copy.state.report
 
 
 def _require_two_engines(source_url: str, target_url: str) -> None:
@@ -103,226 +153,147 @@ def _require_two_engines(source_url: str, target_url: str) -> None:
 
 
 def _refuse_running(where: str, running: Sequence[str]) -> None:
-    if len(running) > 1:
-        raise Conflict(
-            f"supervisors {', '.join(running)} are running on {where}; stop each of them first, with SIGTERM or Ctrl-C "
-            "on its host"
-        )
     if running:
-        raise Conflict(f"supervisor {running[0]} is running on {where}; stop it first, with SIGTERM or Ctrl-C there")
+        raise Conflict(
+            f"supervisor {', supervisor '.join(running)} is running on {where}; stop it first, with SIGTERM or Ctrl-C "
+            "there"
+        )
+
+
+def _refuse_others(source: MoveEnd, target: MoveEnd) -> MoveReport | None:
+    """Raises Conflict or StoreMoved if this is no place for a move. Returns the report of one that is complete but for
+    the last step.
+    """
+    ours, theirs, epoch = source.flags(), target.flags(), source.epoch()
+    gone = ours.get(MOVED_TO) or ours.get(CLOSED_FOR)
+    if MOVED_FROM in theirs and gone == target.shown:
+        done = _State.of(theirs[MOVED_FROM])
+        if done.epoch == epoch:
+            return done.report if MOVED_TO in ours else replace(done.report, moved_at=None)
+    if MOVED_TO in ours:
+        raise StoreMoved(source.shown, ours[MOVED_TO])
+    if gone not in (None, target.shown):
+        raise Conflict(f"{source.shown}: its jobs are being moved to {gone}; repeat that, or end it with --abandon")
+    if ARRIVING in theirs:
+        state = _State.of(theirs[ARRIVING])
+        if (state.report.source, state.epoch) != (source.shown, epoch):
+            raise Conflict(f"{target.shown}: the jobs of {state.report.source} are being moved here")
+    elif MOVED_TO in theirs or CLOSED_FOR in theirs:
+        raise Conflict(f"{target.shown}: its own jobs were moved away; name a target that was never used")
+    elif jobs := target.count("jobs"):
+        raise Conflict(f"{target.shown}: it has {counted(jobs, 'job')} already; a move needs an empty target")
+    return None
 
 
 @dataclass
 class _State:
     """How far a move is; stored in the target."""
 
-    source: str
     epoch: str  # of the source
-    comparing: bool = False  # otherwise copying
+    report: MoveReport
     table: str = ""
     after: list[Any] | None = None
-    rows: dict[str, int] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)
-    texts_as_times: int = 0
 
     @classmethod
     def of(cls, text: str) -> _State:
-        return cls(**json.loads(text))
+        found = json.loads(text)
+        report = MoveReport(**found.pop("report"))
+        return cls(
+            report=replace(report, aside=[Aside(table, tuple(key), *why) for table, key, *why in report.aside]), **found
+        )
 
     def text(self) -> str:
         return json.dumps(asdict(self))
 
 
-class _Move:
-    def __init__(self, source: MoveEnd, target: MoveEnd, epoch: str, tell: Tell) -> None:
-        self._source, self._target, self._tell = source, target, tell
-        self._rows = MoveRows(source, target)
-        self._state = _State(source.shown, epoch)
+def _columns(source: MoveEnd, target: MoveEnd) -> tuple[dict[str, list[str]], list[str]]:
+    """By table those that both have, and those that the target does not have."""
+    both, left = dict[str, list[str]](), list[str]()
+    for table in KEYS:
+        theirs, ours = source.columns(table), target.columns(table)
+        both[table] = [column for column in theirs if column in ours]
+        left += [f"{table}.{column}" for column in theirs if column not in ours]
+    return both, left
 
-    # The plan
 
-    def rehearse(self) -> MoveReport:
-        done = self._refuse_others()
-        if done is not None and done.moved_at is not None:
-            return done
-        report = self._report()
-        report.running = self._source.running()
-        report.rows = dict.fromkeys(KEYS, 0)
-        gone: set[int] = set()
-        for table in KEYS:
-            for rows in self._rows.blocks(table, None):
-                fitting = self._rows.fitting(table, rows, report.set_aside_one)
-                if table == "jobs":
-                    kept = {row[self._rows.at(table, "id")] for row in fitting}
-                    gone |= {row[self._rows.at(table, "id")] for row in rows} - kept
-                elif PARENT in self._rows.columns[table]:
-                    at = self._rows.at(table, PARENT)
-                    there = self._source.present({row[at] for row in fitting}) - gone
-                    fitting = self._rows.children(table, fitting, there, report.set_aside_one)
-                report.rows[table] += len(fitting)
-                report.texts_as_times += self._rows.texts(table, rows)
-        return report
+class _Copy:
+    """All rows, or those that are left of an interrupted move."""
 
-    def _report(self) -> MoveReport:
-        return MoveReport(self._source.shown, self._target.shown, left_columns=self._rows.left)
+    def __init__(self, source: MoveEnd, target: MoveEnd) -> None:
+        self._source, self._target = source, target
+        self._columns, left = _columns(source, target)
+        found = target.flags().get(ARRIVING)
+        report = MoveReport(source.shown, target.shown, left_columns=left)
+        self.state = _State(source.epoch(), report) if found is None else _State.of(found)
 
-    # The move
+    def restart(self) -> None:
+        """Nothing has been copied: what was, may have changed since."""
+        report = MoveReport(self._source.shown, self._target.shown, left_columns=self.state.report.left_columns)
+        self.state = _State(self._source.epoch(), report)
+        self._target.clear({ARRIVING: self.state.text()})
 
-    def run(self, *, leave_columns: bool) -> MoveReport:
-        source, target = self._source, self._target
-        done = self._refuse_others()
-        if done is not None:
-            return self._finished(done)
-        if self._rows.left and not leave_columns:
-            raise Conflict(
-                f"{source.shown}: {', '.join(self._rows.left)} would stay behind, as jobs have no such columns; add "
-                "--leave-columns to move without them"
-            )
-        self._begin()
-        failpoints.reach("move.begun")
-        if CLOSED_FOR not in source.flags():
-            self._copy()
-            _refuse_running(
-                source.shown, source.shut(MoveWords.CLOSED.format(target.shown), {CLOSED_FOR: target.shown})
-            )
-            failpoints.reach("move.closed")
-        self._compare()
-        report = self._report()
-        report.rows, report.digests = self._state.rows, self._state.digests
-        report.texts_as_times = self._state.texts_as_times
-        self._list_aside(report)
-        here = source.sequences()
-        greatest = {table: max(value, here.get(table, 0)) for table, value in target.sequences().items()}
-        told = json.dumps({"epoch": self._state.epoch, "report": asdict(report), "at": time.time()})
-        target.open(greatest, {ARRIVING: None, MOVED_FROM: told})
-        failpoints.reach("move.opened")
-        return self._finished(report)
-
-    def _finished(self, report: MoveReport) -> MoveReport:
-        """The target may be used: tell so at the source, unless that was done."""
-        if MOVED_TO not in self._source.flags():
-            gone = self._target.shown
-            self._source.shut(MoveWords.MOVED.format(gone), {CLOSED_FOR: None, MOVED_TO: gone})
-            failpoints.reach("move.finished")
-        return report
-
-    def _refuse_others(self) -> MoveReport | None:
-        """Raises Conflict or StoreMoved if this is no place for a move. Returns the report of one that is complete but
-        for the last step.
-        """
-        source, target = self._source, self._target
-        ours, theirs = source.flags(), target.flags()
-        gone = ours.get(MOVED_TO) or ours.get(CLOSED_FOR)
-        if MOVED_FROM in theirs and gone == target.shown:
-            told = json.loads(theirs[MOVED_FROM])
-            if told["epoch"] == self._state.epoch or not self._state.epoch:
-                listed = [Aside(table, tuple(key), *why) for table, key, *why in told["report"].pop("aside")]
-                at = told.get("at", 0.0) if MOVED_TO in ours else None
-                return MoveReport(**(told["report"] | {"moved_at": at}), aside=listed)
-        if MOVED_TO in ours:
-            raise StoreMoved(source.shown, ours[MOVED_TO])
-        if gone not in (None, target.shown):
-            raise Conflict(f"{source.shown}: its jobs are being moved to {gone}; repeat that, or end it with --abandon")
-        if ARRIVING in theirs:
-            state = _State.of(theirs[ARRIVING])
-            if state.source != source.shown or (self._state.epoch and state.epoch != self._state.epoch):
-                raise Conflict(f"{target.shown}: the jobs of {state.source} are being moved here")
-        elif MOVED_TO in theirs or CLOSED_FOR in theirs:
-            raise Conflict(f"{target.shown}: its own jobs were moved away; name a target that was never used")
-        elif jobs := target.count("jobs"):
-            raise Conflict(f"{target.shown}: it has {counted(jobs, 'job')} already; a move needs an empty target")
-        return None
-
-    def _begin(self) -> None:
-        found = self._target.flags().get(ARRIVING)
-        if found is None:
-            running = self._target.shut(MoveWords.OPENING, {ARRIVING: self._state.text()})
-            _refuse_running(self._target.shown, running)
-        else:
-            self._state = _State.of(found)
-
-    def _copy(self) -> None:
-        for table, after in self._from_here():
-            for rows in self._rows.blocks(table, after):
-                self._store(table, after, rows)
-                after = self._rows.key(table, rows[-1])
-                failpoints.reach("move.copied")
-
-    def _compare(self) -> None:
-        if not self._state.comparing:
-            self._state = replace(self._state, comparing=True, table="", after=None, rows={}, digests={})
-        unsaved = 0
-        for table, after in self._from_here():
-            self._state.rows.setdefault(table, 0)
-            self._state.digests.setdefault(table, digest([]))
-            for rows in self._rows.blocks(table, after):
-                until = self._rows.key(table, rows[-1])
-                wanted = self._rows.parented(table, self._rows.fitting(table, rows))
-                unsaved += 1
-                if digest(wanted) != (found := digest(self._rows.there(table, after, until, len(rows)))):
-                    wanted = self._store(table, after, rows)
-                    found = digest(self._rows.there(table, after, until, len(rows)))
-                    unsaved = 0
-                    if found != digest(wanted):
-                        raise StoreError(f"{self._target.shown}: {table} after {after} differs from what was written")
-                self._state.rows[table] += len(wanted)
-                self._state.texts_as_times += self._rows.texts(table, rows)
-                self._state.digests[table] = digest([(self._state.digests[table], found)])
-                self._passed(table, until)
-                if unsaved == _STORE_EVERY:
-                    self._target.replace(table, KEYS[table], (), (), after=until, until=until, notes=self._notes())
-                    unsaved = 0
-                after = until
-                failpoints.reach("move.verified")
-            if self._rows.there(table, after, None, 1):
-                self._target.replace(table, KEYS[table], (), (), after=after, until=None, notes={})
-
-    def _from_here(self) -> Iterator[tuple[str, list[Any] | None]]:
-        """The tables that are left, and behind which key."""
+    def run(self, tell: Tell) -> None:
         tables = list(KEYS)
-        for table in tables[tables.index(self._state.table or tables[0]) :]:
-            yield table, self._state.after if table == self._state.table else None
+        for table in tables[tables.index(self.state.table or tables[0]) :]:
+            after = self.state.after if table == self.state.table else None
+            self.state.report.rows.setdefault(table, 0)
+            while rows := self._source.block(table, self._columns[table], after, BLOCK):
+                self._move(table, after, rows)
+                after = self.state.after
+            tell(table, self.state.report.rows[table])
+        here, there = ({table: end.count(table) for table in KEYS} for end in (self._source, self._target))
+        report = self.state.report
+        if there != report.rows or sum(here.values()) != sum(there.values()) + report.set_aside:
+            raise StoreError(
+                f"{report.source} has {here} rows and {report.target} has {there}, where {report.rows} were moved and "
+                f"{report.set_aside} set aside"
+            )
 
-    def _store(self, table: str, after: list[Any] | None, rows: Sequence[Row]) -> list[Row]:
-        """Put what the target can hold of these rows in the place of what is there. Returns it."""
-        key, columns, until = KEYS[table], self._rows.columns[table], self._rows.key(table, rows[-1])
-        good = self._rows.parented(table, self._rows.fitting(table, rows))
-        before = self._state
-        if not before.comparing:
-            self._passed(table, until)
-        for _ in range(2):
-            try:
-                self._target.replace(table, key, columns, good, after=after, until=until, notes=self._notes())
-            except RowRefused:
-                good = [row for row in good if not self._target.refusal(table, key, columns, row)]
-                continue
-            return good
-        raise StoreError(
-            f"{self._target.shown}: rows of {table} after {after} are refused, but each of them is accepted"
-        )
+    def _key(self, table: str, row: Row) -> list[Any]:
+        found = [row[self._columns[table].index(column)] for column in KEYS[table]]
+        if any(isinstance(part, bytes) or (isinstance(part, str) and "\0" in part) for part in found):
+            raise StoreError(
+                f"{self._source.shown}: {table} has a key that is no proper text, {found!r}; delete that row"
+            )
+        return found
 
-    def _passed(self, table: str, until: list[Any]) -> None:
-        self._state = replace(self._state, table=table, after=until)
-        if self._state.comparing:
-            self._tell(table, self._state.rows[table])
+    def _move(self, table: str, after: list[Any] | None, rows: Sequence[Row]) -> None:
+        """These rows, and that the target has all up to the last of them. If it refuses them, find out which."""
+        report = replace(self.state.report, rows=dict(self.state.report.rows), aside=list(self.state.report.aside))
+        state = replace(self.state, table=table, after=self._key(table, rows[-1]), report=report)
+        try:
+            self._write(after, self._fitting(table, rows, report), state)
+        except RowRefused as error:
+            if len(rows) == 1:
+                report.set_aside_one(Aside(table, tuple(self._key(table, rows[0])), "", str(error)))
+                self._write(after, [], state)
+                return
+            half = len(rows) // 2
+            self._move(table, after, rows[:half])
+            self._move(table, self.state.after, rows[half:])
 
-    def _notes(self) -> dict[str, str | None]:
-        return {ARRIVING: self._state.text()}
+    def _write(self, after: list[Any] | None, rows: list[Row], state: _State) -> None:
+        table = state.table
+        state.report.rows[table] = self.state.report.rows[table] + len(rows)
+        self._target.write(table, self._columns[table], after, rows, {ARRIVING: state.text()})
+        self.state = state
+        failpoints.reach("move.copied")
 
-    def _list_aside(self, report: MoveReport) -> None:
-        """Look for what is not in the target. Another pass, because a move may have been killed in between."""
-        for table in KEYS:
-            if self._source.count(table) == report.rows[table]:
-                continue
-            after: list[Any] | None = None
-            for rows in self._rows.blocks(table, after):
-                until = self._rows.key(table, rows[-1])
-                good = self._rows.parented(
-                    table, self._rows.fitting(table, rows, report.set_aside_one), report.set_aside_one
-                )
-                there = {tuple(self._rows.key(table, row)) for row in self._rows.there(table, after, until, len(rows))}
-                for row in good:
-                    if tuple(self._rows.key(table, row)) not in there:
-                        why = self._target.refusal(table, KEYS[table], self._rows.columns[table], row)
-                        report.set_aside_one(Aside(table, tuple(self._rows.key(table, row)), "", why))
-                after = until
+    def _fitting(self, table: str, rows: Sequence[Row], report: MoveReport) -> list[Row]:
+        """The rows as the target stores them, without those that it cannot hold."""
+        columns, fitting = self._columns[table], list[Row]()
+        for row in rows:
+            found = self._target.fitted(table, columns, row)
+            if isinstance(found, Unfit):
+                report.set_aside_one(Aside(table, tuple(self._key(table, row)), *found))
+            else:
+                fitting.append(found)
+        if _PARENT not in columns:
+            return fitting
+        at = columns.index(_PARENT)
+        jobs = self._target.present({row[at] for row in fitting})
+        for row in fitting:
+            if row[at] not in jobs:
+                why = "its job is missing, or set aside"
+                report.set_aside_one(Aside(table, tuple(self._key(table, row)), _PARENT, why))
+        return [row for row in fitting if row[at] in jobs]

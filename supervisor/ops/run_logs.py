@@ -12,7 +12,7 @@ from typing import NamedTuple
 from supervisor.domain.errors import JobNotFound
 from supervisor.domain.job import Attempt, Job, Run, Status, shown
 from supervisor.maintenance.waking import PRESENT
-from supervisor.ops.job_details import trials
+from supervisor.ops.job_details import Trial, trial_of, trials
 from supervisor.ops.supervisors import living, registered
 from supervisor.store.base import Operations
 from supervisor.system import run_log
@@ -48,6 +48,25 @@ class Part(NamedTuple):
     error: str | None = None
     traceback: str | None = None
     stderr: str | None = None
+
+
+def part_of(job: int, type_: str, trial: Trial) -> Part:
+    """A run that has ended."""
+    run, error = trial.run, trial.error
+    return Part(
+        job,
+        type_,
+        0 if run is None else run.token,
+        trial.attempt,
+        trial.worker,
+        trial.began if run is None else run.started_at,
+        "" if run is None else run.log or "",
+        trial.outcome,
+        trial.duration,
+        None if error is None else error.message,
+        None if error is None else error.traceback,
+        None if error is None else error.stderr,
+    )
 
 
 def running(boards: Iterable[Scoreboard], job: int | None = None) -> Iterator[Running]:
@@ -161,21 +180,8 @@ class LogReader:
     def _whole(self, run: Run, type_: str, error: Attempt | None) -> Part:
         """A run that has ended, without what was reported of it."""
         live = self._live.pop((run.job_id, run.token), None)
-        text = run.log or ""
-        return Part(
-            run.job_id,
-            type_,
-            run.token,
-            run.attempt,
-            run.worker,
-            run.started_at,
-            text if live is None else run_log.behind(text, live.reported),
-            run.outcome,
-            run.duration,
-            None if error is None else error.message,
-            None if error is None else error.traceback,
-            None if error is None else error.stderr,
-        )
+        part = part_of(run.job_id, type_, trial_of(run, error))
+        return part if live is None else part._replace(text=run_log.behind(part.text, live.reported))
 
     def _printed(self, run: Running, last: bool) -> Iterable[Part]:
         live = self._live.get((run.job, run.token))

@@ -49,22 +49,14 @@ class Serving(NamedTuple):
         """Whether a pool takes the type, or one that is not known may."""
         return self.unseen or any(type_ in taker.types for taker in self.takers)
 
-    def obstacle(self, type_: str) -> Finding | None:
-        """What keeps every pool that takes the type from running it; None if one may run it, or none is there yet."""
-        return self._obstacle_of(type_, [taker for taker in self.takers if type_ in taker.types])
-
-    def _obstacle_of(self, type_: str, takers: Sequence[Taker]) -> Finding | None:
+    def obstacle(self, type_: str, takers: Sequence[Taker] | None = None) -> Finding | None:
+        """What keeps these pools, or all that take the type, from running it; None if one may, or none is there yet."""
         if type_ in self.controls.paused:
             return type_paused(type_)
-        if self.unseen:
-            return None
-        found = [self._obstacle(taker, type_) for taker in takers]
-        return found[0] if found and all(found) else None
-
-    def _obstacle(self, taker: Taker, type_: str) -> Finding | None:
-        if type_ in self.controls.paused_on(taker.host):
-            return type_paused(type_, self.controls.hosts_of("paused", type_))
-        return taker.obstacle
+        takers = [taker for taker in self.takers if type_ in taker.types] if takers is None else takers
+        here = type_paused(type_, self.controls.hosts_of("paused", type_))
+        found = [here if type_ in self.controls.paused_on(one.host) else one.obstacle for one in takers]
+        return found[0] if found and all(found) and not self.unseen else None
 
     def obstacle_of(self, job: Job) -> Finding | None:
         """What keeps a job that is due from running; None if it only waits for a worker, or that is not known."""
@@ -74,7 +66,7 @@ class Serving(NamedTuple):
             wanted = [(job.type, job.requires, job.priority)]
             able = [one for one in self.takers if job.type in one.types and not unmet(wanted, [one])]
             if self.unseen or able:
-                return self._obstacle_of(job.type, able)
+                return self.obstacle(job.type, able)
             return Finding("warning", "jobs", unmet(wanted, self.takers)[0])
         return Finding(
             "warning", "jobs", untaken(text_of(job.type), {each for one in self.takers for each in one.types})

@@ -27,8 +27,10 @@ from supervisor.ops.views import (
     MOST_TYPES,
     SENTENCE,
     AdminView,
+    DeviceMemoryView,
     DutyView,
     GoneView,
+    MemoryView,
     Overview,
     PoolView,
     SupervisorView,
@@ -36,7 +38,6 @@ from supervisor.ops.views import (
     WorkerView,
     finite,
     largest,
-    memory_view,
     paused_on_hosts,
     schedules_of,
     server_of,
@@ -262,30 +263,38 @@ def _supervisor(seen: Seen, drained: frozenset[str]) -> SupervisorView:
         maintainer=supervisor_status.get("maintainer"),
         stopping=text_of(supervisor_status.get("stopping") or "", SENTENCE),
         trouble=text_of(supervisor_status.get("trouble") or "", SENTENCE),
-        admin=_admin(supervisor_status.get("admin")),
-        duties=_duties(supervisor_status.get("duties")),
+        admin=_read(_admin, supervisor_status.get("admin")),
+        duties=_read(_duties, supervisor_status.get("duties")) or [],
         log_lost=lost if isinstance(lost := supervisor_status.get("log_lost"), int) else 0,
         lease_left=None if seen.lease is None else finite(seen.lease.left),
         drained=record.host in drained,
-        memory=memory_view(supervisor_status.get("memory")),
+        memory=_read(_memory, supervisor_status.get("memory")),
     )
 
 
-def _admin(news: Any) -> AdminView | None:
-    if not isinstance(news, Mapping):
+def _read(view: Callable[[Any], Answer], news: Any) -> Answer | None:
+    """From what a supervisor has posted; None if it has not, or if something else has."""
+    try:
+        return view(news)
+    except (TypeError, LookupError, ValueError, AttributeError):
         return None
-    problem = news.get("problem")
-    return AdminView(news.get("pid"), text_of(news.get("listen", "")), text_of(problem, SENTENCE) if problem else None)
+
+
+def _admin(news: Any) -> AdminView:
+    problem = news["problem"]
+    return AdminView(news["pid"], text_of(news["listen"]), text_of(problem, SENTENCE) if problem else None)
 
 
 def _duties(news: Any) -> list[DutyView]:
     """The failing duties, as the maintainer reports them."""
-    told = list(news.items())[:MOST_NAMED] if isinstance(news, Mapping) else []
-    return [
-        DutyView(text_of(name), float(failing.get("since", 0.0)), text_of(failing.get("error", ""), SENTENCE))
-        for name, failing in told
-        if isinstance(failing, Mapping)
-    ]
+    failing = list(news.items())[:MOST_NAMED]
+    return [DutyView(text_of(name), float(one["since"]), text_of(one["error"], SENTENCE)) for name, one in failing]
+
+
+def _memory(news: Any) -> MemoryView:
+    devices = [DeviceMemoryView(text_of(name), int(m["budget"]), int(m["used"])) for name, m in news["devices"].items()]
+    pools = {text_of(name): int(used) for name, used in news["pools"].items()}
+    return MemoryView(int(news["budget"]), bool(news["stated"]), pools, int(news["templates"]), devices)
 
 
 def _pool(

@@ -96,10 +96,15 @@ def require_host(operations: Operations, host: str) -> None:
     _require(operations, host, lambda known: known == host)
 
 
-def require_hosts(operations: Operations, pattern: str) -> None:
-    """The same for a name or a pattern. Raises ConfigError for what cannot be either."""
+def require_hosts(operations: Operations, pattern: str, pool: str = "") -> None:
+    """The same for a name or a pattern, and if the supervisors there, as far as they can be seen, have no such pool.
+    Raises ConfigError for what cannot be either.
+    """
     check_hosts(pattern)
     _require(operations, pattern, lambda known: fnmatchcase(known, pattern))
+    pools = {name for name, _ in pools_of(operations, pattern)} if pool else set()
+    if pools and pool not in pools:
+        raise UnknownHost([f"the pool {pool!r} does not run on {pattern}; the pools there are {_named(pools)}"])
 
 
 def check_hosts(pattern: str) -> None:
@@ -117,13 +122,6 @@ def _require(operations: Operations, host: str, matches: Callable[[str], bool]) 
     if not any(map(matches, known)):
         there = f"supervisors run on {_named(known)}" if known else "no supervisor is running"
         raise UnknownHost([f"no supervisor runs on the host {host!r}; {there}"])
-
-
-def require_pool(operations: Operations, pool: str, host: str) -> None:
-    """Raises UnknownHost if the supervisors of these hosts, as far as they can be seen, have no such pool."""
-    pools = {name for name, _ in pools_of(operations, host)}
-    if pools and pool not in pools:
-        raise UnknownHost([f"the pool {pool!r} does not run on {host}; the pools there are {_named(pools)}"])
 
 
 def _named(names: Iterable[str]) -> str:

@@ -267,18 +267,6 @@ class ScheduleView:
         return 0.0 if self.paused_at is not None else max(0.0, -self.next_in)
 
 
-def memory_view(news: Any) -> MemoryView | None:
-    """From what it has posted."""
-    try:
-        devices = [
-            DeviceMemoryView(text_of(name), int(m["budget"]), int(m["used"])) for name, m in news["devices"].items()
-        ]
-        pools = {text_of(name): int(used) for name, used in news["pools"].items()}
-        return MemoryView(int(news["budget"]), bool(news["stated"]), pools, int(news["templates"]), devices)
-    except (TypeError, LookupError, ValueError, AttributeError):
-        return None
-
-
 def schedules_of(planned: Iterable[Planned], now: float) -> list[ScheduleView]:
     """At most MOST_SCHEDULES of them."""
     return [

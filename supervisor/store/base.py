@@ -22,7 +22,7 @@ from supervisor.store.sql.connection import RowRefused
 from supervisor.store.sql.controls import Controls, ControlState, HostControl
 from supervisor.store.sql.job_actions import Cursor, FinishedJobs, JobActions, Redriven, Retried
 from supervisor.store.sql.jobs import Filter, Jobs, Page, RecordedRun, Sort
-from supervisor.store.sql.producer import Producer
+from supervisor.store.sql.producer import Producer, TransactionalInsert
 from supervisor.store.sql.registry import GoneHost, Lease, Registry, WorkerRecord
 from supervisor.store.sql.schedules import AlertStore, Planned, Schedules
 from supervisor.store.sql.statistics import Anomalies, ErrorGroup, History, ServerState, Statistics, TypeSpeed
@@ -30,35 +30,6 @@ from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
 from supervisor.store.values import AdoptedColumn, AdoptOptions, AdoptReport, NeedsChange, RestoreReport
 
 Answer = TypeVar("Answer")
-
-
-class TransactionalInsert(Protocol):
-    """Enqueueing inside a transaction of the caller's: on its driver's connection, or on what a framework has for it.
-
-    Raises InvalidJob for an object that leads to no connection of this engine.
-    """
-
-    def prepare(self, connection: Any, *, create: bool) -> bool:
-        """Make sure that the caller's connection finds the tables. Returns whether they are committed.
-
-        If there are none and the caller has begun a transaction, they are made inside it. Raises StoreError at once if
-        that is impossible: it never waits, since the caller may hold the write lock.
-        """
-
-    def insert(self, connection: Any, jobs: NewJobs) -> list[int]:
-        """Insert jobs, if and only if the caller's transaction commits. The driver's errors are raised as they are."""
-
-    def put(self, connection: Any, job: NewJob) -> tuple[int, bool]:
-        """The same for one job. Returns its id, and False if that is an existing job with the same unique key."""
-
-    def job(self, connection: Any, job_id: int) -> Job | None:
-        """The job as the caller's transaction sees it."""
-
-    def is_asynchronous(self, connection: Any) -> bool:
-        """Whether it is for `awaited`."""
-
-    async def awaited(self, connection: Any, call: Callable[[object], Answer]) -> Answer:
-        """Run `call` with the synchronous form of an asynchronous connection, without blocking the event loop."""
 
 
 class ChangeFeed(Protocol):

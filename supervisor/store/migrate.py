@@ -15,7 +15,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 
-from supervisor.domain.errors import StoreError, StoreMoved, StoreOutdated, StoreUnavailable
+from supervisor.domain.errors import NoTables, StoreError, StoreMoved, StoreOutdated, StoreUnavailable
 from supervisor.store.moving import ARRIVING, CLOSED_FOR, MOVED_TO, MoveWords
 from supervisor.store.queries import Queries
 
@@ -83,11 +83,12 @@ class Known(NamedTuple):
     flags: Mapping[str, str]
 
     def require_version(self) -> Known:
-        """Raises StoreError for no tables, or older ones."""
+        """Raises NoTables, or StoreError for older ones."""
         if self.version < self.ours:
             older = f"has schema {self.version}, older than {self.ours}"
             problem = older if self.version else "has no job tables yet"
-            raise StoreError(f"{self.where}: the database {problem}; `supervisor migrate` fixes that")
+            kind = StoreError if self.version else NoTables
+            raise kind(f"{self.where}: the database {problem}; `supervisor migrate` fixes that")
         return self
 
     def require_usable(self) -> Known:

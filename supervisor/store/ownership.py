@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from supervisor.domain.errors import StoreError
 from supervisor.system import kernel
@@ -58,12 +58,16 @@ class DatabaseHolder(NamedTuple):
     commits: bytes
 
 
-class Writers(Protocol):
-    """Reports who holds the locks that writers need, without taking them. For a process that opens no database."""
+class Writers:
+    """Reports who holds the locks that writers need, without taking them. For a process that opens no database. Writers
+    of a server need none.
+    """
 
-    def holder(self) -> Holder | None: ...
+    def holder(self) -> Holder | None:
+        return None
 
-    def database_holder(self) -> DatabaseHolder | None: ...
+    def database_holder(self) -> DatabaseHolder | None:
+        return None
 
 
 _FRESH = 5.0  # seconds for a new file's owner to lock it and to register
@@ -138,9 +142,7 @@ class OwnerLock:
         return descriptor
 
     def keep(self) -> bool:
-        """Restore the lock if it was lost, and return whether it was. To be called regularly by its owner.
-
-        Create the file again if it is gone or was replaced. Returns whether that was necessary.
+        """Create the file again if it is gone or was replaced. Returns whether that was necessary.
 
         To be called regularly, in the owning process only. Raises StoreError if it cannot be created.
         """
@@ -173,17 +175,14 @@ class Ownership:
 
     lease_time = 0.0
 
-    def __init__(self, place: LockFolder, writers: Callable[[], Writers]) -> None:
+    def __init__(self, place: LockFolder, writers: Callable[[], Writers] = Writers) -> None:
         self._place = place
-        self._writers = writers
+        self.writers = writers
         self.machine_id, self.boot_id = _read("/etc/machine-id"), _read("/proc/sys/kernel/random/boot_id")
         self.node = f"{socket.gethostname()} {_pid_namespace()}"
 
     def claim(self, supervisor: str) -> OwnerLock:
         return OwnerLock(self._place, supervisor)
-
-    def writers(self) -> Writers:
-        return self._writers()
 
     def lives(self, owner: SupervisorRecord) -> bool | None:
         """Whether a supervisor is alive: True, False, or None if this machine cannot tell.
@@ -227,9 +226,7 @@ class Ownership:
         return started is not None and started <= owner.started_at + _CLOCKS_DIFFER
 
     def holders(self) -> list[int]:
-        """The pids of the live supervisors, even if the database itself is gone.
-
-        The pids of live supervisors, registered or not; 0 for one in another container.
+        """The pids of live supervisors, registered or not; 0 for one in another container.
 
         Like `lives`, not to be called by one of them.
         """

@@ -12,8 +12,8 @@ from supervisor.config.settings import AdminSettings, Settings
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.system import settled_notice
 from supervisor.system.channel import Channel
-from supervisor.system.loop import Reactor
 from supervisor.system.scoreboard import ADMIN_SLOT, Scoreboard
+from supervisor.system.signals import Reactor
 from supervisor.system.sockets import Listening
 from supervisor.telemetry import events
 

@@ -18,8 +18,8 @@ from supervisor.supervision.templates import TemplateProcess, Templates
 from supervisor.supervision.watchdog import look_at
 from supervisor.supervision.worker_process import WorkerProcess, named
 from supervisor.system import child, ending, kernel
-from supervisor.system.loop import Reactor
 from supervisor.system.resources import OomCounter
+from supervisor.system.signals import Reactor
 from supervisor.telemetry import events
 
 _STATUS_PATIENCE = 0.2  # seconds to wait for the template's report of how a worker ended

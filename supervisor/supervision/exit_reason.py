@@ -239,11 +239,6 @@ def _charged(end: ExitReport, cause: Cause, slot: Snapshot, known: Circumstances
     end = replace(end, run=run, batch=slot.together if slot.places == 1 else 1, last_job=slot.last_job)
     if known.kill is not None and run != known.kill.run:
         end = replace(end, charge="nothing")  # the run it was meant for had ended in the meantime
-    if end.charge == "crash" and slot.together <= 1 and _in_doubt(slot, known, cause):
-        doubt = "; the first time does not count, because earlier jobs had left threads or processes behind"
-        uncommitted = max(slot.unsettled, 1)
-        message = end.message + doubt
-        return replace(end, message=message, charge="nothing", uncommitted=uncommitted, last_job=slot.job)
     left_open = cause in (Cause.HELD_DATABASE, Cause.HELD_EARLIER)  # by a run that has ended
     blamed = slot.job == 0 and run != NO_RUN
     lost = not blamed and (known.kill is None or left_open)
@@ -258,14 +253,6 @@ def _set_up_ended(slot: Snapshot, cause: Cause, message: str, number: int | None
     if cause in (Cause.STOPPED, Cause.TEMPLATE) or (cause is Cause.SIGNAL and number in _FROM_OUTSIDE):
         return ExitReport(cause.word, message, "nothing", Effect.SET_UP_KILLED)
     return ExitReport("setup_failed", message, "nothing", Effect.SET_UP_FAILED)
-
-
-def _in_doubt(slot: Snapshot, known: Circumstances, cause: Cause) -> bool:
-    """Whether something that earlier jobs left behind may have ended the run. Not for a second death: what was left
-    the first time ended with that worker.
-    """
-    sure = cause in (Cause.ALONE, Cause.HELD_DATABASE)
-    return bool(slot.job and slot.doubtful) and not sure and slot.job not in known.suspects
 
 
 def _died(slot: Snapshot) -> Effect:

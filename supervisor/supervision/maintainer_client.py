@@ -22,8 +22,8 @@ from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.system.channel import Channel, Message
-from supervisor.system.loop import Reactor
 from supervisor.system.scoreboard import MAINTAINER_SLOT, MAX_SLOTS, Scoreboard
+from supervisor.system.signals import Reactor
 from supervisor.system.slot import Slot
 from supervisor.telemetry import events
 

@@ -10,8 +10,8 @@ from typing import TextIO, cast
 
 from supervisor.config.settings import LogSettings
 from supervisor.system import child, kernel, settled_notice, signals
-from supervisor.system.loop import Reactor, Timers
 from supervisor.system.outlet import Outlet
+from supervisor.system.signals import Reactor, Timers
 from supervisor.system.sockets import Notifier
 from supervisor.telemetry import configure
 

@@ -23,7 +23,7 @@ from supervisor.supervision.worker_output import Outputs
 from supervisor.supervision.worker_process import RELOADED, Process, Request, WorkerProcess
 from supervisor.system import ending, signals
 from supervisor.system.channel import Message
-from supervisor.system.loop import Reactor
+from supervisor.system.signals import Reactor
 from supervisor.telemetry import events
 
 

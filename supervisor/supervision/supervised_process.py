@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from supervisor.domain.process_health import Signs, first_late, hangs
 from supervisor.system import child, ending, kernel
 from supervisor.system.channel import Channel, Message
-from supervisor.system.loop import Reactor
 from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.signals import Reactor
 from supervisor.telemetry import events
 
 STUCK_AFTER = 15.0  # seconds without a heartbeat; waiting for a busy database takes steps of 5 s

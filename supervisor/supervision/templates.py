@@ -16,8 +16,8 @@ from supervisor.store.base import Engine
 from supervisor.supervision.release import Release, ReleaseState
 from supervisor.supervision.supervised_process import Child
 from supervisor.system.channel import Channel, Message
-from supervisor.system.loop import Reactor
 from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.signals import Reactor
 from supervisor.telemetry import events
 from supervisor.template.template import Template
 from supervisor.template.worker_start import TemplateSpec

@@ -11,8 +11,8 @@ from math import inf
 from typing import Protocol
 
 from supervisor.supervision.exit_reason import NO_RUN, Run
-from supervisor.system.loop import Reactor
 from supervisor.system.outlet import Outlet
+from supervisor.system.signals import Reactor
 from supervisor.telemetry import events
 from supervisor.template.worker_start import BYTES_A_SECOND
 

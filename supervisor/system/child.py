@@ -63,18 +63,12 @@ def arm_lifeline() -> None:
 
 
 def keep_lifeline_over_exec() -> int:
-    """Stay armed in the program that this process becomes. Returns the descriptor, -1 if there is none."""
+    """Stay armed in the program that this process becomes, which must not let its own programs inherit the descriptor.
+    Returns that, -1 if there is none.
+    """
     if _lifeline_armed >= 0:
         os.set_inheritable(_lifeline_armed, True)
     return _lifeline_armed
-
-
-def take_over_lifeline(descriptor: int) -> None:
-    """In that program: what it starts itself does not inherit the descriptor."""
-    global _lifeline_armed
-    with contextlib.suppress(OSError):
-        os.set_inheritable(descriptor, False)
-        _lifeline_armed = descriptor
 
 
 STANDARD = (0, 1, 2)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from supervisor.system.mappings import get_from_ring, keep_from_forks, mapped, put_in_ring, words
+from supervisor.system.mappings import get_from_ring, mapped, put_in_ring, words
 
 REGION = 256 * 1024  # from one slot's to the next, a multiple of any page size
 _WORDS = struct.Struct("qq")
@@ -79,11 +79,9 @@ class ChunkWriter:
     def _opened(self) -> memoryview | None:
         if not self._tried:
             self._tried = True
-            mapping = mapped(self._path, self._slot * REGION, REGION)
-            if mapping is not None:
-                self._memory = memoryview(mapping)
+            self._memory = mapped(self._path, self._slot * REGION, REGION)
+            if self._memory is not None:
                 self._words = words(self._memory, 2)
-                keep_from_forks(self._memory)
         return self._memory
 
     def _room(self, memory: memoryview, oldest: int, end: int, size: int) -> int:

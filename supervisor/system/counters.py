@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from operator import add
 from pathlib import Path
 
-from supervisor.system.mappings import keep_from_forks, mapped
+from supervisor.system.mappings import mapped
 
 # Upper bounds of the histograms' buckets, in seconds; one more bucket is for larger values.
 BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -139,11 +139,7 @@ class Row:
 
 def shared(path: Path, slot: int) -> Row:
     """The row of a slot; if there is no room for the file, one in private memory."""
-    memory = mapped(path, slot * _REGION, _BYTES)
-    if memory is None:
-        return Row()
-    keep_from_forks(memoryview(memory))
-    return Row(memoryview(memory))
+    return Row(mapped(path, slot * _REGION, _BYTES))
 
 
 def read(path: Path) -> Counters:

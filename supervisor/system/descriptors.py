@@ -59,11 +59,11 @@ def disown_closed(close_them: Callable[[], None]) -> None:
 
 
 def gone() -> bool:
-    """Whether all descriptors were closed. Costs one quick system call."""
+    """Whether all descriptors were closed since `record`. Costs one quick system call."""
     try:
         get_blocking(_canary)
     except OSError:
-        return True
+        return _canary >= 0
     return False
 
 

@@ -88,15 +88,7 @@ def file_of(descriptor: int) -> tuple[int, int] | None:
 def open_descriptors() -> set[int]:
     """The numbers that are open in this process, without the listing's own, which is closed by then."""
     listed = map(int, os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are numbers here, not paths
-    return {number for number in listed if _is_open(number)}
-
-
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
+    return {number for number in listed if file_of(number) is not None}
 
 
 def children(pid: int) -> list[int] | None:

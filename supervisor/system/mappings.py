@@ -9,18 +9,22 @@ from pathlib import Path
 from typing import Protocol
 
 
-def mapped(path: Path, at: int, size: int) -> mmap.mmap | None:
-    """`size` bytes from `at`, which is on a page boundary; creates the file. None if there is no room for it."""
+def mapped(path: Path, at: int, size: int) -> memoryview | None:
+    """`size` bytes from `at`, which is on a page boundary; creates the file. Forks of this process do not get them.
+    None if there is no room.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             # Allocate now: the first write to a missing page kills the process on a full disk.
             os.posix_fallocate(descriptor, at, size)
-            return mmap.mmap(descriptor, size, offset=at)
+            memory = memoryview(mmap.mmap(descriptor, size, offset=at))
         finally:
             os.close(descriptor)
     except OSError:
         return None
+    keep_from_forks(memory)
+    return memory
 
 
 def words(memory: memoryview, count: int) -> memoryview:

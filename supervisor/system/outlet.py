@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import socket
@@ -35,9 +34,7 @@ class Outlet:
         self._write: _Write = _writer(self._descriptor)
 
     def isatty(self) -> bool:
-        with contextlib.suppress(OSError):
-            return os.isatty(self._descriptor)
-        return False
+        return os.isatty(self._descriptor)
 
     def write(self, text: str) -> int:
         self.put(text.encode("utf-8", "backslashreplace"))

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from supervisor.system import mappings
-from supervisor.system.mappings import ALWAYS, fork_mark, get_from_ring, keep_from_forks, put_in_ring
+from supervisor.system.mappings import ALWAYS, fork_mark, get_from_ring, mapped, put_in_ring, words
 
 HEAD_BYTES = 16 * 1024  # the beginning, where the first error is
 MOST_BYTES = 64 * 1024  # including the end, where the last error is
@@ -45,7 +44,7 @@ class RunLog:
 
     def _use(self, memory: memoryview) -> None:
         self._memory = memory
-        self._words = mappings.words(memory, 3)
+        self._words = words(memory, 3)
 
     def forget(self) -> None:
         """What was captured is stored elsewhere, or not needed."""
@@ -88,12 +87,9 @@ class RunLog:
 
 def shared(path: Path, slot: int) -> memoryview | None:
     """Memory for a slot's run log that can be read when this process is dead; None if there is no room for it."""
-    mapping = mappings.mapped(path, slot * _REGION, _BYTES)
-    if mapping is None:
-        return None
-    memory = memoryview(mapping)
-    mappings.words(memory, 3)[2] = 0  # clear a predecessor's output
-    keep_from_forks(memory)
+    memory = mapped(path, slot * _REGION, _BYTES)
+    if memory is not None:
+        words(memory, 3)[2] = 0  # clear a predecessor's output
     return memory
 
 

@@ -1,174 +1,33 @@
 """One worker's slot on the scoreboard: its state, its runs and the supervisor's requests, as words of shared memory.
 
-The fields of `Snapshot`, in their order, are the words of a slot: 8 bytes each in the machine's byte order, stored
-whole. Behind them are three texts and the cancel requests. A job is published by writing its token first and its id
-last, so a reader never confuses two runs, whenever the writer dies. Times are CLOCK_MONOTONIC seconds.
+`Slot` and its `work` are written by the worker, its `requests` by the supervisor; a `Snapshot` is a copy for readers. A
+job is published by writing its token first and its id last, so a reader never confuses two runs, whenever the writer
+dies.
 """
 
 from __future__ import annotations
 
-import struct
 import time
-from enum import IntEnum
-from typing import NamedTuple, get_type_hints
+
+from supervisor.system.snapshot import INCARNATION, LAYOUT, NAME, TEXT, decoded
+from supervisor.system.snapshot import Cancel as Cancel
+from supervisor.system.snapshot import Phase as Phase
+from supervisor.system.snapshot import RecycleReason as RecycleReason
+from supervisor.system.snapshot import Snapshot as Snapshot
+from supervisor.system.snapshot import State as State
 
 SLOT_BYTES = 1024
 CANCELS = 16  # requests that can exist at the same time; beyond that, the oldest is dropped
 
-
-class State(IntEnum):
-    FREE = 0
-    STARTING = 1
-    IDLE = 2
-    BUSY = 3
-    DRAINING = 4
-    LEFT = 5  # exited as intended
-    BROKEN = 6  # could not be set up; the text says why
-    SPARE = 7  # set up; it takes no job until the supervisor lets it
-
-
-class Phase(IntEnum):
-    """What a worker does that runs no job."""
-
-    SET_UP = 0
-    WARM_UP = 1
-    CANARY = 2
-    AFTER_INTERRUPT = 3  # no set-up: the handler is asked whether what was interrupted is quiet
-
-    @property
-    def label(self) -> str:
-        """As in the sentences for people."""
-        return ("set-up", "warmup", "canary", "after_interrupt")[self]
-
-
-class RecycleReason(IntEnum):
-    """Why a worker asks for a successor."""
-
-    NOT = 0
-    OLD = 1  # near max_jobs_per_worker
-    LARGE = 2  # over max_memory
-    LEAKY = 3  # many descriptors stay open after its jobs
-    CHANGED = 4  # a handler has changed its process in a way that cannot be undone
-    FAR_LARGE = 5  # so far over max_memory that it cannot wait for its successor
-    INTERRUPTED = 6  # what a run that was interrupted has begun may go on
-
-
-class Cancel(IntEnum):
-    """Why a running job is asked to stop."""
-
-    NONE = 0
-    REQUESTED = 1  # it was cancelled
-    TIMEOUT = 2  # it has exceeded its time limit
-
-
-class Snapshot(NamedTuple):
-    """A copy of one slot. What native code may have written in the place of a number of ours is read as the first."""
-
-    # Written by the worker about itself
-    state_number: int
-    pid: int
-    beat: float
-    recycle_number: int
-    lost: int  # its program has died, or had to be killed
-    busy_since: float  # when it last took jobs after having none
-    phase_number: int  # while it is starting
-    ceased_at: float  # when its teardown has begun: it runs no job any more; 0 before
-    alone: int  # and jobs had left no processes in it
-    open: int  # a job that arrives should wake it, although it is busy
-    # By the worker about its runs
-    job: int
-    token: int
-    started: float
-    deadline: float  # 0 means none
-    batch: int  # jobs in the run that has started
-    doubtful: int  # the run started while there were recent leftovers of earlier jobs, which may end it
-    earlier_output: int  # bytes on its stderr that were unread when the run began
-    fraction: float  # its progress; below 0 until a handler reports some
-    claims: int  # taken and not settled
-    done: int  # runs that have ended
-    settled: int  # of these, those whose outcomes are committed
-    last_job: int  # the run that ended last, 0 before the first has ended
-    last_token: int
-    running: int  # jobs that run at the same time, in a worker with concurrency; `job` is one of them
-    concurrency: int
-    # By the supervisor
-    start: int
-    serve: int
-    drain: int
-    cancels: int  # requests made so far
-    # Written by both
-    incarnation_bytes: bytes
-    name_bytes: bytes
-    text_bytes: bytes
-
-    @property
-    def state(self) -> State:
-        return _STATES.get(self.state_number, State.FREE)
-
-    @property
-    def phase(self) -> Phase:
-        return _PHASES.get(self.phase_number, Phase.SET_UP)
-
-    @property
-    def recycle_reason(self) -> RecycleReason:
-        return _RECYCLE_REASONS.get(self.recycle_number, RecycleReason.NOT)
-
-    @property
-    def progress(self) -> float | None:
-        return self.fraction if self.fraction >= 0 else None
-
-    @property
-    def unsettled(self) -> int:
-        """Runs that have ended, but whose outcomes are not committed yet."""
-        return max(0, self.done - self.settled)
-
-    @property
-    def places(self) -> int:
-        """Its concurrency."""
-        return max(1, self.concurrency)
-
-    @property
-    def together(self) -> int:
-        """The runs any of which may be the cause if the worker dies now. With concurrency, an ended run that is not
-        committed is one of them.
-        """
-        if self.places > 1:
-            return self.running + self.unsettled
-        return self.batch if self.job else 1
-
-    @property
-    def incarnation(self) -> str:
-        return _decoded(self.incarnation_bytes)
-
-    @property
-    def name(self) -> str:
-        return _decoded(self.name_bytes)
-
-    @property
-    def text(self) -> str:
-        return _decoded(self.text_bytes)
-
-
-# The positions of the words.
+# The positions of the words, as in Snapshot.
 _STATE, _PID, _BEAT, _RECYCLE, _LOST, _BUSY_SINCE, _PHASE, _CEASED, _ALONE, _OPEN = range(10)
-_JOB, _TOKEN, _STARTED, _DEADLINE, _BATCH, _DOUBTFUL, _EARLIER_OUTPUT, _PROGRESS = range(10, 18)
-_CLAIMS, _DONE, _SETTLED, _LAST_JOB, _LAST_TOKEN, _RUNNING, _PLACES = range(18, 25)
-_START, _SERVE, _DRAIN, _CANCELS = range(25, 29)
-_WORDS = "".join({int: "q", float: "d"}.get(kind, "") for kind in get_type_hints(Snapshot).values())
-_INCARNATION, _NAME, _TEXT = (256, 40), (296, 80), (376, 256)  # position and bytes
-_LAYOUT = struct.Struct(f"={_WORDS}{_INCARNATION[0] - 8 * len(_WORDS)}x40s80s256s")
-_CANCEL_AT = _LAYOUT.size // 8  # the cancel requests: a job, its token and the reason each
+_JOB, _TOKEN, _STARTED, _DEADLINE, _BATCH, _EARLIER_OUTPUT, _PROGRESS = range(10, 17)
+_CLAIMS, _DONE, _SETTLED, _LAST_JOB, _LAST_TOKEN, _RUNNING, _PLACES = range(17, 24)
+_START, _SERVE, _DRAIN, _CANCELS = range(24, 28)
+_CANCEL_AT = LAYOUT.size // 8  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = range(_CANCEL_AT, _CANCEL_AT + 3 * CANCELS, 3)
 _MOST_CANCELS = 1 << 62
-
 _BUSY = State.BUSY.value
-_STATES = {state.value: state for state in State}
-_PHASES = {phase.value: phase for phase in Phase}
-_RECYCLE_REASONS = {reason.value: reason for reason in RecycleReason}
-
-
-def _decoded(text: bytes) -> str:
-    return text.rstrip(b"\0").decode("utf-8", "replace")
 
 
 class _Part:
@@ -265,9 +124,7 @@ class Work(_Part):
         """Claims taken and not yet settled."""
         self._ints[_CLAIMS] = claims
 
-    def begin(
-        self, job: int, token: int, at: float, deadline: float, batch: int = 1, doubtful: bool = False, unread: int = 0
-    ) -> None:
+    def begin(self, job: int, token: int, at: float, deadline: float, batch: int = 1, unread: int = 0) -> None:
         """A handler is about to run, with one job or with a `batch` of this size, of which this is the first.
         `unread` are the bytes of earlier runs' output still to be read. The id is written last: only then the rest
         counts.
@@ -275,7 +132,6 @@ class Work(_Part):
         ints, floats = self._ints, self._floats
         ints[_TOKEN] = token
         ints[_BATCH] = batch
-        ints[_DOUBTFUL] = doubtful
         ints[_EARLIER_OUTPUT] = unread
         floats[_STARTED] = at
         floats[_DEADLINE] = deadline
@@ -286,7 +142,7 @@ class Work(_Part):
 
     def progress(self, fraction: float, text: str) -> None:
         self._floats[_PROGRESS] = fraction
-        self._write(_TEXT, text)
+        self._write(TEXT, text)
 
     def forget_progress(self) -> None:
         if self._floats[_PROGRESS] >= 0:
@@ -303,12 +159,12 @@ class Work(_Part):
         """The worker's main thread has committed the outcomes of `done` runs so far."""
         self._ints[_SETTLED] = done
 
-    def show(self, first: tuple[int, int, float, float], running: int, *, doubtful: bool) -> None:
+    def show(self, first: tuple[int, int, float, float], running: int) -> None:
         """With concurrency: so many jobs run, and this one, (job, token, started, deadline), has to end first."""
         ints = self._ints
         ints[_JOB] = 0
         ints[_RUNNING] = running
-        self.begin(*first, doubtful=doubtful)
+        self.begin(*first)
 
     def end(self, done: int, last: tuple[int, int], running: int) -> None:
         """With concurrency: `done` runs have ended so far, `last` the latest; so many still run. The run that is shown
@@ -349,16 +205,11 @@ class Slot(_Part):
         self.requests = Requests(view)
         self.work = Work(view)
 
-    @classmethod
-    def private(cls) -> Slot:
-        """One that no other process sees."""
-        return cls(memoryview(bytearray(SLOT_BYTES)))
-
     def assign(self, incarnation: str, name: str) -> None:
         """In the supervisor: clear the slot and assign it to a new worker."""
         self.clear()
-        self._write(_INCARNATION, incarnation)
-        self._write(_NAME, name)
+        self._write(INCARNATION, incarnation)
+        self._write(NAME, name)
         self._floats[_PROGRESS] = -1.0
         self._floats[_BEAT] = time.monotonic()
         self._ints[_STATE] = State.STARTING
@@ -411,7 +262,7 @@ class Slot(_Part):
 
     def tell(self, text: str) -> None:
         """Record in words what is wrong."""
-        self._write(_TEXT, text)
+        self._write(TEXT, text)
 
     def is_idle(self) -> bool:
         """Whether a job that arrives should wake it."""
@@ -419,9 +270,9 @@ class Slot(_Part):
 
     @property
     def name(self) -> str:
-        at, size = _NAME
-        return _decoded(bytes(self._bytes[at : at + size]))
+        at, size = NAME
+        return decoded(bytes(self._bytes[at : at + size]))
 
     def read(self) -> Snapshot:
         """A copy; only what is asked of it is decoded, since the supervisor reads every slot several times a second."""
-        return Snapshot._make(_LAYOUT.unpack_from(self._bytes))
+        return Snapshot._make(LAYOUT.unpack_from(self._bytes))

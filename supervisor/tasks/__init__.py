@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from supervisor.domain.errors import InvalidJob, QueueError
+from supervisor.domain.errors import QueueError
 from supervisor.domain.intake import checked_type, short
 
 if TYPE_CHECKING:
@@ -133,11 +133,7 @@ class Call(Generic[P]):
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Enqueue a call with these arguments, and return the job's id. See `Task.enqueue`."""
         payload = self._task.payload(*args, **kwargs)
-        queue = self._queue or default_queue()
-        try:
-            return queue.enqueue(self._task.type, payload, **self._options)
-        except InvalidJob as error:
-            raise self._task.parameters.blame(error, payload) from None
+        return (self._queue or default_queue()).enqueue(self._task.type, payload, **self._options)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """The same in asynchronous programs, in a thread of the queue, or in that of an asynchronous `connection`. With
@@ -151,10 +147,7 @@ class Call(Generic[P]):
         if connection is not None and not queue._engine.transactional.is_asynchronous(connection):
             return self.enqueue(*args, **kwargs)
         payload = self._task.payload(*args, **kwargs)
-        try:
-            return await AsyncQueue.of(queue).enqueue(self._task.type, payload, **self._options)
-        except InvalidJob as error:
-            raise self._task.parameters.blame(error, payload) from None
+        return await AsyncQueue.of(queue).enqueue(self._task.type, payload, **self._options)
 
 
 def synchronous(queue: Queue | AsyncQueue) -> Queue:
@@ -256,22 +249,19 @@ def _place(task: Task[..., Any]) -> str:
 # The default queue
 
 _guard = threading.RLock()
-_url: str | None = None
-_queues: dict[str, Queue] = {}
-
-
-_used: Queue | None = None
+_queue: Queue | None = None  # the one that was configured, or that a test uses
+_queues: dict[str, Queue] = {}  # the others, by their URLs
 
 
 @contextlib.contextmanager
 def using(queue: Queue) -> Iterator[None]:
     """Enqueue tasks there in the meantime, whatever is configured: for tests."""
-    global _used
-    before, _used = _used, queue
+    global _queue
+    before, _queue = _queue, queue
     try:
         yield
     finally:
-        _used = before
+        _queue = before
 
 
 def configure(url: str, *, middleware: Iterable[object] | None = None, listen_database: str | None = None) -> None:
@@ -281,26 +271,21 @@ def configure(url: str, *, middleware: Iterable[object] | None = None, listen_da
     Without it that is $SUPERVISOR_DATABASE, which workers have in their environment, else the database of the nearest
     supervisor.toml, in the current folder or above it.
     """
-    global _url
+    global _queue
     if not isinstance(url, str):
         raise TypeError(f"configure: the database's URL must be a string, not {url!r}")
     from supervisor.client import Queue
 
-    with _guard:
-        if url not in _queues or middleware is not None or listen_database is not None:
-            _queues[url] = Queue(url, middleware=middleware, listen_database=listen_database)
-        _url = url
+    _queue = Queue(url, middleware=middleware, listen_database=listen_database)
 
 
 def default_queue() -> Queue:
     """The queue into which tasks are enqueued. Raises QueueError if nothing names a database."""
+    if _queue is not None:
+        return _queue
     from supervisor.client import Queue
 
-    if _used is not None:
-        return _used
     with _guard:
-        if _url is not None:
-            return _queues[_url]
         url, listening = os.environ.get(VARIABLE), os.environ.get(LISTENING)
         if not url:
             url, listening = _configured()
@@ -312,14 +297,15 @@ def default_queue() -> Queue:
 def _configured() -> tuple[str, str | None]:
     import tomllib
 
-    from supervisor.config.checks import DEFAULT_DATABASE, absolute
+    from supervisor.config.checks import absolute
+    from supervisor.domain.text import SQLITE_URL
 
     here = Path.cwd()
     for folder in (here, *here.parents):
         file = folder / _CONFIGURATION
         try:
             found = tomllib.loads(file.read_text("utf-8-sig"))
-            return absolute(found.get("database", DEFAULT_DATABASE), folder), found.get("listen_database")
+            return absolute(found.get("database", SQLITE_URL), folder), found.get("listen_database")
         except FileNotFoundError:
             continue
         except (OSError, ValueError, AttributeError, TypeError) as error:

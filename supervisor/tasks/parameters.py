@@ -6,18 +6,17 @@ converts; it is imported only if a task has such a parameter.
 
 from __future__ import annotations
 
+import datetime
 import inspect
 import re
 import sys
 import types
-import typing
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import encode, short
-from supervisor.tasks.sameness import is_same
+from supervisor.domain.intake import short
 
 _CONTEXTS = ("Context", "BatchContext")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -33,9 +32,6 @@ _WORDS: Mapping[Any, str] = {
 }
 
 
-_READ_ONCE = (Iterable, Iterator, Generator)
-
-
 class Mismatch(ValueError):
     """A value does not fit a parameter. The message says which one, and what it must be."""
 
@@ -46,8 +42,7 @@ class Parameters:
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._name = name
         signature = signature_of(function)
-        resolved = partial(_resolved, function, name)
-        context = context_of(function)
+        context = context_of(signature)
         self._context = context.name if context is not None else None
         self._converters: dict[str, Converter] = {}
         self._others: Converter | None = None  # if it takes any other keyword
@@ -57,21 +52,23 @@ class Parameters:
         inner = function.__qualname__.rpartition("<locals>.")[2]
         if "." in inner and {"self", "cls"} & {*signature.parameters}:
             raise TypeError(f"{name}: it is a method; a task is a function, or a staticmethod")
+
+        def converter(annotation: Any, what: str) -> Converter:
+            return Converter(_resolved(function, name, annotation), f"{name}: {what}")
+
         for parameter in signature.parameters.values():
             if parameter.name == self._context and parameter.kind in _NAMED:
                 continue
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                self._others = converter(resolved(parameter.annotation), f"{name}: {parameter.name}")
+                self._others = converter(parameter.annotation, parameter.name)
             elif parameter.kind in _NAMED:
-                self._converters[parameter.name] = converter(
-                    resolved(parameter.annotation), f"{name}: {parameter.name}"
-                )
+                self._converters[parameter.name] = converter(parameter.annotation, parameter.name)
             else:
                 raise TypeError(f"{name}: {parameter}: the parameters of a task are stored by their names")
             kept.append(parameter)
         self._signature = signature.replace(parameters=kept, return_annotation=_NOTHING)
         self._required = {p.name for p in kept if p.default is _NOTHING and p.kind is not inspect.Parameter.VAR_KEYWORD}
-        self._result = converter(resolved(signature.return_annotation), f"{name}: the result")
+        self._result = converter(signature.return_annotation, "the result")
 
     def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The payload for a call with these arguments. Raises InvalidJob."""
@@ -90,15 +87,6 @@ class Parameters:
             raise InvalidJob("payload", str(error)) from None
         return payload
 
-    def blame(self, error: InvalidJob, payload: Mapping[str, Any]) -> InvalidJob:
-        """The error of enqueueing this payload, with the name of the parameter that JSON cannot hold."""
-        for name, value in payload.items() if error.field == "payload" else ():
-            try:
-                encode("payload", value)
-            except InvalidJob as found:
-                return InvalidJob("payload", f"{self._name}: {name}: {found.problem}")
-        return error
-
     def arguments(self, payload: Any, ctx: Any) -> dict[str, Any]:
         """The arguments for a payload. Raises Mismatch, for example if the signature has changed since."""
         if not isinstance(payload, dict):
@@ -108,53 +96,31 @@ class Parameters:
             raise Mismatch(f"{self._name}: the parameter {min(missing)!r} is missing in the payload")
         arguments: dict[str, Any] = {}
         for name, value in payload.items():
-            if name in self._converters:
-                arguments[name] = self._converters[name].loaded(value)
-            elif self._others is not None and name != self._context:
-                arguments[name] = self._others.loaded(value)
-            else:
+            converter = self._converters.get(name, None if name == self._context else self._others)
+            if converter is None:
                 raise Mismatch(f"{self._name}: the task has no parameter {name!r}")
+            arguments[name] = converter.loaded(value)
         if self._context is not None:
             arguments[self._context] = ctx
         return arguments
 
     def result(self, value: Any) -> Any:
         """What the function has returned, as JSON can hold it. Values that need no conversion are not checked."""
-        return value if isinstance(self._result, Checked) else self._result.stored(value)
+        return value if self._result.plain else self._result.stored(value)
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature. From Python 3.14 on, an annotation that cannot be evaluated is a string, as if it were quoted: it
-    may name what is imported for type checkers only. Raises TypeError or ValueError.
+    """The signature. From Python 3.14 on, annotations are strings, as if they were quoted, if one of them cannot be
+    evaluated: it may name what is imported for type checkers only. Raises TypeError or ValueError.
     """
     try:
         return inspect.signature(function)
     except Exception as error:
         if sys.version_info >= (3, 14) and not isinstance(error, ValueError):
-            import annotationlib
+            from annotationlib import Format
 
-            formats = (annotationlib.Format.STRING, annotationlib.Format.FORWARDREF)
-            try:
-                texts, known = (inspect.signature(function, annotation_format=each) for each in formats)
-            except Exception:  # what is missing is no name
-                raise TypeError(f"{function}: its annotations cannot be evaluated: {error}") from None
-            return _with_texts(known, texts)
+            return inspect.signature(function, annotation_format=Format.STRING)
         raise
-
-
-def _with_texts(known: inspect.Signature, texts: inspect.Signature) -> inspect.Signature:
-    """The first, but with the text of each annotation that lacks a name."""
-
-    def best(value: Any, text: Any) -> Any:
-        return text if "ForwardRef(" in repr(value) else value
-
-    return known.replace(
-        parameters=[
-            each.replace(annotation=best(each.annotation, texts.parameters[name].annotation))
-            for name, each in known.parameters.items()
-        ],
-        return_annotation=best(known.return_annotation, texts.return_annotation),
-    )
 
 
 def _resolved(function: Callable[..., Any], name: str, annotation: Any) -> Any:
@@ -167,12 +133,9 @@ def _resolved(function: Callable[..., Any], name: str, annotation: Any) -> Any:
         raise TypeError(f"{name}: the annotation {annotation!r} cannot be resolved: {error}") from None
 
 
-def context_of(function: Callable[..., Any]) -> inspect.Parameter | None:
+def context_of(signature: inspect.Signature) -> inspect.Parameter | None:
     """The parameter that receives the run's context: the first that is annotated so, or named `ctx`."""
-    for parameter in signature_of(function).parameters.values():
-        if _is_context(parameter):
-            return parameter
-    return None
+    return next(filter(_is_context, signature.parameters.values()), None)
 
 
 def _is_context(parameter: inspect.Parameter) -> bool:
@@ -187,74 +150,51 @@ def _is_context(parameter: inspect.Parameter) -> bool:
     )
 
 
-class Converter(typing.Protocol):
-    """Converts the values of one parameter. Both raise Mismatch."""
+class Converter:
+    """Converts the values of one parameter, or only checks those of JSON's own types. `name` is for messages.
 
-    def stored(self, value: Any) -> Any: ...
-
-    def loaded(self, value: Any) -> Any: ...
-
-
-def converter(annotation: Any, name: str) -> Converter:
-    """The converter for an annotation; `name` is for messages. Raises TypeError for an unusable annotation."""
-    try:
-        plain = _is_plain(annotation)
-    except TypeError:  # it cannot be hashed
-        raise TypeError(f"{name}: {annotation!r} is not a type") from None
-    return Checked(annotation, name) if plain else Converted(annotation, name)
-
-
-class Checked:
-    """A parameter of JSON's own types: the value is checked and stays what it is."""
+    Raises TypeError for an annotation that cannot be used.
+    """
 
     def __init__(self, annotation: Any, name: str) -> None:
+        self._name = name
         self._annotation = annotation
-        self._name = name
-
-    def stored(self, value: Any) -> Any:
-        if not _fits(value, self._annotation):
-            raise Mismatch(f"{self._name} must be {_described(self._annotation)}, not {short(value)}")
-        return value
-
-    loaded = stored
-
-
-class Converted:
-    """A parameter of another type, which pydantic converts."""
-
-    def __init__(self, annotation: Any, name: str) -> None:
-        self._name = name
-        if _is_read_once(annotation):
-            raise TypeError(f"{name}: {annotation} can be read only once; annotate it as a list")
         try:
-            from pydantic import TypeAdapter
-        except ImportError:
-            raise TypeError(f"{name}: this annotation needs the package pydantic: {annotation}") from None
-        try:
-            self._adapter = TypeAdapter(annotation)
-        except Exception as error:
-            raise TypeError(f"{name}: its annotation cannot be used: {_first_line(error)}") from None
+            self.plain = _is_plain(annotation)
+        except TypeError:  # it cannot be hashed
+            raise TypeError(f"{name}: {annotation!r} is not a type") from None
+        if not self.plain:
+            try:
+                from pydantic import TypeAdapter
+
+                self._adapter = TypeAdapter(annotation)
+            except ImportError:
+                raise TypeError(f"{name}: this annotation needs the package pydantic: {annotation}") from None
+            except Exception as error:
+                raise TypeError(f"{name}: its annotation cannot be used: {_first_line(error)}") from None
 
     def stored(self, value: Any) -> Any:
         """What JSON holds of the value, if that becomes the same value again: a union may choose another member, a
-        secret is hidden, a field of a subclass is left out.
+        secret is hidden, a field of a subclass is left out. Raises Mismatch.
         """
         value = self.loaded(value)
+        if self.plain:
+            return value
         try:
             stored = self._adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
             again = self.loaded(stored)
-            if is_same(value, again):
+            if _is_same(value, again):
                 return stored
         except Exception as error:
             raise Mismatch(f"{self._name}: {short(value)} cannot be stored as JSON: {_first_line(error)}") from None
-        if short(again) == short(value):
-            raise Mismatch(
-                f"{self._name}: {short(value)} would come back from JSON as what looks the same but is not equal to "
-                "it, like a secret, or an instance of a class without a comparison (eq=False)"
-            )
-        raise Mismatch(f"{self._name}: {short(value)} would come back from JSON as {short(again)}")
+        raise Mismatch(f"{self._name}: {short(value)} would come back from JSON as another value, {short(again)}")
 
     def loaded(self, value: Any) -> Any:
+        """The value of what JSON holds. Raises Mismatch."""
+        if self.plain:
+            if not _fits(value, self._annotation):
+                raise Mismatch(f"{self._name} must be {_described(self._annotation)}, not {short(value)}")
+            return value
         from pydantic import ValidationError
 
         try:
@@ -265,11 +205,21 @@ class Converted:
             raise Mismatch(f"{self._name}{place}: {first['msg']}, not {short(first['input'])}") from None
 
 
-def _is_read_once(annotation: Any) -> bool:
-    """Whether it is, or contains, what pydantic makes an iterator of."""
-    if annotation in _READ_ONCE or get_origin(annotation) in _READ_ONCE:
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether they are equal. Aware times are if they are the same instant: Python says that times in different zones
+    are never equal in the hour in which the offset of one of them changes. So what is unequal is compared part by part.
+    """
+    if type(one) is not type(other):
+        return False
+    if one == other:
         return True
-    return get_origin(annotation) is not Literal and any(map(_is_read_once, get_args(annotation)))
+    if isinstance(one, datetime.datetime):
+        return None not in (one.utcoffset(), other.utcoffset()) and one.timestamp() == other.timestamp()
+    if isinstance(one, Mapping):
+        return _is_same([*one.items()], [*other.items()])
+    if isinstance(one, (list, tuple, deque)):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return hasattr(one, "__dict__") and _is_same(vars(one), vars(other))
 
 
 def _is_plain(annotation: Any) -> bool:

@@ -7,8 +7,8 @@ import datetime
 import functools
 import logging
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any, Protocol, TextIO, cast
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, NamedTuple, Protocol, TextIO, cast
 
 from supervisor.domain.text import clean, clean_lines
 
@@ -27,8 +27,39 @@ __all__ = ["configure", "events", "unconfigure"]
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-_PLAIN = frozenset({"event", "timestamp", "level"})  # shown as they are; the others may need quotes
 _OURS = frozenset({"job", "jobs", "pool", "worker"})  # fields of events that `events` keeps, or that are our own
+
+
+class Stream(Protocol):
+    """What events need from a stream."""
+
+    def write(self, text: str, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+
+class _Output(NamedTuple):
+    """How our own events and those of `ctx.log` are written. What a handler configures for its own loggers affects
+    neither.
+    """
+
+    processors: list[Any]
+    wrapper: type[Any]
+    ours: Any
+    theirs: Any
+
+    def logger(self, output: Any, first: list[Any], fields: Mapping[str, Any]) -> Any:
+        return structlog.wrap_logger(
+            output,
+            processors=[*first, *self.processors],
+            wrapper_class=self.wrapper,
+            context_class=dict,
+            cache_logger_on_first_use=False,
+            **fields,
+        )
+
+
+_output: _Output | None = None
 
 
 def configure(
@@ -44,77 +75,39 @@ def configure(
     `format` is "json", "console", or "auto": console on a terminal, JSON elsewhere. `keep` receives, as lines, what a
     handler logs through its own loggers; `theirs` is the stream for that and for what it logs through `ctx.log`, if it
     differs from the `stream` of our own events.
+
+    An event that cannot be written, because the disk is full or a handler has replaced what logging needs, is lost: it
+    must not end what it describes.
     """
+    global _output
     out = stream if stream is not None else sys.stderr
     console = format == "console" or (format == "auto" and out.isatty())
     renderer: Any = structlog.processors.JSONRenderer()
     if console:
         renderer = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
-    processors: tuple[Any, ...] = (
+    processors: list[Any] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=not console),
         structlog.processors.format_exc_info,
         *((_printable,) if console else ()),
-        _Renderer(renderer),
-    )
-    wrapper = structlog.make_filtering_bound_logger(_LEVELS[level])
-    _ours.configure(processors, wrapper, out, theirs or out)
+        functools.partial(_rendered, renderer),
+    ]
+    wrapper = _never_raising(structlog.make_filtering_bound_logger(_LEVELS[level]))
+    ours, others = (structlog.WriteLogger(cast("TextIO", each)) for each in (out, theirs or out))
+    _output = _Output(processors, wrapper, ours, others)
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            *(() if keep is None else (_keeper(keep),)),
-            *processors,
-        ],
+        processors=[structlog.contextvars.merge_contextvars, *([_keeper(keep)] if keep else []), *processors],
         wrapper_class=wrapper,
-        logger_factory=structlog.WriteLoggerFactory(_lossy(theirs or out)),
+        logger_factory=lambda *_: others,
         cache_logger_on_first_use=False,
     )
 
 
 def unconfigure() -> None:
     """Leave structlog as if `configure` had never been called."""
-    _ours.processors = []
+    global _output
+    _output = None
     structlog.reset_defaults()
-
-
-class Stream(Protocol):
-    """What events need from a stream."""
-
-    def write(self, text: str, /) -> object: ...
-
-    def flush(self) -> object: ...
-
-
-class _OwnOutput:
-    """How our own events and those of `ctx.log` are written, as set by `configure`. What a handler configures for its
-    own loggers affects neither.
-    """
-
-    def __init__(self) -> None:
-        self.processors: list[structlog.typing.Processor] = []
-        self._wrapper: Any = None
-        self._logger = self._theirs = structlog.WriteLogger(_lossy(sys.stderr))
-
-    def configure(self, processors: Sequence[Any], wrapper: Any, out: Stream, theirs: Stream) -> None:
-        self.processors = list(processors)
-        self._wrapper = wrapper
-        self._logger, self._theirs = (structlog.WriteLogger(_lossy(stream)) for stream in (out, theirs))
-
-    def logger(self, fields: Mapping[str, Any]) -> Any:
-        return self._wrapped(self._logger, self.processors, _never_raising(self._wrapper), fields)
-
-    def logger_of_job(self, first: Sequence[Any], fields: Mapping[str, Any]) -> Any:
-        return self._wrapped(self._theirs, [*first, *self.processors], self._wrapper, fields)
-
-    def _wrapped(self, logger: Any, processors: list[Any], wrapper: Any, fields: Mapping[str, Any]) -> Any:
-        return structlog.wrap_logger(
-            logger,
-            processors=processors,
-            wrapper_class=wrapper,
-            context_class=dict,
-            cache_logger_on_first_use=False,
-            **fields,
-        )
 
 
 class _Events:
@@ -124,14 +117,26 @@ class _Events:
         self._fields = fields
 
     def __getattr__(self, name: str) -> Any:
-        logger = _ours.logger(self._fields) if _ours.processors else structlog.get_logger(**self._fields)
-        return getattr(logger, name)
+        if _output is None:
+            return getattr(structlog.get_logger(**self._fields), name)
+        return getattr(_output.logger(_output.ours, [], self._fields), name)
 
 
-@functools.cache
+def events(*, keep: Callable[[str], None] | None = None, **fields: Any) -> Any:
+    """A logger with these fields on every event. `keep` marks it as a job's logger, and also receives each event as a
+    line without the fields.
+
+    In a program that has not called `configure`, it writes as that program has configured structlog.
+    """
+    if keep is None:
+        return _Events(fields)
+    first = [structlog.contextvars.merge_contextvars, _keeper(keep, fields)]
+    if _output is not None:
+        return _output.logger(_output.theirs, first, fields)
+    return structlog.wrap_logger(None, processors=[*first, *structlog.get_config()["processors"]], **fields)
+
+
 def _never_raising(wrapper: type[Any]) -> type[Any]:
-    """Our own code continues even if logging fails: a handler may have replaced what logging needs."""
-
     class Sure(wrapper):  # type: ignore[misc]
         def _proxy_to_logger(self, method_name: str, event: str | None = None, *args: Any, **fields: Any) -> Any:
             with contextlib.suppress(Exception):
@@ -140,10 +145,12 @@ def _never_raising(wrapper: type[Any]) -> type[Any]:
     return Sure
 
 
-def _keeper(keep: Callable[[str], None]) -> structlog.typing.Processor:
+def _keeper(keep: Callable[[str], None], known: Mapping[str, Any] | None = None) -> structlog.typing.Processor:
+    """Of a logger with the fields `known`, or of any logger that is not ours."""
+
     def kept(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        if _OURS.isdisjoint(event):
-            keep(_line(level, event, {}))
+        if known is not None or _OURS.isdisjoint(event):
+            keep(_line(level, event, known or {}))
         return event
 
     return kept
@@ -156,83 +163,25 @@ def _printable(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMa
         if name in ("exception", "stack"):
             shown[name] = clean_lines(value)
         else:
-            plain = isinstance(value, str) or name in _PLAIN
-            shown[clean(name)] = clean(_text_of(value, str)) if plain else _Shown(clean(_text_of(value)))
+            text = _text_of(value)
+            shown[clean(name)] = value if clean(text) == text else clean(text)
     return shown
 
 
-class _Renderer:
-    """A renderer that shows every event: values that it cannot show are shown by their `repr`, or by their type."""
-
-    def __init__(self, render: Any) -> None:
-        self._render = render
-
-    def __call__(self, logger: Any, level: str, event: MutableMapping[str, Any]) -> Any:
-        try:
-            return self._render(logger, level, dict(event))
-        except Exception:  # of an object's own, or of one that contains itself
-            return self._render(logger, level, {name: _text_of(value) for name, value in event.items()})
+def _rendered(render: Any, logger: Any, level: str, event: MutableMapping[str, Any]) -> Any:
+    """Every event: values that the renderer cannot show are shown by their `repr`, or by their type."""
+    try:
+        return render(logger, level, dict(event))
+    except Exception:  # of an object's own, or of one that contains itself
+        return render(logger, level, {name: _text_of(value) for name, value in event.items()})
 
 
-def _text_of(value: object, convert: Callable[[object], str] = repr) -> str:
+def _text_of(value: object) -> str:
     """Text is text; of others their `repr`, or their type if that raises."""
     try:
-        return value if isinstance(value, str) else convert(value)
+        return value if isinstance(value, str) else repr(value)
     except Exception as error:
         return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
-
-
-class _Shown:
-    """What is already as it is to be shown: the console's renderer asks for the `repr` of all but text."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-
-class _LossyStream:
-    """A stream for events. An event that cannot be written, because the disk is full or the reader is gone, is lost: it
-    must not end the process that it describes.
-    """
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> None:
-        with contextlib.suppress(Exception):
-            self._stream.write(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(Exception):
-            self._stream.flush()
-
-
-def _lossy(stream: Stream) -> TextIO:
-    return cast("TextIO", _LossyStream(stream))
-
-
-_ours = _OwnOutput()
-
-
-def events(*, keep: Callable[[str], None] | None = None, **fields: Any) -> Any:
-    """A logger with these fields on every event. `keep` marks it as a job's logger, and also receives each event as a
-    line without the fields.
-
-    In a program that has not called `configure`, it writes as that program has configured structlog.
-    """
-    if keep is None:
-        return _Events(fields)
-
-    def kept(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        keep(_line(level, event, fields))
-        return event
-
-    first = [structlog.contextvars.merge_contextvars, kept]
-    if _ours.processors:
-        return _ours.logger_of_job(first, fields)
-    return structlog.wrap_logger(None, processors=[*first, *structlog.get_config()["processors"]], **fields)
 
 
 def _line(level: str, event: MutableMapping[str, Any], known: Mapping[str, Any]) -> str:
@@ -241,7 +190,7 @@ def _line(level: str, event: MutableMapping[str, Any], known: Mapping[str, Any])
     message, stack = fields.pop("event", ""), fields.pop("exception", None)
     at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
     more = (f"{name}={_value(value)}" for name, value in fields.items() if name not in known)
-    line = " ".join((f"{at}Z", level, _text_of(message, str), *more))
+    line = " ".join((f"{at}Z", level, _text_of(message), *more))
     return f"{line}\n{stack}" if stack else line
 
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.text import shortened
 from supervisor.system import ending, kernel
-from supervisor.worker.context import Context, NoBoard
+from supervisor.worker.context import Board, Context
 from supervisor.worker.handler import Handler, HandlerError
 from supervisor.worker.loader import find, load, search_first
 from supervisor.worker.placement import limit_threads
@@ -157,7 +157,7 @@ def _finish_imports(packages: set[str]) -> None:
 
 
 def _set_up(handler: Handler, pool: PoolSettings) -> None:
-    ctx = Context(NoBoard(), capabilities=pool.capabilities, options=pool.options)
+    ctx = Context(Board(), capabilities=pool.capabilities, options=pool.options)
     try:
         handler.set_up_before_fork(ctx)
     except HandlerError:

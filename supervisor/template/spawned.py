@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from contextlib import suppress
 
 from supervisor.system import child, failpoints, settled_notice
 from supervisor.system.scoreboard import Scoreboard
@@ -18,7 +19,8 @@ from supervisor.template.worker_start import work
 
 def main() -> int:
     """Read what the template left in an anonymous file, and run the worker."""
-    child.take_over_lifeline(int(sys.argv[2]))
+    with suppress(OSError):
+        os.set_inheritable(int(sys.argv[2]), False)
     settled_notice.take_over(bytes.fromhex(sys.argv[3]))
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         # Written by our own parent into memory that no other process can reach.

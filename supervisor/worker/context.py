@@ -6,7 +6,7 @@ import datetime
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from supervisor.domain.errors import ContextClosed, InvalidJob
 from supervisor.domain.intake import new_job, short
@@ -33,25 +33,55 @@ class JobInterrupted(BaseException):
     stderr: str | None = None
 
 
-class Board(Protocol):
-    """What a context needs from outside: a place for progress and log lines, and answers about its own run."""
+class Board:
+    """What a context needs from outside: a place for progress and log lines, and answers about its own run.
+
+    This one is for handlers that run outside a worker: progress and chunks are discarded, nothing is ever cancelled.
+    """
+
+    def __init__(self, epoch: str = "test", meta: Callable[[int], Any] = lambda _: None) -> None:
+        self._epoch = epoch
+        self._meta = meta
+        self.extended_to: float | None = None
 
     def check(self, what: str) -> None:
         """Raises ContextClosed if this is not allowed: `what` names it."""
 
-    def keep(self, line: str) -> None: ...
+    def keep(self, line: str) -> None:
+        """A line of the run's log."""
 
-    def emit(self, run: Emitter, data: bytes) -> None: ...
+    def emit(self, run: Emitter, data: bytes) -> None:
+        self.check("emit")
+        run.emitted += 1
 
-    def progress(self, fraction: float, text: str) -> None: ...
+    def progress(self, fraction: float, text: str) -> None:
+        self.check("progress")
 
-    def extend(self, seconds: float) -> None: ...
+    def extend(self, seconds: float) -> None:
+        self.check("extend")
+        self.extended_to = time.monotonic() + seconds
 
-    def cancelled(self, job: int, token: int) -> bool: ...
+    def cancelled(self, job: int, token: int) -> bool:
+        self.check("cancelled")
+        return False
 
-    def epoch(self) -> str: ...
+    def epoch(self) -> str:
+        self.check("idempotency_key")
+        return self._epoch
 
-    def meta(self, job: int) -> Any: ...
+    def meta(self, job: int) -> Any:
+        self.check("meta")
+        return self._meta(job)
+
+
+class _RunEnded(Board):
+    """The board of every context whose run has ended. What is logged goes to the log only."""
+
+    def check(self, what: str) -> None:
+        raise ContextClosed(f"ctx.{what}: the run that this context belongs to has ended")
+
+
+RUN_ENDED = _RunEnded()
 
 
 class Enqueued:
@@ -316,69 +346,3 @@ class BatchContext(Context):
 
     def enqueue(self, *args: Any, **kwargs: Any) -> None:
         raise TypeError("in a batch, enqueue through one of ctx.jobs: the new job is committed with that job")
-
-
-class _RunEnded:
-    """The board of every context whose run has ended."""
-
-    def check(self, what: str) -> None:
-        raise ContextClosed(f"ctx.{what}: the run that this context belongs to has ended")
-
-    def keep(self, line: str) -> None:
-        return  # it goes to the log only, not to the run that is active now
-
-    def emit(self, run: Emitter, data: bytes) -> None:
-        self.check("emit")
-
-    def progress(self, fraction: float, text: str) -> None:
-        self.check("progress")
-
-    def extend(self, seconds: float) -> None:
-        self.check("extend")
-
-    def cancelled(self, job: int, token: int) -> bool:
-        self.check("cancelled")
-        return True
-
-    def epoch(self) -> str:
-        self.check("idempotency_key")
-        return ""
-
-    def meta(self, job: int) -> Any:
-        self.check("meta")
-
-
-RUN_ENDED = _RunEnded()
-
-
-class NoBoard:
-    """For handlers that run outside a worker: progress and chunks are discarded and nothing is ever cancelled."""
-
-    def __init__(self, epoch: str = "test", meta: Callable[[int], Any] = lambda _: None) -> None:
-        self._epoch = epoch
-        self._meta = meta
-        self.extended_to: float | None = None
-
-    def check(self, what: str) -> None:
-        return
-
-    def keep(self, line: str) -> None:
-        return
-
-    def emit(self, run: Emitter, data: bytes) -> None:
-        run.emitted += 1
-
-    def progress(self, fraction: float, text: str) -> None:
-        return
-
-    def extend(self, seconds: float) -> None:
-        self.extended_to = time.monotonic() + seconds
-
-    def cancelled(self, job: int, token: int) -> bool:
-        return False
-
-    def epoch(self) -> str:
-        return self._epoch
-
-    def meta(self, job: int) -> Any:
-        return self._meta(job)

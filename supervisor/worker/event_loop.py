@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-# Imported by name: the clean-up must not use what a handler has replaced.
 from asyncio import (
     AbstractEventLoop,
     Future,
     Handle,
+    Task,
     all_tasks,
     ensure_future,
     gather,
@@ -46,14 +46,17 @@ class EventLoop:
     """Runs one awaitable after the other. `changed` tells that a job has changed what cannot be put back.
 
     What a job leaves on it ends with the job: tasks are cancelled, timers are dropped. What the set-up has started
-    stays. A loop in which a job has changed more is not used again: the worker is replaced. If it had a run of its own
-    there, it is closed: `lost`.
+    stays. A loop on which something of a job goes on, or which a job has made unusable, is not used again: the worker
+    is replaced. If the job ran alone there, the loop is closed: `lost`.
+
+    Loops other than Python's own show less of what is left; what cannot be seen is taken not to be there.
     """
 
     def __init__(self) -> None:
         self._loop = new_event_loop()
         self._run_forever, self._stop_it = type(self._loop).run_forever, type(self._loop).stop
-        self._found: _Found | None = None
+        self._factory: Any = None  # since the first job
+        self._known: set[Task[Any]] | None = None  # the tasks of the set-up
         self.changed = False
         self.lost = False
 
@@ -63,15 +66,14 @@ class EventLoop:
 
     def run_job(self, awaitable: Awaitable[Any]) -> Any:
         """Run it, then end what it has left."""
-        if self._found is None:
-            self._found = _Found(self._loop)
-        mark = CURRENT.set(_JOB)
+        self._begin()
+        token = CURRENT.set(_JOB)
         try:
             return self._finish(ensure_future(awaitable, loop=self._loop))
         finally:
-            CURRENT.reset(mark)
-            if self._found.differs():
-                self._end_leftovers(self._found)
+            CURRENT.reset(token)
+            if self._is_changed() or self._has_leftovers():
+                self._end_leftovers()
 
     # For several jobs at the same time. All but `pause` is called in the thread of the loop.
 
@@ -91,13 +93,9 @@ class EventLoop:
         """No job runs: end what jobs have left, and see what they have changed. Must also be called once before the
         first job.
         """
-        if self._found is None:
-            self._found = _Found(self._loop)
-        leftovers: list[Future[Any] | Handle] = [*self._found.left_tasks(), *self._found.left_timers()]
-        for leftover in leftovers:
-            leftover.cancel()
-        if self._found.is_changed():
-            self.changed = True
+        self._begin()
+        self._cancel_leftovers(self._left_tasks())
+        self.changed = self.changed or self._is_changed()
 
     def detach(self) -> None:
         """In a process that a job has forked: run nothing of the other jobs."""
@@ -108,6 +106,11 @@ class EventLoop:
     def close(self) -> None:
         with suppress(Exception):  # a handler may have broken it
             type(self._loop).close(self._loop)
+
+    def _begin(self) -> None:
+        """Before the first job: what is there belongs to the set-up."""
+        if self._known is None:
+            self._known, self._factory = all_tasks(self._loop), self._loop.get_task_factory()
 
     def _finish(self, task: Future[Any]) -> Any:
         try:
@@ -133,32 +136,31 @@ class EventLoop:
     def _stop(self, task: Future[Any]) -> None:
         self._stop_it(self._loop)
 
-    def _end_leftovers(self, found: _Found) -> None:
-        """Give up a loop that does not become what it was."""
+    def _end_leftovers(self) -> None:
+        """Give up a loop on which something goes on."""
         try:
             self._let_run(())  # connections that are being closed need one or two iterations
             for _ in range(_ROUNDS):
-                tasks, timers = found.left_tasks(), found.left_timers()
-                if not tasks and not timers:
+                tasks = self._left_tasks()
+                if not self._cancel_leftovers(tasks):
                     break
-                for timer in timers:
-                    timer.cancel()
-                for task in tasks:
-                    task.cancel()
                 self._let_run(tasks)
-            whole = not found.differs()
-        except JobInterrupted:  # something it left running does not stop
-            self._give_up()
-            raise
-        except BaseException:
+            whole = not (self._is_changed() or self._has_leftovers())
+        except BaseException as error:
             whole = False
-        if not whole:
-            self._give_up()
+            if isinstance(error, JobInterrupted):  # something it left running does not stop
+                raise
+        finally:
+            if not whole:
+                self.changed = self.lost = True
+                self.close()
 
-    def _give_up(self) -> None:
-        self.changed = True
-        self.lost = True
-        self.close()
+    def _cancel_leftovers(self, tasks: list[Future[Any]]) -> bool:
+        """Cancel these, and the timers. Returns whether there were any."""
+        leftovers: list[Future[Any] | Handle] = [*self._left_timers(), *tasks]
+        for leftover in leftovers:
+            leftover.cancel()
+        return bool(leftovers)
 
     def _let_run(self, tasks: Iterable[Future[Any]]) -> None:
         """Run the loop until these have ended, or the time for leftovers is over."""
@@ -172,73 +174,44 @@ class EventLoop:
             except BaseException:  # noqa: S112 - raised by a leftover; nothing reads it
                 continue
 
+    def _is_changed(self) -> bool:
+        """Whether a job has made the loop unusable, or ended what the set-up has started."""
+        loop = self._loop
+        return (
+            loop.is_closed()
+            or loop.get_task_factory() is not self._factory
+            or getattr(loop, "_executor_shutdown_called", False)
+            or getattr(getattr(loop, "_default_executor", None), "_shutdown", False)
+            or any(task.cancelled() for task in self._known or ())
+        )
+
+    def _has_leftovers(self) -> bool:
+        """Costs a few microseconds."""
+        return (
+            any(map(_is_left, getattr(self._loop, "_ready", ())))
+            or bool(self._left_timers())
+            or (_may_have_tasks() and bool(self._left_tasks()))
+        )
+
+    def _left_tasks(self) -> list[Future[Any]]:
+        """The tasks of jobs. A task started in the meantime by a task of the set-up belongs to the set-up."""
+        known = self._known or ()
+        return [task for task in all_tasks(self._loop) if task not in known and self._is_of_a_job(task)]
+
+    def _left_timers(self) -> list[Handle]:
+        return [handle for handle in getattr(self._loop, "_scheduled", ()) if _is_left(handle)]
+
+    def _is_of_a_job(self, task: Future[Any]) -> bool:
+        if hasattr(task, "get_context") or getattr(getattr(task, "_fut_waiter", None), "_callbacks", None):
+            return run_of(task) is not None
+        return not self._known  # a task that waits for nothing runs in the next iteration; then it has ended, or waits
+
 
 async def _turns(tasks: Iterable[Future[Any]]) -> None:
     if tasks:
         await wait(tasks, timeout=_MOMENT)
     for _ in range(3):
         await sleep(0)
-
-
-class _Found:
-    """The state of the loop when the first job came, and how it differs from that now.
-
-    Loops other than Python's own show less; what cannot be seen is taken to be unchanged.
-    """
-
-    def __init__(self, loop: AbstractEventLoop) -> None:
-        self._loop = loop
-        self._ready, self._scheduled = getattr(loop, "_ready", ()), getattr(loop, "_scheduled", ())
-        self._selector = getattr(loop, "_selector", None)
-        self._attributes: dict[str, Any] = getattr(loop, "__dict__", {})
-        self._names = set(self._attributes)
-        self._tasks = all_tasks(loop)
-        self._factory, self._handler = loop.get_task_factory(), loop.get_exception_handler()
-        self._debug = loop.get_debug()
-
-    def differs(self) -> bool:
-        """Costs a few microseconds."""
-        return (
-            self.is_changed()
-            or any(map(_is_left, self._ready))
-            or any(map(_is_left, self._scheduled))
-            or (_may_have_tasks() and bool(self.left_tasks()))
-        )
-
-    def is_changed(self) -> bool:
-        """Whether jobs have changed the loop itself, or ended what the set-up has started."""
-        loop = self._loop
-        return (
-            loop.get_task_factory() is not self._factory
-            or loop.get_exception_handler() is not self._handler
-            or loop.get_debug() is not self._debug
-            or loop.is_closed()
-            or getattr(loop, "_executor_shutdown_called", False)
-            or getattr(getattr(loop, "_default_executor", None), "_shutdown", False)
-            or getattr(loop, "_ready", self._ready) is not self._ready
-            or getattr(loop, "_scheduled", self._scheduled) is not self._scheduled
-            or getattr(loop, "_selector", None) is not self._selector
-            or any(task.cancelled() for task in self._tasks)
-            or (len(self._attributes) != len(self._names) and self._has_own_methods())
-        )
-
-    def _has_own_methods(self) -> bool:
-        """Whether some were replaced. Some versions of Python set other attributes when the loop first runs."""
-        new = self._attributes.keys() - self._names
-        self._names |= {name for name in new if not hasattr(type(self._loop), name)}
-        return len(self._attributes) != len(self._names)
-
-    def left_tasks(self) -> list[Future[Any]]:
-        """The tasks of jobs. A task started in the meantime by a task of the set-up belongs to the set-up."""
-        return [task for task in all_tasks(self._loop) if task not in self._tasks and self._is_of_a_job(task)]
-
-    def left_timers(self) -> list[Handle]:
-        return [handle for handle in self._scheduled if _is_left(handle)]
-
-    def _is_of_a_job(self, task: Future[Any]) -> bool:
-        if hasattr(task, "get_context") or getattr(getattr(task, "_fut_waiter", None), "_callbacks", None):
-            return run_of(task) is not None
-        return not self._tasks  # a task that waits for nothing runs in the next iteration; then it has ended, or waits
 
 
 def _may_have_tasks() -> bool:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from supervisor.domain.errors import StoreBusy, StoreError
+from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Claims, Engine, JobSelector, WorkerRecord
 from supervisor.store.base import Exchange as Answer
-from supervisor.system import settled_notice
-from supervisor.system.claim_gate import ClaimGate
-from supervisor.system.mappings import fork_mark
+from supervisor.system import descriptors, settled_notice
+from supervisor.system.scoreboard import ClaimGate
 from supervisor.system.slot import Slot
 from supervisor.telemetry.job_events import JobEvents
 from supervisor.worker import forked
@@ -42,9 +42,8 @@ class Exchange:
     A lock keeps them apart.
 
     A claim is shown in the slot before it is made: when this process dies, the table may have it although no answer has
-    come. `closed` tells whether a handler has closed all descriptors, the connection's own among them; `failed` is told
-    of each error of a turn, and may raise Ruined; `running` are the runs that have begun and not ended, which may end
-    in another order than they have begun if they are `side_by_side`.
+    come. `failed` is told of each error of a turn, and may raise Ruined; `running` are the runs that have begun and not
+    ended, which may end in another order than they have begun if they are `side_by_side`.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class Exchange:
         self._wakeups = wakeups
         self._log = log
         self._events = JobEvents(log)
-        self._mark = fork_mark()
         self._keep_done = keep_done
         self._lock = threading.Lock()
         self.held = Held(in_order=not side_by_side)
@@ -81,7 +79,6 @@ class Exchange:
         self._generation = 0
         self._pause = 0.0
         self._unsure = False  # the table may have claims for this worker of which it does not know
-        self.closed: Callable[[], bool] = lambda: False
         self.failed: Callable[[StoreError], None] = lambda error: None
         self.running: Callable[[], Collection[Run]] = tuple
 
@@ -95,9 +92,8 @@ class Exchange:
         job. Raises Ruined if this process keeps itself waiting, and no job runs that could end that, or if it must not
         write any more.
         """
-        if not self._mark[0]:
-            forked.end()
-        if self.closed():  # otherwise SQLite might write to what a handler has opened in place of its files
+        forked.leave()
+        if descriptors.gone():  # otherwise SQLite might write to what a handler has opened in place of its files
             raise Ruined("a handler has closed all descriptors, the worker's own with them")
         with self._lock:
             try:
@@ -136,7 +132,7 @@ class Exchange:
         claims that have not begun, so that nothing waits for it. What fails is tried again with the next call.
         """
         self._counter.flush()
-        if not self.held or self.closed():  # the main thread will see why, and exit
+        if not self.held or descriptors.gone():  # the main thread will see why, and exit
             return
         with self._lock:
             self.held.release()
@@ -161,15 +157,24 @@ class Exchange:
         self._note(settlements, runs, answer, now - busy_for)
         self._show(1)
 
-    def show_progress(self, run: Run, batch: int, fraction: float, text: str, now: float) -> None:
-        """What a run reports of its progress; in a `batch` of this size, to all its jobs. Raises StoreError."""
-        if self.closed():
-            return
+    def show_progress(self, run: Run, batch: int, fraction: float, text: str) -> bool:
+        """What a run reports of its progress; in a `batch` of this size, to all its jobs. False: try it again later."""
+        self._slot.beat()
+        if descriptors.gone():
+            return True
         owner = self._record.incarnation
-        with self._lock, self._impatience():
-            # What has not begun was returned long ago, so what is held is the batch.
-            runs = [run] if batch == 1 else [(claim.job_id, claim.token) for claim in self._store.held_by(owner)]
-            self._store.show_progress(owner, runs, fraction, text, now)
+        with (
+            suppress(StoreError),
+            self._lock,
+            self._impatience(),
+        ):  # the database may refuse it: the job goes on without
+            try:
+                # What has not begun was returned long ago, so what is held is the batch.
+                runs = [run] if batch == 1 else [(claim.job_id, claim.token) for claim in self._store.held_by(owner)]
+                self._store.show_progress(owner, runs, fraction, text, time())
+            except StoreUnavailable:
+                return False
+        return True
 
     @contextmanager
     def _impatience(self) -> Iterator[None]:

@@ -32,7 +32,6 @@ from supervisor.domain.settlement import (
     snoozed,
 )
 from supervisor.domain.text import human, refuse_constant
-from supervisor.system.mappings import ALWAYS, Mark
 from supervisor.worker import forked
 from supervisor.worker.context import NO_JOB, RUN_ENDED, Board, Context, JobInterrupted
 from supervisor.worker.handler import AnyHandler
@@ -44,8 +43,7 @@ from supervisor.worker.recorder import WORTH, Recorder
 @dataclass(eq=False)
 class Executor:
     """A handler and what it needs. `timeout` gives the seconds of a type, for messages only; `exhausted` is called when
-    a handler has reached the memory limit. `recorder` keeps what runs use and print. `mark` distinguishes the worker
-    from a fork of it. `log` names pool and worker.
+    a handler has reached the memory limit. `recorder` keeps what runs use and print. `log` names pool and worker.
     """
 
     handler: AnyHandler
@@ -59,13 +57,13 @@ class Executor:
     timed_out: Callable[[Claim], bool] = lambda claim: False
     exhausted: Callable[[], None] = lambda: None
     recorder: Recorder = field(default_factory=Recorder)
-    mark: Mark = ALWAYS
     middleware: WorkerMiddleware | None = None
     log: Any = None
     clock: Callable[[], float] = time
 
     def __post_init__(self) -> None:
         self.recorder.clock = self.clock
+        self._mark = forked.mark
         self._run_log = self.recorder.run_log
         self.handle = self.handler.handle
         if self.middleware is not None:
@@ -85,11 +83,11 @@ class Executor:
         try:
             payload = decoded(claim.payload)
             value = self.handle(payload, ctx)
-            if not self.mark[0]:
+            if not self._mark[0]:
                 forked.end()
             result = None if value is None else encode("result", value)
         except BaseException as error:
-            if not self.mark[0]:
+            if not self._mark[0]:
                 forked.end(error)
             return self.failed(claim, error, started_at)
         finally:

@@ -17,8 +17,9 @@ from time import monotonic
 from traceback import print_exception
 from typing import Any, NoReturn
 
+from supervisor.domain.process_health import is_far_over
 from supervisor.domain.settlement import Settlement
-from supervisor.system import descriptors
+from supervisor.system import descriptors, kernel
 from supervisor.system.slot import RecycleReason, Slot
 from supervisor.worker.leftovers import Leftovers, has_children
 
@@ -26,6 +27,9 @@ EVERY = 0.1  # seconds between two checks while quick jobs are run
 SLOW = 0.01  # seconds: after a run that took this long, a check costs little
 
 EXIT_RUINED = 71  # the slot's text says what happened
+_MEMORY_SLOW = 0.005  # seconds: after jobs that took this long, a check costs little
+_MEMORY_EVERY = 0.1  # seconds between checks after quicker ones
+_MEMORY_CLOSELY = 1.0  # seconds between close checks for what the resident size does not show: pages no longer shared
 
 
 class Ruined(Exception):
@@ -88,8 +92,8 @@ class Fitness:
         """
         self._check_descriptors()
         os.umask(self._umask)
+        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)  # which event loops use, too
         self._looked, self._done = monotonic(), done
-        self.leftovers.look()
         if changed := self._changed():
             self.report(changed)
         elif descriptors.exhausted():
@@ -108,8 +112,6 @@ class Fitness:
             os.fchdir(self._folder)
         except OSError:
             return "the working directory"
-        if signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False) != self._wakeup:
-            return "the descriptor to which signals write"
         if any(signal.getsignal(number) != handler for number, handler in self._own.items()):
             return "a signal handler of the worker"
         if signal.pthread_sigmask(signal.SIG_BLOCK, ()) & self._own.keys():
@@ -161,3 +163,31 @@ def leave_ruined(error: BaseException, slot: Slot, log: Any) -> NoReturn:
         log.error("worker_ruined", error=why)
     finally:
         _exit(EXIT_RUINED)
+
+
+class MemoryWatch:
+    """Checks the resident size, which is quick to read and never too small. Only above the limit it reads the size that
+    counts: the unique size of the worker and of what it has started. `limit` is bytes, None for no limit.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._looked = self._measured = 0.0
+        self._unsuspicious = limit or 0  # bytes resident up to which the limit cannot have been reached
+        self.reason = RecycleReason.LARGE  # once it is beyond the limit
+
+    def beyond_limit(self, began: float, now: float) -> bool:
+        """Whether to ask for a successor, after jobs that ran between these monotonic seconds."""
+        if self._limit is None or (now - began < _MEMORY_SLOW and now - self._looked < _MEMORY_EVERY):
+            return False
+        self._looked = now
+        resident = kernel.resident_of_family(os.getpid())
+        if resident <= self._limit or (resident <= self._unsuspicious and now - self._measured < _MEMORY_CLOSELY):
+            return False
+        self._measured = now
+        used = kernel.memory_of_family(os.getpid())
+        left = self._limit - used
+        self._unsuspicious = resident + left
+        if is_far_over(used, self._limit):
+            self.reason = RecycleReason.FAR_LARGE
+        return left < 0

@@ -18,8 +18,26 @@ from traceback import print_exception
 from typing import Any, NoReturn
 
 from supervisor.system import signals, standard_streams
+from supervisor.system.mappings import ALWAYS, Mark, fork_mark
 
 _FAILED, _INTERRUPTED = 1, 130
+
+mark: Mark = ALWAYS
+"""`mark[0]` is 0 in a process that was forked from the worker."""
+
+
+def protect() -> None:
+    """From now on this process is a worker, and each process that it forks is not."""
+    global mark
+    mark = fork_mark()
+
+
+def leave(error: BaseException | None = None) -> None:
+    """End if this is a process that a handler has forked. To be called wherever the code of a handler has returned,
+    or has raised `error`.
+    """
+    if not mark[0]:
+        end(error)
 
 
 def end(error: BaseException | None = None) -> NoReturn:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from time import monotonic, sleep, time
+from time import monotonic, sleep
 
-from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.system import signals
 from supervisor.system.slot import Slot
 from supervisor.telemetry import events
@@ -127,8 +126,7 @@ class Beside:
             self._copy_at = 0.0
             return None
         self._copies, self._changed = True, False
-        if not self._written():
-            self._changed = True
+        self._changed = not self._written() or self._changed
         self._copy_at = monotonic() + EVERY
         return EVERY
 
@@ -140,11 +138,4 @@ class Beside:
         young = monotonic() - run.started < EVERY
         if young or self._slot.work.run != (run.job, run.token):  # with another run the rest may be another's, too
             return False
-        self._slot.beat()
-        try:
-            self._exchange.show_progress((run.job, run.token), run.batch, run.progress, run.text, time())
-        except StoreUnavailable:
-            return False
-        except StoreError:  # the application's database refuses it: the job goes on without
-            return True
-        return True
+        return self._exchange.show_progress((run.job, run.token), run.batch, run.progress, run.text)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from supervisor.domain.errors import InvalidJob
+from supervisor.tasks import Task, registered
+from supervisor.tasks.parameters import Mismatch
+from supervisor.worker.context import Context
 from supervisor.worker.handler import Handler, HandlerError
-
-if TYPE_CHECKING:
-    from supervisor.tasks import Task
+from supervisor.worker.outcomes import BadPayload
 
 _folder: Path | None = None  # the configuration's, in a process that runs a pool
 _SHIPPED = Path(__file__).parents[2] / "handlers"  # our own, which a package of that name may hide
@@ -34,8 +37,6 @@ def load(name: str, *, batches: bool = False) -> Handler:
     Raises HandlerError with one sentence; with `batches` also if it cannot handle several jobs at a time.
     """
     if not name.partition(":")[2]:
-        from supervisor.worker.task_handler import TaskHandler  # imported here: only pools with tasks need it
-
         tasks = [_tasks_of(module, name) for module in name.split(",")]
         return TaskHandler(name, {type_: task for found in tasks for type_, task in found.items()})
     handler = Handler(find(name), name)
@@ -102,7 +103,6 @@ def _place(error: Exception) -> str:
 def _tasks_of(module: str, name: str) -> dict[str, Task[..., Any]]:
     """The tasks of a module, or of all modules of a package, by their types."""
     from supervisor.config.tasks import Unreadable, by_module  # imported here: only pools with tasks need them
-    from supervisor.tasks import Task, registered
 
     folder = _folder or Path(sys.path[0] or ".")
     try:
@@ -133,3 +133,46 @@ def _tasks_of(module: str, name: str) -> dict[str, Task[..., Any]]:
     if missing := declared - found.keys():
         raise HandlerError(f"{name}: importing {module} did not define the task {min(missing)!r}")
     return found
+
+
+class TaskHandler(Handler):
+    """A handler for these tasks, by their types. `name` is for messages."""
+
+    def __init__(self, name: str, tasks: Mapping[str, Task[..., Any]]) -> None:
+        self._tasks = tasks
+        self._async = {type_ for type_, task in tasks.items() if inspect.iscoroutinefunction(task.function)}
+        super().__init__(self._call, name)
+        self.handle = self._result_of_call
+
+    def is_async(self, type: str) -> bool:
+        return type in self._async
+
+    async def awaitable(self, payload: Any, ctx: Context) -> Any:
+        return self._result(await self._call(payload, ctx), ctx)
+
+    def _call(self, payload: Any, ctx: Context) -> Any:
+        task = self._tasks.get(ctx.type)
+        if task is None:
+            raise BadPayload(f"no task of {self.name} has the type {ctx.type!r}")
+        try:
+            arguments = task.parameters.arguments(payload, ctx)
+        except Mismatch as error:
+            raise BadPayload(str(error)) from None
+        return task.function(**arguments)
+
+    def _result_of_call(self, payload: Any, ctx: Context) -> Any:
+        return self._result(self._called(payload, ctx), ctx)
+
+    def _result(self, value: Any, ctx: Context) -> Any:
+        try:
+            return self._tasks[ctx.type].parameters.result(value)
+        except Mismatch as error:
+            raise InvalidJob("result", str(error)) from None
+
+    def insist_on(self, types: Iterable[str]) -> None:
+        for type_ in types:
+            if type_ not in self._tasks:
+                raise HandlerError(
+                    f"{self.name}: its tasks have changed: there is none of the type {type_!r} any more; "
+                    "`supervisor reload` reads the modules again"
+                )

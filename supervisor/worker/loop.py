@@ -19,7 +19,7 @@ wait in the `Exchange` until a runner takes them from it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 # Imported by name, as in the executor: a handler that replaces it must not affect the loop.
 from time import monotonic
@@ -29,8 +29,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.system.slot import RecycleReason, State
 from supervisor.worker.exchange import Run
-from supervisor.worker.fitness import Ruined
-from supervisor.worker.memory_watch import MemoryWatch
+from supervisor.worker.fitness import MemoryWatch, Ruined
 from supervisor.worker.parts import Parts
 
 SAFETY_NET = 5.0  # seconds after which a worker that has room checks for jobs without a wake-up
@@ -38,7 +37,9 @@ _EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to start a successor
 
 
 class Runner(Protocol):
-    """Runs claims: one at a time, in batches, or several at the same time. Called in the thread of the loop."""
+    """Runs claims: one at a time, in batches, or several at the same time. Called in the thread of the loop,
+    unless it says otherwise.
+    """
 
     @property
     def done(self) -> int:
@@ -65,6 +66,22 @@ class Runner(Protocol):
 
     def check(self) -> None:
         """Check the process while no run is on. Raises Ruined."""
+
+    # By the other threads of the worker
+
+    def host(self, loop: Callable[[], None]) -> None:
+        """Call `loop` in a suitable thread, and return when it is over. Called in the main thread."""
+
+    def watch(self, now: float) -> float | None:
+        """Called by the heartbeat thread at `now`, monotonic seconds. Returns the seconds until the next call, None if
+        there is nothing to do.
+        """
+
+    def interrupt(self) -> None:
+        """A signal has come, in the main thread: raise JobInterrupted if the run there is to stop."""
+
+    def detach(self) -> None:
+        """This is a process that a handler has forked: the runs are not its own."""
 
 
 class Loop:

@@ -13,7 +13,6 @@ from supervisor.domain.errors import Fail, Retry, Snooze
 from supervisor.domain.job import Status
 from supervisor.domain.middleware import EnqueueHooks, FailedJob, Middleware, WorkerInfo
 from supervisor.domain.settlement import Settlement
-from supervisor.system.mappings import ALWAYS, Mark
 from supervisor.worker import forked
 from supervisor.worker.context import Context, JobInterrupted
 
@@ -25,12 +24,11 @@ _OWN = ("supervisor.worker.", "supervisor.domain.", "supervisor.contrib.")
 
 
 class WorkerMiddleware:
-    """The middleware of one worker, the first one outermost. `mark` distinguishes the worker from a fork of it."""
+    """The middleware of one worker, the first one outermost."""
 
-    def __init__(self, loaded: Iterable[Middleware], worker: WorkerInfo, mark: Mark = ALWAYS) -> None:
+    def __init__(self, loaded: Iterable[Middleware], worker: WorkerInfo) -> None:
         self._all = list(loaded)
         self._worker = worker
-        self._mark = mark
         self._told: dict[tuple[str, str], tuple[float, int]] = {}
         self._around = self._hooks("around_run")
         self._on_failure = self._hooks("on_failure")
@@ -53,9 +51,9 @@ class WorkerMiddleware:
         try:
             hook(self._worker)
         except BaseException as error:
-            self._leave_if_forked(error)
+            forked.leave(error)
             self.report(name, what, error)
-        self._leave_if_forked()
+        forked.leave()
 
     def around(self, run: Run) -> Run:
         """`run` with every `around_run` around it; `run` itself if there is none."""
@@ -65,11 +63,11 @@ class WorkerMiddleware:
 
     def _layer(self, name: str, hook: Callable[..., Any], run: Run) -> Run:
         def layer(payload: Any, ctx: Context) -> Any:
-            inner = _Call(run, payload, ctx, self._leave_if_forked)
+            inner = _Call(run, payload, ctx)
             try:
                 hook(inner, ctx)
             except BaseException as error:
-                self._leave_if_forked(error)
+                forked.leave(error)
                 if isinstance(error, _DECISIONS) and error is not inner.error:
                     raise
                 if error is not inner.error:
@@ -77,7 +75,7 @@ class WorkerMiddleware:
             else:
                 if not inner.called:
                     self.report(name, "around_run", RuntimeError("it has not called call()"))
-            return inner.outcome()
+            return inner()
 
         return layer
 
@@ -104,9 +102,9 @@ class WorkerMiddleware:
             except JobInterrupted:
                 raise
             except BaseException as worse:
-                self._leave_if_forked(worse)
+                forked.leave(worse)
                 self.report(name, "on_failure", worse)
-            self._leave_if_forked()
+            forked.leave()
 
     def report(self, name: str, hook: str, error: BaseException) -> None:
         """Log it; the same hook at most once a minute, with the number of its failures since."""
@@ -121,37 +119,29 @@ class WorkerMiddleware:
         about = {"middleware": name, "hook": hook, "error": f"{type(error).__name__}: {error}", "stack": stack}
         self._worker.log.error("middleware_failed", **about, hint=hint, **more)
 
-    def _leave_if_forked(self, error: BaseException | None = None) -> None:
-        if not self._mark[0]:
-            forked.end(error)
-
 
 class _Call:
     """What `around_run` calls: the run, once, whatever the middleware does."""
 
-    def __init__(self, run: Run, payload: Any, ctx: Context, leave_if_forked: Callable[..., None]) -> None:
+    def __init__(self, run: Run, payload: Any, ctx: Context) -> None:
         self._run = run
         self._payload = payload
         self._ctx = ctx
-        self._leave_if_forked = leave_if_forked
         self._value: Any = None
         self.error: BaseException | None = None
         self.traceback: TracebackType | None = None
         self.called = False
 
     def __call__(self) -> Any:
-        return self.outcome()
-
-    def outcome(self) -> Any:
         """The result of the run, or its error; a second call runs nothing."""
         if not self.called:
             self.called = True
             try:
                 self._value = self._run(self._payload, self._ctx)
             except BaseException as error:
-                self._leave_if_forked(error)
+                forked.leave(error)
                 self.error, self.traceback = error, own_traceback(error.__traceback__)
-            self._leave_if_forked()
+            forked.leave()
         if self.error is not None:
             raise self.error.with_traceback(self.traceback)
         return self._value

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.domain import middleware
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system.claim_gate import ClaimGate
 from supervisor.system.counters import Row
-from supervisor.system.mappings import Mark
+from supervisor.system.scoreboard import ClaimGate
 from supervisor.system.slot import Slot
 from supervisor.worker.exchange import Exchange
 from supervisor.worker.executor import Executor
@@ -17,8 +16,7 @@ from supervisor.worker.fitness import Fitness
 from supervisor.worker.handler import AnyHandler, Handler
 from supervisor.worker.heartbeat import Heartbeat
 from supervisor.worker.middleware import WorkerMiddleware
-from supervisor.worker.recorder import Recorder
-from supervisor.worker.slot_board import SlotBoard
+from supervisor.worker.recorder import Recorder, SlotBoard
 from supervisor.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -69,7 +67,7 @@ class Parts(NamedTuple):
     cautious: bool
 
 
-def executor_of(assignment: Assignment, handler: AnyHandler, mark: Mark, log: Any) -> Executor:
+def executor_of(assignment: Assignment, handler: AnyHandler, log: Any) -> Executor:
     """Raises HandlerError if the handler cannot do what the pool needs, and MiddlewareError."""
     pool, recorder = assignment.pool, assignment.recorder
     if isinstance(handler, Handler):
@@ -80,15 +78,14 @@ def executor_of(assignment: Assignment, handler: AnyHandler, mark: Mark, log: An
     info = middleware.WorkerInfo(pool.name, assignment.record.name, log)
     return Executor(
         handler,
-        SlotBoard(assignment.slot, recorder, mark, assignment.engine),
+        SlotBoard(assignment.slot, recorder, assignment.engine),
         pool.policy,
         capabilities=pool.capabilities,
         options=pool.options,
         device=assignment.device,
         timeout=pool.timeout_of,
-        mark=mark,
         recorder=recorder,
-        middleware=WorkerMiddleware(loaded, info, mark) if loaded else None,
+        middleware=WorkerMiddleware(loaded, info) if loaded else None,
         log=log,
         clock=assignment.gate.clock,
     )

@@ -1,23 +1,36 @@
-"""The program of a worker as a process: started, monitored, and ended together with everything it has started."""
+"""The program of a worker: started, spoken to without blocking, and ended together with everything it has started."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import select
 import signal
+import threading
+import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from supervisor.domain.text import human_size
 from supervisor.system import child, ending, kernel, signals
 from supervisor.worker.environment import REPLIES
+from supervisor.worker.protocol import Conversation, Message, Violation
 
+CLOSING = 0.5  # seconds from the end of its replies to the program's own end, which gives a better reason
 _PIPE_BYTES = 1 << 20
+_GULP = 65536
 _ABOVE = 10  # numbers below this are kept free for the program's own descriptors
 _EXIT_UNSTARTED = 127
+TAIL_BYTES = 8192  # kept for job_errors, as for a worker
+_STDERR = 2
+_SETTLING = 0.1  # seconds to wait for output that has already been printed
+
+
+class Ended(Exception):
+    """The program has ended, and everything that it sent before has been read."""
 
 
 class Ending(NamedTuple):
@@ -47,42 +60,117 @@ class Ending(NamedTuple):
 
 
 class Program:
-    """One running program, in a session and process group of its own. Times are seconds.
+    """One running program, in a session and process group of its own, and the `conversation` with it. Times are
+    seconds.
 
-    `requests` is the write end of its standard input, `replies` the read end of its replies, both
-    non-blocking; `output` is the read end of its standard output and error.
+    `output` is the read end of its standard output and error. INTERRUPT is blocked, but while it is waited for.
     """
 
     def __init__(self, file: str, command: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
         """Start `file` with `command` as its arguments, in `folder`. Raises OSError if that fails."""
+        self.conversation = Conversation()
         self._spared = frozenset(kernel.children(os.getpid()) or ())
-        stdin, self.requests = os.pipe2(os.O_CLOEXEC)
-        self.replies, replies = os.pipe2(os.O_CLOEXEC)
+        stdin, self._requests = os.pipe2(os.O_CLOEXEC)
+        self._replies, replies = os.pipe2(os.O_CLOEXEC)
         self.output, output = os.pipe2(os.O_CLOEXEC)
-        trouble, trouble_end = os.pipe2(os.O_CLOEXEC)
-        theirs = (stdin, output, replies, trouble_end)
-
-        def become() -> int:
-            return _execute(file, command, folder, env, *theirs)
-
+        theirs = (stdin, output, output, replies)
         try:
             # Python warns about a fork when there are other threads; this child only executes the program.
             with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-                self.pid, self.pidfd = child.fork(become, role="program", keep=theirs)
+                self.pid, self.pidfd = child.fork(
+                    lambda: _execute(file, command, folder, env, theirs), role="program", keep=theirs
+                )
         finally:
-            for descriptor in theirs:
+            for descriptor in set(theirs):
                 os.close(descriptor)
-        for descriptor in (self.requests, self.replies):
+        for descriptor in (self._requests, self._replies):
             os.set_blocking(descriptor, False)
-        for descriptor in (self.replies, self.output):
+        for descriptor in (self._replies, self.output):
             kernel.enlarge_pipe(descriptor, _PIPE_BYTES)
         self._ending: Ending | None = None
-        with os.fdopen(trouble, "rb") as said:  # the exec closes the other end
-            errno = said.read()
-        if errno:
-            self.end(grace=0)
-            self.close()
-            raise OSError(int(errno), os.strerror(int(errno)))
+        self._pending = bytearray()  # what the program has not read yet
+        self._silent = False  # its replies have ended
+        self._poll = select.poll()
+        self._poll.register(self._replies, select.POLLIN)
+        self._poll.register(self.pidfd, select.POLLIN)
+
+    # What is said
+
+    def send(self, line: bytes) -> None:
+        """It is written while `next` waits."""
+        self._pending += line
+
+    @property
+    def untaken(self) -> int:
+        """Bytes sent to the program that it has not read; they can be counted even after its death."""
+        return len(self._pending) + (kernel.unread(self._requests) if self._requests >= 0 else 0)
+
+    def next(self, until: float = 0.0) -> Message | None:
+        """The program's next message; None if it has sent nothing until then. Raises Violation or Ended."""
+        while (message := self.conversation.next()) is None:
+            if self._silent:
+                self._end_of_replies()
+            left = until - time.monotonic()
+            if not self._exchange(max(0.0, left)) and left <= 0:
+                return None
+        return message
+
+    def part(self, until: float) -> None:
+        """Say bye, and wait until then for the program to end."""
+        self.send(self.conversation.bye())
+        with contextlib.suppress(Violation, Ended):
+            while (left := until - time.monotonic()) > 0:
+                self._exchange(left)
+                if not self._pending:
+                    self._close_requests()
+
+    def _exchange(self, seconds: float) -> bool:
+        """Wait until the program writes, reads or ends, and do one step of each. Returns whether any was possible."""
+        if self._silent:
+            self._end_of_replies()
+        wanted = bool(self._pending) and self._requests >= 0
+        if wanted:
+            self._poll.register(self._requests, select.POLLOUT)
+        # The only place where an interruption may happen: no operation is half done here.
+        before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signals.INTERRUPT})
+        try:
+            ready = {descriptor for descriptor, _ in self._poll.poll(seconds * 1000)}
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            if wanted:
+                self._poll.unregister(self._requests)
+        if self._requests in ready:
+            self._write()
+        dead = self.pidfd in ready
+        if dead or self._replies in ready:
+            self._read(dead)
+        return bool(ready)
+
+    def _write(self) -> None:
+        try:
+            del self._pending[: os.write(self._requests, self._pending[:_GULP])]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._silent = True  # a program that closes its requests has nothing more to say
+
+    def _read(self, dead: bool) -> None:
+        """`dead`: the program had ended before, so there will be no more."""
+        try:
+            data = os.read(self._replies, _GULP)
+        except BlockingIOError:
+            self._silent = dead  # though other processes may hold its replies open
+            return
+        self.conversation.hear(data)
+        self._silent = self._silent or not data
+
+    def _end_of_replies(self) -> NoReturn:
+        """Nothing more will come. Raises Ended for a program that has ended, Violation for one that has not."""
+        if self.wait(CLOSING):
+            raise Ended
+        raise Violation("closed its replies or its requests, and continued to run")
+
+    # Its end
 
     def wait(self, seconds: float) -> bool:
         """Whether the program has ended, after waiting at most this long."""
@@ -101,7 +189,7 @@ class Program:
             # needed even if it has ended: its group may still live.
             refused = self._signal(signal.SIGKILL) is ending.Sent.REFUSED
             if refused:
-                self.close_requests()  # nothing else may tell it to end
+                self._close_requests()  # nothing else may tell it to end
             self._ending = self._reap(0 if refused else ending.KILL_PATIENCE)
             ending.kill_children(spare=self._spared)
         return self._ending
@@ -121,45 +209,106 @@ class Program:
             return Ending(signal=signals.name_of(os.WTERMSIG(status)), peak_memory=usage.ru_maxrss * 1024)
         return Ending(exit_code=os.WEXITSTATUS(status), peak_memory=usage.ru_maxrss * 1024)
 
-    def untaken(self) -> int:
-        """How many bytes of its requests the program has not read; they can be counted even after its death."""
-        return kernel.unread(self.requests) if self.requests >= 0 else 0
-
-    def close_requests(self) -> None:
+    def _close_requests(self) -> None:
         """The program reads the end of its input."""
-        if self.requests >= 0:
-            os.close(self.requests)
-            self.requests = -1
+        if self._requests >= 0:
+            os.close(self._requests)
+            self._requests = -1
 
     def close(self) -> None:
         """Close the descriptors; the program must have ended."""
-        self.close_requests()
-        for descriptor in (self.replies, self.output, self.pidfd):
+        self._close_requests()
+        for descriptor in (self._replies, self.output, self.pidfd):
             os.close(descriptor)
 
 
-def _execute(
-    file: str,
-    command: Sequence[str],
-    folder: Path,
-    env: Mapping[str, str],
-    stdin: int,
-    output: int,
-    replies: int,
-    trouble: int,
-) -> int:
-    """In the child: become the program. Its descriptors are 0 to 3 and no others."""
-    trouble = fcntl.fcntl(trouble, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
+def _execute(file: str, command: Sequence[str], folder: Path, env: Mapping[str, str], ends: Sequence[int]) -> int:
+    """In the child: become the program. Its descriptors are 0 to 3 and no others. If that fails, it says why."""
     try:
-        os.chdir(folder)
-        ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for end in (stdin, output, output, replies)]
-        for number, end in zip((0, 1, 2, REPLIES), ends, strict=True):
+        copies = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for end in ends]
+        for number, end in zip((0, 1, 2, REPLIES), copies, strict=True):
             os.dup2(end, number)
+        os.chdir(folder)
         # Python ignores these two signals; a program that expects the defaults would keep writing to a closed pipe.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         signals.unblock_all()
         os.execve(file, list(command), dict(env))  # noqa: S606 - an argument list from our own configuration
     except OSError as error:
-        os.write(trouble, str(error.errno or 0).encode())
+        os.write(2, f"{file}: {error.strerror}\n".encode())
     return _EXIT_UNSTARTED
+
+
+class Output(threading.Thread):
+    """Reads continuously, so that a program never blocks on its output.
+
+    Calls `ended` when the program has ended, between jobs, too. Ends with the last writer of the pipe. `keep`
+    receives everything that a job prints, from `begin` to `settle`: what comes between two jobs belongs to none, also
+    if it is read when the worker already counts the next one as running.
+    """
+
+    def __init__(self, pipe: int, pidfd: int, ended: Callable[[], None], keep: Callable[[bytes], None]) -> None:
+        super().__init__(name="output", daemon=True)
+        self._pipe = pipe
+        self._pidfd = pidfd
+        self._ended = ended
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._tail = b""
+        self._read_so_far = 0
+        self._begins_at = 0  # the byte at which the job's own output starts
+        self._of_job = False
+
+    def begin(self) -> None:
+        """A job starts: what is printed from now on belongs to it."""
+        with self._lock:
+            self._tail = b""
+            self._begins_at = self._printed()
+            self._of_job = True
+
+    def tail(self) -> str | None:
+        """The end of what the job has printed so far; None if it has printed nothing."""
+        self.settle()
+        with self._lock:
+            return self._tail.decode("utf-8", "replace") or None
+
+    def settle(self) -> None:
+        """A job has ended: wait until what has been printed so far is kept. What comes later is not its."""
+        with self._lock:
+            printed = self._printed()
+        deadline = time.monotonic() + _SETTLING
+        while self._read_so_far < printed and self.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        self._of_job = False
+
+    def _printed(self) -> int:
+        return self._read_so_far + (kernel.unread(self._pipe) if self.is_alive() else 0)
+
+    def run(self) -> None:
+        signals.block_all()
+        poll = select.poll()
+        poll.register(self._pipe, select.POLLIN)
+        poll.register(self._pidfd, select.POLLIN)
+        watched = {self._pipe, self._pidfd}
+        while watched:
+            for descriptor, _ in poll.poll():
+                if descriptor == self._pidfd:
+                    self._ended()
+                elif self._read():
+                    continue
+                poll.unregister(descriptor)
+                watched.discard(descriptor)
+
+    def _read(self) -> bool:
+        """False at the end of the pipe."""
+        with self._lock:
+            data = passed_on = os.read(self._pipe, 65536)
+            own = data[max(0, self._begins_at - self._read_so_far) :]
+            self._tail = (self._tail + own)[-TAIL_BYTES:]
+            if self._of_job:
+                self._keep(own)
+            self._read_so_far += len(data)
+        with contextlib.suppress(OSError):  # nobody reads our stderr any more
+            while passed_on:
+                passed_on = passed_on[os.write(_STDERR, passed_on) :]
+        return bool(data)

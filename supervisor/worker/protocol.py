@@ -15,8 +15,7 @@ when it is asked for, so it cannot undo that message. After a violation nothing 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, NoReturn
 
@@ -34,6 +33,8 @@ KINDS = ("exception", "exit", "memory", "payload", "result")
 CHILD = frozenset({"type", "payload", "priority", "delay", "at", "requires", "max_attempts", "unique_key"})
 """The keys that a job to be enqueued with the completion may have."""
 
+Message = dict[str, Any]
+
 
 class Phase(Enum):
     GREETING = "greeting"  # the program is starting: its hello is expected
@@ -47,144 +48,67 @@ class Violation(Exception):
     """The program broke the protocol and must be killed. The message says what it did: "sent a …"."""
 
 
-class Hello(NamedTuple):
-    """`capabilities` is None if the program does not say what it can do; `batches`: it takes several jobs at once."""
+class ProgramJob(NamedTuple):
+    """A job as a program gets it; `key` is its idempotency key, if there is one."""
 
-    capabilities: frozenset[str] | None
-    batches: bool = False
-
-
-class Progress(NamedTuple):
-    fraction: float
-    text: str
-
-
-class Extend(NamedTuple):
-    seconds: float
-
-
-class Emit(NamedTuple):
-    """A piece of the answer: to the only job, or to the one at this place of a batch."""
-
-    chunk: Any
-    place: int = 0
-
-
-class Log(NamedTuple):
-    level: str
-    text: str
-    fields: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The job is done. `children` are the arguments of jobs to be enqueued with it."""
-
-    value: Any
-    children: list[dict[str, Any]] = field(default_factory=list)
-
-
-class Error(NamedTuple):
-    """The attempt failed. `retry` asks for another one, in `after` seconds; `permanent` for none."""
-
-    message: str
-    kind: str = "exception"
-    permanent: bool = False
-    retry: bool = False
-    after: float | None = None
-    traceback: str | None = None
-
-
-class Answer(NamedTuple):
-    """To the job at this place of a batch."""
-
-    place: int
-    reply: Result | Error
-
-
-class JobOfBatch(NamedTuple):
     job_id: int
     type: str
     attempt: int
     payload: Any
-    key: str | None
-
-
-Event = Hello | Progress | Extend | Emit | Log | Result | Error | Answer
-Message = dict[str, Any]
+    key: str | None = None
 
 
 class Conversation:
-    """What each side may send when. Bytes go in by `hear`, events come out by `next`; the requests return bytes."""
+    """What each side may send when. Bytes go in by `hear`, messages come out by `next`; the requests return bytes."""
 
     def __init__(self) -> None:
         self.phase = Phase.GREETING
-        self._id = 0  # of the latest job
-        self._batch = 0  # the id of the batch that it has, if it is one; those of its jobs follow
+        self._id = 0  # the latest number of a job or a batch
+        self._first = 0  # the number of the first job that the program has
+        self._batch = 0  # the number of its batch, if it has one
         self._open: set[int] = set()  # the jobs without an answer
         self._heard = bytearray()
         self._searched = 0  # bytes of the input already searched for a line break
 
     # What the worker sends
 
-    def greet(
-        self, pool: str, capabilities: tuple[str, ...], options: dict[str, Any], device: str | None = None
-    ) -> bytes:
+    def greet(self, pool: str, capabilities: Sequence[str], options: Message, device: str | None = None) -> bytes:
         """The first line: what the program may need to know before it loads anything."""
         return _line(
-            type="hello",
-            protocol=VERSION,
-            pool=pool,
-            capabilities=list(capabilities),
-            options=options,
-            device=device,
+            type="hello", protocol=VERSION, pool=pool, capabilities=list(capabilities), options=options, device=device
         )
 
-    def job(self, job_id: int, type: str, attempt: int, payload: Any, timeout: float, key: str | None = None) -> bytes:
-        """Hand over a job. Raises ValueError for a payload that JSON cannot represent."""
+    def hand_over(self, jobs: Sequence[ProgramJob], timeout: float, *, together: bool = False) -> bytes:
+        """Hand over a job, or several `together`. Raises ValueError for a payload that JSON cannot represent."""
         assert self.phase is Phase.IDLE
-        line = _line(
-            type="job",
-            id=self._id + 1,
-            job_id=job_id,
-            idempotency_key=key,
-            job_type=type,
-            attempt=attempt,
-            timeout=timeout,
-            payload=payload,
-        )
-        self._id += 1
-        self._batch, self._open = 0, {self._id}
-        self.phase = Phase.BUSY
-        return line
-
-    def batch(self, jobs: Sequence[JobOfBatch], timeout: float) -> bytes:
-        """Hand over several jobs at once. Raises ValueError for a payload that JSON cannot represent."""
-        assert self.phase is Phase.IDLE
-        batch = self._id + 1
+        batch = self._id + 1 if together else 0
+        first = self._id + 1 + together
         written = [
             {
-                "id": batch + 1 + place,
+                "id": number,
                 "job_id": job.job_id,
                 "idempotency_key": job.key,
                 "job_type": job.type,
                 "attempt": job.attempt,
                 "payload": job.payload,
             }
-            for place, job in enumerate(jobs)
+            for number, job in enumerate(jobs, first)
         ]
-        line = _line(type="batch", id=batch, timeout=timeout, jobs=written)
-        self._id = batch + len(jobs)
-        self._batch, self._open = batch, set(range(batch + 1, self._id + 1))
+        if together:
+            line = _line(type="batch", id=batch, timeout=timeout, jobs=written)
+        else:
+            line = _line(type="job", timeout=timeout, **written[0])
+        self._id = first + len(jobs) - 1
+        self._first, self._batch, self._open = first, batch, set(range(first, self._id + 1))
         self.phase = Phase.BUSY
         return line
 
     def cancel(self, *, now: bool, place: int | None = None) -> bytes:
-        """Ask for the jobs without an answer to be stopped, or for the one at this place of a batch: when convenient,
-        or `now`, before TERM is sent.
+        """Ask for the jobs without an answer to be stopped, or for the one at this place: when convenient, or `now`,
+        before TERM is sent.
         """
         assert self.phase is Phase.BUSY
-        asked = sorted(self._open) if place is None else sorted(self._open & {self._batch + 1 + place})
+        asked = sorted(self._open) if place is None else sorted(self._open & {self._first + place})
         return b"".join(_line(type="cancel", id=number, now=now) for number in asked)
 
     def bye(self) -> bytes:
@@ -200,10 +124,35 @@ class Conversation:
         if self.phase not in (Phase.LEAVING, Phase.BROKEN):
             self._heard += data
 
-    def next(self) -> Event | None:
-        """The next event; None until more is read. Raises Violation, and returns nothing after that."""
+    def next(self) -> Message | None:
+        """The next message, with the keys that its type has, and the `place` of its job: 0 unless there are several,
+        None for a whole batch. None until more is read. Raises Violation, and returns nothing after that.
+        """
         line = self._next_line()
-        return None if line is None else self._event_of(self._parsed(line))
+        if line is None:
+            return None
+        message = self._parsed(line)
+        kind: Any = message.get("type")
+        number: Any = message.get("id")
+        keys = _KEYS.get(kind) if isinstance(kind, str) else None
+        if keys is None:
+            self._break(f"a message of an unknown type, {short(kind)}")
+        self._check_order(kind, number)
+        found: Message = {"type": kind}
+        for key, check in keys.items():
+            try:
+                found[key] = check(message.get(key))
+            except ValueError as error:
+                self._break(f"{_article(kind)} with an invalid {key}: {error}")
+        if kind == "hello":
+            self.phase = Phase.IDLE
+        elif kind != "log":
+            found["place"] = None if number == self._batch else number - self._first
+        if kind in ("result", "error"):
+            self._open.discard(number)
+            if not self._open or number == self._batch:
+                self.phase = Phase.IDLE
+        return found
 
     def _next_line(self) -> bytes | None:
         end = self._heard.find(b"\n", self._searched)
@@ -230,114 +179,111 @@ class Conversation:
             self._break(f"a line that is not a JSON object: {short(message)}")
         return message
 
-    def _event_of(self, message: Message) -> Event:
-        kind = message.get("type")
+    def _check_order(self, kind: Any, number: Any) -> None:
         if kind == "log":
-            return self._log(message)
+            return
+        if (self.phase is Phase.GREETING) is not (kind == "hello"):
+            self._break("a second hello" if kind == "hello" else f"{_article(kind)} before its hello")
         if kind == "hello":
-            return self._hello(message)
-        if kind not in ("progress", "extend", "emit", "result", "error"):
-            self._break(f"a message of an unknown type, {short(kind)}")
-        number: Any = message.get("id")
-        self._check_id(kind, number)
-        if kind == "progress":
-            return Progress(self._fraction(message), self._text(message, "text"))
-        if kind == "extend":
-            return Extend(self._seconds(message, "seconds", message.get("seconds")))
-        if kind == "emit":
-            return self._emit(message, number)
-        event = self._result(message) if kind == "result" else self._error(message)
-        self._open.discard(number)
-        if not self._open or number == self._batch:
-            self.phase = Phase.IDLE
-        return Answer(number - self._batch - 1, event) if self._batch and number != self._batch else event
-
-    def _check_id(self, kind: Any, number: Any) -> None:
-        if self.phase is Phase.GREETING:
-            self._break(f"{_article(kind)} before its hello")
+            return
         if type(number) is not int or not 1 <= number <= self._id:
             self._break(f"{_article(kind)} with an invalid id, {short(number)}")
-        if self.phase is Phase.BUSY and number in self._open:
+        busy = self.phase is Phase.BUSY
+        if busy and number in self._open:
             return
-        if self.phase is not Phase.BUSY or not self._batch <= number or not self._batch:
+        if not busy or not self._batch or number < self._batch:
             self._break(f"a late {kind}: job {number} had ended")
         if number > self._batch:
             self._break(f"{_article(kind)} for job {number}, which had its answer")
-        if kind == "result":
-            self._break(f"a result for the batch {number} instead of one for each of its jobs")
-
-    def _hello(self, message: Message) -> Hello:
-        if self.phase is not Phase.GREETING:
-            self._break("a second hello")
-        if message.get("protocol") != VERSION:
-            self._break(f"a hello of protocol {short(message.get('protocol'))}; this is protocol {VERSION}")
-        words = message.get("capabilities")
-        if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
-            self._break("a hello whose capabilities are not a list of texts")
-        batches = message.get("batches", False)
-        if not isinstance(batches, bool):
-            self._break("a hello whose batches is not true or false")
-        self.phase = Phase.IDLE
-        return Hello(None if words is None else frozenset(words), batches)
-
-    def _log(self, message: Message) -> Log:
-        level, fields = message.get("level", "info"), message.get("fields", {})
-        if level not in LEVELS or not isinstance(fields, dict):
-            self._break("a log message with an invalid level or invalid fields")
-        return Log(level, self._text(message, "text"), fields if _is_small(fields) else {"left_out": "too long"})
-
-    def _result(self, message: Message) -> Result:
-        children = message.get("enqueue", [])
-        if not (isinstance(children, list) and all(isinstance(child, dict) for child in children)):
-            self._break("a result whose `enqueue` is not a list of objects")
-        for child in children:
-            if "type" not in child or not child.keys() <= CHILD:
-                self._break("a result that enqueues a job without a type, or with an unknown key")
-        return Result(message.get("value"), children)
-
-    def _emit(self, message: Message, number: int) -> Emit:
-        if number == self._batch:
-            self._break(f"an emit for the batch {number} instead of one of its jobs")
-        return Emit(message.get("chunk"), number - self._batch - 1 if self._batch else 0)
-
-    def _error(self, message: Message) -> Error:
-        after = message.get("after")
-        permanent, retry = message.get("permanent", False), message.get("retry", after is not None)
-        if not isinstance(permanent, bool) or not isinstance(retry, bool) or (permanent and retry):
-            self._break("an error that asks for a retry and is permanent, or whose flags are not true or false")
-        kind = message.get("kind", "exception")
-        return Error(
-            self._text(message, "message") or "the program gave no reason",
-            kind if kind in KINDS else "exception",
-            permanent=permanent,
-            retry=retry,
-            after=None if after is None else self._seconds(message, "after", after),
-            traceback=self._text(message, "traceback", MAX_TEXT) or None,
-        )
-
-    def _fraction(self, message: Message) -> float:
-        value = message.get("fraction")
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self._break(f"a progress with an invalid fraction, {short(value)}")
-        return min(max(value, 0.0), 1.0)
-
-    def _seconds(self, message: Message, key: str, value: Any) -> float:
-        try:
-            return seconds(value)
-        except ValueError as error:
-            self._break(f"{_article(message['type'])} with an invalid {key}: {error}")
-
-    def _text(self, message: Message, key: str, limit: int = MAX_MESSAGE) -> str:
-        """A text that the database and the log can store."""
-        value = message.get(key)
-        if value is not None and not isinstance(value, str):
-            self._break(f"{_article(message['type'])} whose {key} is not a string")
-        return clipped(value or "", limit)
+        if kind in ("result", "emit"):
+            self._break(f"{_article(kind)} for the batch {number} instead of one of its jobs")
 
     def _break(self, what: str) -> NoReturn:
         self.phase = Phase.BROKEN
         self._heard.clear()
         raise Violation(f"sent {what}")
+
+
+# What each key may hold: from its value, None if it is missing, to what it means. Raises ValueError.
+
+
+def _anything(value: Any) -> Any:
+    return value
+
+
+def _text(value: Any, limit: int = MAX_MESSAGE) -> str:
+    """A text that the database and the log can store."""
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{short(value)} is not a text")
+    return clipped(value or "", limit)
+
+
+def _version(value: Any) -> int:
+    if value != VERSION:
+        raise ValueError(f"{short(value)}; this is protocol {VERSION}")
+    return VERSION
+
+
+def _words(value: Any) -> frozenset[str] | None:
+    if value is not None and not (isinstance(value, list) and all(isinstance(word, str) for word in value)):
+        raise ValueError(f"{short(value)} is not a list of texts")
+    return None if value is None else frozenset(value)
+
+
+def _flag(value: Any) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"{short(value)} is not true or false")
+    return bool(value)
+
+
+def _fraction(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{short(value)} is not a number")
+    return min(max(value, 0.0), 1.0)
+
+
+def _level(value: Any) -> str:
+    if value is not None and value not in LEVELS:
+        raise ValueError(f"{short(value)} is none of {', '.join(LEVELS)}")
+    return value or "info"
+
+
+def _fields(value: Any) -> Message:
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"{short(value)} is not an object")
+    try:
+        return (value or {}) if len(json.dumps(value)) <= MAX_FIELDS else {"left_out": "too long"}
+    except RecursionError:
+        return {"left_out": "too long"}
+
+
+def _children(value: Any) -> list[Message]:
+    if value is None:
+        return []
+    if not (isinstance(value, list) and all(isinstance(child, dict) for child in value)):
+        raise ValueError(f"{short(value)} is not a list of objects")
+    for child in value:
+        if "type" not in child or not child.keys() <= CHILD:
+            raise ValueError("it has a job without a type, or with an unknown key")
+    return value
+
+
+_KEYS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "hello": {"protocol": _version, "capabilities": _words, "batches": _flag},
+    "log": {"text": _text, "level": _level, "fields": _fields},
+    "progress": {"fraction": _fraction, "text": _text},
+    "extend": {"seconds": seconds},
+    "emit": {"chunk": _anything},
+    "result": {"value": _anything, "enqueue": _children},
+    "error": {
+        "message": lambda value: _text(value) or "the program gave no reason",
+        "kind": lambda value: value if value in KINDS else "exception",
+        "permanent": _flag,
+        "retry": _flag,
+        "after": lambda value: None if value is None else seconds(value),
+        "traceback": lambda value: _text(value, MAX_TEXT) or None,
+    },
+}
 
 
 def _line(**message: Any) -> bytes:
@@ -351,10 +297,3 @@ def _line(**message: Any) -> bytes:
 
 def _article(kind: object) -> str:
     return f"{'an' if str(kind)[:1] in 'aeiou' else 'a'} {kind}"
-
-
-def _is_small(fields: Message) -> bool:
-    try:
-        return len(json.dumps(fields)) <= MAX_FIELDS
-    except RecursionError:
-        return False

@@ -1,4 +1,7 @@
-"""What a run uses and prints, for its row in `job_runs`. Short, silent successes have none, and cost nothing."""
+"""What a run reports, uses and prints: in the slot of its worker, and for its row in `job_runs`.
+
+Short, silent successes have no row, and cost nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,17 @@ import os
 import sys
 from collections.abc import Callable
 from time import monotonic, time
+from typing import Any
 
+from supervisor.domain.errors import ContextClosed
 from supervisor.domain.settlement import Usage
-from supervisor.system.chunk_ring import ChunkWriter
+from supervisor.store.base import Engine
+from supervisor.system.chunk_ring import ChunkWriter, Emitter
 from supervisor.system.resources import Meter, own_cpu
 from supervisor.system.run_log import RunLog, tee
+from supervisor.system.slot import Cancel, Slot
+from supervisor.worker import forked
+from supervisor.worker.context import Board
 
 WORTH = 0.010  # seconds from which a silent success gets a row
 FRESH = 0.010  # seconds for which a reading of the meters can be reused
@@ -86,3 +95,52 @@ class Recorder:
     def _used(self) -> float:
         """A program that has ended is among our reaped children, so the sum stays continuous."""
         return own_cpu() + (self._program.cpu() if self._program is not None else 0.0)
+
+
+class SlotBoard(Board):
+    """In a worker: progress and queries, answered from its slot; log lines and chunks, kept for the job.
+
+    `reported` is called after each report of progress.
+    """
+
+    def __init__(self, slot: Slot, recorder: Recorder, engine: Engine) -> None:
+        self.reported: Callable[[], None] = lambda: None
+        self._slot = slot
+        self._engine = engine
+        self._epoch = ""  # needed by few handlers, and constant for the worker's whole life
+        self._run_log = recorder.run_log
+        self._chunks = recorder.chunks
+
+    def check(self, what: str) -> None:
+        if not forked.mark[0]:
+            raise ContextClosed(f"ctx.{what}: the context belongs to the worker, and this process is a fork of it")
+
+    def keep(self, line: str) -> None:
+        if forked.mark[0]:
+            self._run_log.line(line)
+
+    def emit(self, run: Emitter, data: bytes) -> None:
+        if forked.mark[0] and self._chunks is not None and not self.cancelled(run.job_id, run.token):
+            self._chunks.add(run, data)
+
+    def progress(self, fraction: float, text: str) -> None:
+        if forked.mark[0]:
+            self._slot.work.progress(fraction, text)
+            self.reported()
+
+    def extend(self, seconds: float) -> None:
+        self.check("extend")
+        self._slot.work.extend(monotonic() + seconds)
+
+    def cancelled(self, job: int, token: int) -> bool:
+        self.check("cancelled")
+        return self._slot.requests.cancel_requested(job, token) is not Cancel.NONE
+
+    def epoch(self) -> str:
+        self.check("idempotency_key")
+        self._epoch = self._epoch or self._engine.database.epoch()
+        return self._epoch
+
+    def meta(self, job: int) -> Any:
+        self.check("meta")
+        return self._engine.meta(job)

@@ -7,7 +7,6 @@ after it has settled what it holds, and the pool replaces both; so no program is
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import signal
 import time
@@ -28,22 +27,8 @@ from supervisor.worker import environment
 from supervisor.worker.context import BatchContext, Context, JobInterrupted
 from supervisor.worker.handler import HandlerError
 from supervisor.worker.outcomes import Crashed, NotBegun, Reported
-from supervisor.worker.output import Output
-from supervisor.worker.program import Ending, Program
-from supervisor.worker.program_link import CLOSING, Ended, ProgramLink
-from supervisor.worker.protocol import (
-    Answer,
-    Emit,
-    Error,
-    Extend,
-    Hello,
-    JobOfBatch,
-    Log,
-    Phase,
-    Progress,
-    Result,
-    Violation,
-)
+from supervisor.worker.program import CLOSING, Ended, Ending, Output, Program
+from supervisor.worker.protocol import Message, Phase, ProgramJob, Violation
 from supervisor.worker.recorder import Recorder
 
 # With the default kill_grace; another one stretches them. Their sum stays below it, since then the supervisor kills the
@@ -52,8 +37,8 @@ LET_GO = 2.0  # seconds for the program to stop a job when asked
 TERM_GRACE = 1.5  # then seconds after TERM, before KILL
 BYE_GRACE = 5.0  # seconds to end after its bye, before TERM
 _SET_UP = 0.95  # of startup_timeout: we can report what was missing, the supervisor only that it took too long
+_MOST_BETWEEN = 4096  # lines that are read before a job; those of a program that keeps writing are read during it
 _LOOK = 0.1  # seconds between two checks whether the job was cancelled
-_MOST_LOGGED = 1000  # log messages per job
 
 
 class SubprocessHandler:
@@ -81,7 +66,6 @@ class SubprocessHandler:
         self._lost = lost
         self._recorder = recorder
         self._over = False
-        self._logged = 0
         self._oom = OomCounter()
         self._look_at = 0.0
         self._log = events(pool=pool.name)
@@ -102,33 +86,34 @@ class SubprocessHandler:
         self._recorder.watch(self._program.pid)
         self._output = Output(self._program.output, self._program.pidfd, self._leave, self._recorder.run_log.add)
         self._output.start()
-        self._link = ProgramLink(self._program)
         self._log.debug("program_started", pid=self._program.pid, command=self.name)
         try:
             self._greet(ctx, until)
-        except (Violation, Ended) as error:
+        except (Violation, Ended, HandlerError, ValueError) as error:
             ending = self._end(by_itself=isinstance(error, Ended))
-            what = f"{ending} before its hello" if isinstance(error, Ended) else error
-            raise HandlerError(f"{self.name}: it {what}{self._last_line()}") from None
-        except HandlerError:
-            self._end()
-            raise
-        except ValueError as error:
-            self._end()
-            raise HandlerError(f"{self.name}: the pool's options cannot be written as JSON: {error}") from None
+            if isinstance(error, HandlerError):
+                raise
+            if isinstance(error, ValueError):
+                why = f"the pool's options cannot be written as JSON: {error}"
+            else:
+                lines = (self._output.tail() or "").strip().splitlines()
+                why = f"it {error}" if isinstance(error, Violation) else f"it {ending} before its hello"
+                why += f": {lines[-1].strip()}" if lines else ""
+            raise HandlerError(f"{self.name}: {why}") from None
 
     def _greet(self, ctx: Context, until: float) -> None:
-        greet = self._link.conversation.greet
-        self._link.send(greet(self._pool.name, ctx.capabilities, dict(ctx.options), ctx.device))
-        while not isinstance(reply := self._link.next(until), Hello):
-            if reply is None or time.monotonic() > until:
+        greeting = self._program.conversation.greet(self._pool.name, ctx.capabilities, dict(ctx.options), ctx.device)
+        self._program.send(greeting)
+        while (hello := self._program.next(until)) is None or hello["type"] != "hello":
+            if hello is None or time.monotonic() > until:
                 patience = human(self._pool.startup_timeout)
                 raise HandlerError(f"{self.name}: it has not said hello within startup_timeout, {patience}")
-            self._log_event(reply, ctx.log)
-        missing = set() if reply.capabilities is None else set(ctx.capabilities) - reply.capabilities
+            self._log_event(hello, ctx.log)
+        capabilities = hello["capabilities"]
+        missing = set() if capabilities is None else set(ctx.capabilities) - capabilities
         if missing:
             raise HandlerError(f"{self.name}: it lacks capabilities of the pool: {', '.join(sorted(missing))}")
-        if self._pool.batch_size > 1 and not reply.batches:
+        if self._pool.batch_size > 1 and not hello["batches"]:
             why = 'its hello must say "batches": true, because the pool has batches'
             raise HandlerError(f"{self.name}: it takes one job at a time; {why}")
 
@@ -137,13 +122,12 @@ class SubprocessHandler:
         if self._over:
             return
         if self._program.wait(0):
-            ending = self._end()
-            self._lost(f"between jobs the program {ending}")
+            self._lost(f"between jobs the program {self._end()}")
             return
-        self._link.part(time.monotonic() + BYE_GRACE)
+        self._program.part(time.monotonic() + BYE_GRACE)
         self._end()
 
-    # One job
+    # One job, or a batch
 
     def handle(self, payload: Any, ctx: Context) -> Any:
         """Give the program a job and wait for its result.
@@ -151,77 +135,82 @@ class SubprocessHandler:
         Raises what the executor turns into an outcome: Reported, JobInterrupted; Crashed if the program
         died with the job; NotBegun if it was dead before.
         """
-        with _blocked(signals.INTERRUPT):
-            self._look_up()
-            self._hand_over(payload, ctx)
-            try:
-                reply = self._wait_for_result(ctx)
-            except JobInterrupted as interrupted:
-                self._stop(interrupted)
-            except (Violation, Ended) as error:
-                self._crash(error)
+        [reply] = self._run([payload], [ctx], ctx, "the job", together=False)
         return self._outcome(reply, ctx)
 
     def handle_batch(self, payloads: Sequence[Any], ctx: BatchContext) -> list[Any]:
         """The same for several jobs at once: a result, or an exception as a value, for each. An error of the program
         for the whole batch is raised.
         """
-        replies: list[Any] = [_unsendable(payload) for payload in payloads]
-        places = [place for place, reply in enumerate(replies) if reply is None]
-        if not places:
-            return replies
-        with _blocked(signals.INTERRUPT):
-            self._look_up()
-            self._hand_over_batch([(payloads[place], ctx.jobs[place]) for place in places])
+        what = f"a batch of {len(payloads)} job{'s' * (len(payloads) > 1)}"
+        results: list[Any] = []
+        for reply, job in zip(self._run(payloads, ctx.jobs, ctx, what, together=True), ctx.jobs, strict=True):
             try:
-                answers = self._wait_for_answers([ctx.jobs[place] for place in places], ctx)
-            except JobInterrupted as interrupted:
-                self._stop(interrupted, "the batch")
-            except (Violation, Ended) as error:
-                self._crash(error, f"a batch of {len(places)} job{'s' * (len(places) > 1)}")
-        for place, answer in zip(places, answers, strict=True):
-            try:
-                replies[place] = self._outcome(answer, ctx.jobs[place])
+                results.append(self._outcome(reply, job))
             except Reported as failure:
-                replies[place] = failure
-        return replies
+                results.append(failure)
+        return results
 
-    def _hand_over_batch(self, jobs: Sequence[tuple[Any, Context]]) -> None:
-        written = [JobOfBatch(ctx.job_id, ctx.type, ctx.attempt, payload, _key(ctx)) for payload, ctx in jobs]
-        self._send(self._link.conversation.batch(written, self._pool.timeout_of(written[0].type)))
+    def _run(
+        self, payloads: Sequence[Any], jobs: Sequence[Context], ctx: Context, what: str, *, together: bool
+    ) -> list[Message]:
+        """The program's answer to each of these jobs. JobInterrupted can only be raised while it is waited for."""
+        with _blocked(signals.INTERRUPT):
+            self._read_between()
+            given = [
+                ProgramJob(job.job_id, job.type, job.attempt, payload, _key(job))
+                for payload, job in zip(payloads, jobs, strict=True)
+            ]
+            try:
+                line = self._program.conversation.hand_over(
+                    given, self._pool.timeout_of(jobs[0].type), together=together
+                )
+            except ValueError as error:
+                raise Reported("payload", f"the payload cannot be sent to a program as JSON: {error}") from None
+            self._output.begin()
+            self._look_for_oom(self._oom.forget)
+            self._program.send(line)
+            try:
+                return self._answers(jobs, ctx)
+            except JobInterrupted as interrupted:
+                self._stop(interrupted, "the batch" if together else "the job")
+            except (Violation, Ended) as error:
+                if self._program.untaken >= len(line):  # it has never read it: the cause came before
+                    self._abandon_unstarted(error)
+                self._crash(error, what)
 
-    def _wait_for_answers(self, jobs: Sequence[Context], ctx: Context) -> list[Result | Error]:
-        """Until each job has its answer. JobInterrupted can only be raised while waiting."""
-        answers: dict[int, Result | Error] = {}
+    def _answers(self, jobs: Sequence[Context], ctx: Context) -> list[Message]:
+        answers: dict[int, Message] = {}
         asked: set[int] = set()
         while len(answers) < len(jobs):
             for place, job in enumerate(jobs):
                 if place not in asked and job.cancelled:
                     asked.add(place)
-                    self._link.send(self._link.conversation.cancel(now=False, place=place))
+                    self._program.send(self._program.conversation.cancel(now=False, place=place))
             self._look_for_oom(self._oom.look)
-            reply = self._link.next(time.monotonic() + _LOOK)
-            if isinstance(reply, Answer):
-                answers[reply.place] = reply.reply
-            elif isinstance(reply, Error):
+            reply = self._program.next(time.monotonic() + _LOOK)
+            if reply is None:
+                continue
+            if reply["type"] not in ("result", "error"):
+                self._event(reply, jobs, ctx)
+            elif reply["place"] is None:  # of the whole batch
                 raise self._failure(reply, keep=self._pool.batch_auto and len(jobs) > 1)
-            elif isinstance(reply, Emit):
-                self._emit(reply, jobs[reply.place])
-            elif reply is not None:
-                self._process_event(reply, ctx)
+            else:
+                answers[reply["place"]] = reply
         return [answers[place] for place in range(len(jobs))]
 
-    def _look_up(self) -> None:
+    def _read_between(self) -> None:
         """Read what was sent between jobs, when only log lines are allowed."""
-        if not self._over:
-            try:
-                for event in self._link.read_between():
-                    self._log_event(event, self._log)
-            except (Violation, Ended) as error:
-                self._abandon_unstarted(error)
-            return
-        self._leave()
-        raise NotBegun
+        if self._over:
+            self._leave()
+            raise NotBegun
+        try:
+            for _ in range(_MOST_BETWEEN):
+                if (event := self._program.next()) is None:
+                    break
+                self._log_event(event, self._log)
+        except (Violation, Ended) as error:
+            self._abandon_unstarted(error)
 
     def _abandon_unstarted(self, error: Violation | Ended) -> NoReturn:
         """The program is dead, or must be killed, without having started the job."""
@@ -230,35 +219,6 @@ class SubprocessHandler:
         self._leave()
         raise NotBegun
 
-    def _hand_over(self, payload: Any, ctx: Context) -> None:
-        timeout = self._pool.timeout_of(ctx.type)
-        try:
-            line = self._link.conversation.job(ctx.job_id, ctx.type, ctx.attempt, payload, timeout, _key(ctx))
-        except ValueError as error:
-            raise Reported("payload", f"the payload cannot be sent to a program as JSON: {error}") from None
-        self._send(line)
-
-    def _send(self, line: bytes) -> None:
-        self._output.begin()
-        self._look_for_oom(self._oom.forget)
-        self._logged = 0
-        self._link.send(line)
-        self._handed = len(line)
-
-    def _wait_for_result(self, ctx: Context) -> Result | Error:
-        """Until the job's result. JobInterrupted can only be raised while waiting, nowhere else."""
-        asked = False
-        while True:
-            if not asked and ctx.cancelled:
-                asked = True
-                self._link.send(self._link.conversation.cancel(now=False))
-            self._look_for_oom(self._oom.look)
-            reply = self._link.next(time.monotonic() + _LOOK)
-            if isinstance(reply, (Result, Error)):
-                return reply
-            if reply is not None:
-                self._process_event(reply, ctx)
-
     def _look_for_oom(self, look: Callable[[], None]) -> None:
         """Once a second, so that old kills by the kernel are not attributed to this program."""
         now = time.monotonic()
@@ -266,31 +226,24 @@ class SubprocessHandler:
             self._look_at = now + 1.0
             look()
 
-    def _stop(self, interrupted: JobInterrupted, what: str = "the job") -> NoReturn:
+    def _stop(self, interrupted: JobInterrupted, what: str) -> NoReturn:
         """The job must stop: ask, then TERM, then KILL. A program that stops the job is kept."""
-        talk, until = self._link.conversation, time.monotonic() + LET_GO * self._stretch
-        self._link.send(talk.cancel(now=True))
+        talk, until = self._program.conversation, time.monotonic() + LET_GO * self._stretch
+        self._program.send(talk.cancel(now=True))
         with contextlib.suppress(Violation, Ended):
             while talk.phase is Phase.BUSY and time.monotonic() < until:  # only the end counts of what it sends
-                reply = self._link.next(until)
-                last = reply.reply if isinstance(reply, Answer) else reply
-                if isinstance(last, Error):
-                    interrupted.traceback = last.traceback
+                reply = self._program.next(until)
+                if reply is not None and reply["type"] == "error":
+                    interrupted.traceback = reply["traceback"]
         if talk.phase is not Phase.IDLE:
-            interrupted.traceback = (
-                f"the program did not stop {what}, and {self._end(grace=TERM_GRACE * self._stretch)}"
-            )
+            ending = self._end(grace=TERM_GRACE * self._stretch)
+            interrupted.traceback = f"the program did not stop {what}, and {ending}"
             self._leave()
         interrupted.stderr = self._output.tail()
         raise interrupted
 
-    def _crash(self, error: Violation | Ended, busy: str = "the job") -> NoReturn:
-        """The program is dead, or must be killed: the job is charged a crash, and the worker exits.
-
-        Not a job that the program never read from its input: the cause came before it.
-        """
-        if self._link.untaken >= self._handed:
-            self._abandon_unstarted(error)
+    def _crash(self, error: Violation | Ended, busy: str) -> NoReturn:
+        """The program is dead, or must be killed: the job is charged a crash, and the worker exits."""
         broke = isinstance(error, Violation)
         ending = self._end(by_itself=not broke)
         what = f"{error}; it was killed" if broke else f"{ending} while it was running {busy}{ending.hint}"
@@ -308,49 +261,45 @@ class SubprocessHandler:
             )
         )
 
-    def _outcome(self, reply: Result | Error, ctx: Context) -> Any:
-        if isinstance(reply, Result):
-            self._output.settle()
-            try:
-                for child in reply.children:
-                    ctx.enqueue(**child)
-            except InvalidJob as error:
-                raise Reported("exception", f"a job that it enqueued was rejected: {error}") from None
-            return reply.value
-        raise self._failure(reply)
+    def _outcome(self, reply: Message, ctx: Context) -> Any:
+        if reply["type"] == "error":
+            raise self._failure(reply)
+        self._output.settle()
+        try:
+            for child in reply["enqueue"]:
+                ctx.enqueue(**child)
+        except InvalidJob as error:
+            raise Reported("exception", f"a job that it enqueued was rejected: {error}") from None
+        return reply["value"]
 
-    def _failure(self, reply: Error, *, keep: bool = False) -> Reported:
+    def _failure(self, reply: Message, *, keep: bool = False) -> Reported:
         """What the program reports. For lack of memory it is replaced, unless it is to `keep`."""
-        if reply.kind == "memory" and not keep:
+        kind, after = reply["kind"], reply["after"]
+        if kind == "memory" and not keep:
             self._leave()  # whatever it has run out of, the next program starts fresh
-        kind = "permanent" if reply.permanent else "retry" if reply.retry else reply.kind
+        if reply["permanent"]:
+            kind = "permanent"
+        elif reply["retry"] or after is not None:
+            kind = "retry"
         stderr = self._output.tail()
-        return Reported(kind, reply.message, after=reply.after, traceback=reply.traceback, stderr=stderr)
+        return Reported(kind, reply["message"], after=after, traceback=reply["traceback"], stderr=stderr)
 
-    def _process_event(self, reply: object, ctx: Context) -> None:
-        if isinstance(reply, Progress):
-            ctx.progress(reply.fraction, reply.text)
-        elif isinstance(reply, Extend):
-            ctx.extend(reply.seconds)
-        elif isinstance(reply, Emit):
-            self._emit(reply, ctx)
+    def _event(self, reply: Message, jobs: Sequence[Context], ctx: Context) -> None:
+        kind = reply["type"]
+        if kind == "progress":
+            ctx.progress(reply["fraction"], reply["text"])
+        elif kind == "extend":
+            ctx.extend(reply["seconds"])
+        elif kind == "emit":
+            try:
+                jobs[reply["place"]].emit(reply["chunk"])
+            except InvalidJob as error:
+                ctx.log.warning("chunk_refused", fields={"why": str(error)})
         else:
             self._log_event(reply, ctx.log)
 
-    def _emit(self, reply: Emit, ctx: Context) -> None:
-        try:
-            ctx.emit(reply.chunk)
-        except InvalidJob as error:
-            self._log_event(Log("warning", "chunk_refused", {"why": str(error)}), ctx.log)
-
-    def _log_event(self, reply: object, log: Any) -> None:
-        """Pass on what the program logs, up to a limit per job."""
-        assert isinstance(reply, Log)
-        self._logged += 1
-        if self._logged <= _MOST_LOGGED:
-            getattr(log, reply.level)(reply.text, **({"fields": reply.fields} if reply.fields else {}))
-        elif self._logged == _MOST_LOGGED + 1:
-            log.warning("program_logs_too_much", most=_MOST_LOGGED, hint="the rest of this job's log is dropped")
+    def _log_event(self, reply: Message, log: Any) -> None:
+        getattr(log, reply["level"])(reply["text"], **({"fields": reply["fields"]} if reply["fields"] else {}))
 
     def _end(self, *, by_itself: bool = False, grace: float = TERM_GRACE) -> Ending:
         """`by_itself`: it had ended before we did anything."""
@@ -365,10 +314,6 @@ class SubprocessHandler:
         self._log.debug("program_ended", pid=self._program.pid, how=str(ending))
         return ending
 
-    def _last_line(self) -> str:
-        lines = (self._output.tail() or "").strip().splitlines()
-        return f": {lines[-1].strip()}" if lines else ""
-
 
 @contextlib.contextmanager
 def _blocked(number: int) -> Iterator[None]:
@@ -378,15 +323,6 @@ def _blocked(number: int) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-
-
-def _unsendable(payload: Any) -> Reported | None:
-    """What is wrong with a payload that JSON cannot represent."""
-    try:
-        json.dumps(payload, allow_nan=False)
-    except (ValueError, RecursionError) as error:
-        return Reported("payload", f"the payload cannot be sent to a program as JSON: {error}")
-    return None
 
 
 def _key(ctx: Context) -> str | None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from supervisor.domain.intake import encode
 from supervisor.domain.job import Claim
 from supervisor.domain.trial import Trial
-from supervisor.system.mappings import Mark
 from supervisor.system.slot import Phase, Slot
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED
@@ -19,19 +18,19 @@ if TYPE_CHECKING:
     from supervisor.config import PoolSettings
 
 
-def try_out(executor: Executor, pool: PoolSettings, slot: Slot, mark: Mark, *, unproven: bool) -> None:
+def try_out(executor: Executor, pool: PoolSettings, slot: Slot, *, unproven: bool) -> None:
     """The pool's warm-up and, of code that is `unproven`, its canary. Raises HandlerError if the handler fails, or
     returns what is not expected.
     """
     if pool.warmup is not None:
         slot.enter(Phase.WARM_UP)
-        _try(executor, pool, pool.warmup, Phase.WARM_UP.label, mark)
+        _try(executor, pool, pool.warmup, Phase.WARM_UP.label)
     if pool.canary is not None and unproven:
         slot.enter(Phase.CANARY)
-        _try(executor, pool, pool.canary, Phase.CANARY.label, mark)
+        _try(executor, pool, pool.canary, Phase.CANARY.label)
 
 
-def _try(executor: Executor, pool: PoolSettings, trial: Trial, name: str, mark: Mark) -> None:
+def _try(executor: Executor, pool: PoolSettings, trial: Trial, name: str) -> None:
     """Call it as for a job, in a pool with batches as for a batch of one; with the id 0 and without middleware. What it
     enqueues is dropped.
     """
@@ -44,12 +43,10 @@ def _try(executor: Executor, pool: PoolSettings, trial: Trial, name: str, mark: 
         shared, handler.on_shared_loop = handler.on_shared_loop, None
     try:
         value = handle(decoded(trial.payload), ctx)
-        if not mark[0]:
-            forked.end()
+        forked.leave()
         result = None if value is None else encode("result", value)
     except BaseException as error:
-        if not mark[0]:
-            forked.end(error)
+        forked.leave(error)
         traceback.print_exc()
         why = described(error)[0] if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
         raise HandlerError(f"{name} failed: {why}") from None

@@ -19,10 +19,10 @@ from supervisor.worker.fitness import Fitness, Ruined, leave_ruined
 from supervisor.worker.handler import AnyHandler, HandlerError
 from supervisor.worker.heartbeat import Heartbeat
 from supervisor.worker.loader import load
-from supervisor.worker.loop import Loop
+from supervisor.worker.loop import Loop, Runner
 from supervisor.worker.parts import Assignment, Parts, executor_of, is_concurrent
 from supervisor.worker.placement import check_memory
-from supervisor.worker.runners import HostedRunner, runner_of
+from supervisor.worker.runners import runner_of
 from supervisor.worker.trial import try_out
 from supervisor.worker.wakeups import FOREIGN, Wakeups
 
@@ -39,12 +39,12 @@ class Worker:
         self._slot = assignment.slot
         self._handler = handler
         self._log = events(pool=assignment.pool.name, worker=assignment.record.name)
-        self._runner: HostedRunner | None = None
+        self._runner: Runner | None = None
 
     def run(self) -> int:
         """The whole life. Returns the process's exit code."""
         assignment, slot, log = self._assignment, self._slot, self._log
-        self._mark = mappings.fork_mark()
+        forked.protect()
         slot.occupy(os.getpid())
         with suppress(OSError):
             settled_notice.open_sender()
@@ -72,13 +72,13 @@ class Worker:
         try:
             parts = self._set_up(exchange, heartbeat, wakeups)
         except (HandlerError, middleware.MiddlewareError, StoreError, Ruined) as error:
-            self._end_fork(error)
+            forked.leave(error)
             if isinstance(error, StoreError) and slot.requests.drain_requested:
                 slot.state(State.LEFT)  # told to exit while it waited for the database
                 return EXIT_LEFT
             return self._broken(str(error))
         except BaseException as error:
-            self._end_fork(error)
+            forked.leave(error)
             traceback.print_exc()
             return self._broken(f"set-up failed: {type(error).__name__}: {error}")
         assert self._runner is not None
@@ -86,7 +86,7 @@ class Worker:
             self._runner.host(Loop(parts, self._runner).run)
         except BaseException as error:
             # Nothing is raised here while the process is intact, whatever a handler or a row does.
-            self._end_fork(error)
+            forked.leave(error)
             leave_ruined(error, slot, log)
         self._tear_down(parts)
         exchange.close()
@@ -102,9 +102,8 @@ class Worker:
         assignment, pool, slot = self._assignment, self._assignment.pool, self._slot
         exchange.open()
         fitness = Fitness(slot, assignment.news, self._log, leave_soon)
-        exchange.closed = descriptors.gone
         handler = self._handler = self._handler or load(pool.handler)
-        executor = executor_of(assignment, handler, self._mark, self._log)
+        executor = executor_of(assignment, handler, self._log)
         executor.exhausted = fitness.out_of_memory
         parts = Parts(pool, slot, exchange, executor, fitness, heartbeat, wakeups, assignment.cautious)
         runner = self._runner = runner_of(parts.pool, cautious=parts.cautious)(parts)
@@ -114,9 +113,9 @@ class Worker:
         if executor.middleware is not None:
             executor.middleware.set_up()
         handler.setup(ctx)
-        self._end_fork()
+        forked.leave()
         ctx.close()
-        try_out(executor, pool, slot, self._mark, unproven=assignment.unproven)
+        try_out(executor, pool, slot, unproven=assignment.unproven)
         failpoints.reach("set_up")
         check_memory(pool.max_memory)
         fitness.set_up(wakeups.needed, wakeups.descriptor)
@@ -128,9 +127,9 @@ class Worker:
         executor = parts.executor
         try:
             executor.handler.teardown(executor.context())
-            self._end_fork()
+            forked.leave()
         except BaseException as error:
-            self._end_fork(error)
+            forked.leave(error)
             self._log.warning("teardown_failed", error=repr(error), exc_info=True)
         if executor.middleware is not None:
             executor.middleware.tear_down()
@@ -142,11 +141,6 @@ class Worker:
     def _interrupt(self) -> None:
         if self._runner is not None:
             self._runner.interrupt()
-
-    def _end_fork(self, error: BaseException | None = None) -> None:
-        """Continue only if this is the worker and not a process that a handler has forked."""
-        if not self._mark[0]:
-            forked.end(error)
 
     def _detach(self, forks: forked.Forks) -> None:
         """In a process that a handler forks: release everything that it shares with the worker."""

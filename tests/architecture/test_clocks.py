@@ -7,8 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2] / "supervisor"
 # What has to do with this machine's clock alone.
 OWN = {
-    "ops/doctor/clock.py": "it looks at this clock",
-    "ops/doctor/server.py": "it compares this clock with the server's",
+    "ops/doctor/services.py": "it compares this clock with the server's",
     "ops/move.py": "when a move was made, for people",
     "admin/login.py": "sessions of browsers with this process",
     "admin/access.py": "sessions of browsers with this process",

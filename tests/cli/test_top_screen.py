@@ -312,7 +312,7 @@ def test_a_size_that_is_probably_a_typing_error_must_be_confirmed() -> None:
 def test_retry_and_cancel_ask_and_only_y_is_yes() -> None:
     of = overview()
     assert line_of(shown(of, viewed(of, "backtab", "r")), "retry 2 jobs of mail? y/n")
-    assert action("backtab", "r", "y") == Action(retry, (["mail"], 2))
+    assert action("backtab", "r", "y") == Action(retry, (["mail"],))
     for key in ("n", "q", "enter", "r"):
         assert action("backtab", "r", key) is None
         refused = viewed(of, "backtab", "r", key)

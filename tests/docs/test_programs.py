@@ -9,13 +9,14 @@ import pytest
 
 from supervisor.config.settings import VISIBLE_DEVICES
 from supervisor.worker.environment import INHERITED, REPLIES, REPLY_FD, SINGLE_THREADED, of_program
-from supervisor.worker.output import PASSED_ON, TAIL_BYTES
-from supervisor.worker.protocol import CHILD, KINDS, LEVELS, MAX_LINE, VERSION, Conversation, JobOfBatch, Violation
+from supervisor.worker.program import TAIL_BYTES
+from supervisor.worker.protocol import CHILD, KINDS, LEVELS, MAX_LINE, VERSION, Conversation, ProgramJob, Violation
 from supervisor.worker.subprocess_handler import LET_GO, TERM_GRACE
 from tests.docs.markdown import ROOT, named, spans, table
 from tests.unit.test_protocol import HELLO, heard, line
 
 PAGE = "docs/subprocess.md"
+JOB = ProgramJob(1, "tag", 1, {})
 
 
 def keys(row: list[str]) -> set[str]:
@@ -27,9 +28,9 @@ def test_the_messages_of_the_worker_are_listed_with_their_keys() -> None:
     talk = Conversation()
     sent = [talk.greet("tag", (), {})]
     heard(talk, HELLO)
-    sent += [talk.job(1, "tag", 1, {}, 1.0), talk.cancel(now=True)]
+    sent += [talk.hand_over([JOB], 1.0), talk.cancel(now=True)]
     heard(talk, line(type="result", id=1))
-    sent += [talk.batch([JobOfBatch(1, "tag", 1, {}, None)], 1.0), talk.bye()]
+    sent += [talk.hand_over([JOB], 1.0, together=True), talk.bye()]
 
     said = {message.pop("type"): set(message) for message in map(json.loads, sent)}
     assert said == {spans(row[0])[0]: keys(row) for row in table(PAGE, "messages: worker")}
@@ -57,7 +58,7 @@ def test_a_message_is_taken_as_it_is_listed_and_every_key_of_it_is_looked_at(row
         talk = Conversation()
         if kind != "hello":
             heard(talk, HELLO)
-            talk.job(1, "tag", 1, {}, 1.0)
+            talk.hand_over([JOB], 1.0)
         try:
             return repr(heard(talk, json.dumps({"type": kind, **message}).encode() + b"\n"))
         except Violation as violation:
@@ -81,7 +82,7 @@ def test_the_environment_listed_is_the_environment() -> None:
 
 def test_the_figures_of_the_page_are_the_figures() -> None:
     text = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert (MAX_LINE, PASSED_ON, TAIL_BYTES, REPLIES, VERSION) == (1 << 20, 1 << 20, 8192, 3, 1)
+    assert (MAX_LINE, TAIL_BYTES, REPLIES, VERSION) == (1 << 20, 8192, 3, 1)
     assert (LET_GO, TERM_GRACE) == (2.0, 1.5)
     for name in (*CHILD, *KINDS, *LEVELS):
         assert f"`{name}`" in text

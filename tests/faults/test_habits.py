@@ -61,9 +61,9 @@ HABITS = {
 }
 """
 PUT_BACK = ["cwd", "no cwd", "umask"]
-STAYS = ["environ", "new environ", "recursion", "streams", "stdout", "trace", "nice", "term", "timer"]
+STAYS = ["environ", "new environ", "recursion", "streams", "stdout", "trace", "nice", "term", "timer", "wakeup"]
 STAYS += ["path", "modules", "new modules"]
-REPLACED = ["mask", "handlers", "ignored", "wakeup", "files"]
+REPLACED = ["mask", "handlers", "ignored", "files"]
 
 
 def idle(site: Site) -> None:

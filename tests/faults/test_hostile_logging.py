@@ -28,7 +28,7 @@ def work(payload, ctx):
     record("start", ctx)
     if payload.get("configures"):
         structlog.configure(processors=[raises], wrapper_class=raises, logger_factory=raises, context_class=raises)
-        signal.set_wakeup_fd(-1)  # so that the worker has something to say
+        signal.signal(signal.SIGRTMIN + 2, raises)  # so that the worker has something to say
         time.sleep(0.02)
     log = structlog.get_logger() if payload.get("by") == "structlog" else ctx.log
     until = time.monotonic() + payload.get("seconds", 0)

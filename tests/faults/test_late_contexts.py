@@ -12,7 +12,7 @@ from supervisor.domain.errors import ContextClosed
 from supervisor.domain.job import Claim
 from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import RetryPolicy, Settlement
-from supervisor.worker.context import BatchContext, Context, NoBoard
+from supervisor.worker.context import BatchContext, Board, Context
 from supervisor.worker.executor import Executor
 from supervisor.worker.handler import Handler
 from supervisor.worker.runners.batch import BatchExecutor
@@ -85,7 +85,7 @@ def claim() -> Claim:
 
 
 def executor(handle: Callable[..., object]) -> Executor:
-    return Executor(Handler(handle, "handle"), NoBoard(), JobPolicy(RetryPolicy(jitter=0)), options={})
+    return Executor(Handler(handle, "handle"), Board(), JobPolicy(RetryPolicy(jitter=0)), options={})
 
 
 @pytest.mark.fault(51)
@@ -130,7 +130,7 @@ def test_the_contexts_of_a_batch_end_with_it() -> None:
             ctx.jobs[0].enqueue("next")
             return [1] * len(payloads)
 
-    [first, second] = BatchExecutor(Executor(Handler(Batch, "batch"), NoBoard(), JobPolicy(), options={})).run(
+    [first, second] = BatchExecutor(Executor(Handler(Batch, "batch"), Board(), JobPolicy(), options={})).run(
         [claim(), claim()._replace(job_id=2)]
     )
     assert (len(first.children), len(second.children)) == (1, 0)

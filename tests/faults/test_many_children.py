@@ -10,7 +10,7 @@ import pytest
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.job import Claim
 from supervisor.domain.recovery import JobPolicy
-from supervisor.worker.context import MAX_CHILDREN, BatchContext, Context, NoBoard
+from supervisor.worker.context import MAX_CHILDREN, BatchContext, Board, Context
 from supervisor.worker.executor import Executor
 from supervisor.worker.handler import Handler
 from supervisor.worker.runners.batch import BatchExecutor
@@ -88,6 +88,6 @@ def test_the_jobs_of_a_batch_share_what_a_run_may_enqueue() -> None:
 
     handler = Handler(type("Batch", (), {"handle_batch": handle_batch}), "batch")
     claims = [Claim(n, 1, "tag", "{}", 1, None, 0) for n in (1, 2)]
-    settlements = BatchExecutor(Executor(handler, NoBoard(), JobPolicy(), options={})).run(claims)
+    settlements = BatchExecutor(Executor(handler, Board(), JobPolicy(), options={})).run(claims)
     assert [len(settlement.children) for settlement in settlements] == [MAX_CHILDREN // 2 + 1, MAX_CHILDREN // 2 - 1]
     assert refused == ["enqueue"] * 2

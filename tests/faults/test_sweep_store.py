@@ -51,7 +51,6 @@ ELSEWHERE = {
     "whole_backlog": "tests/store/sqlite/test_many_kinds.py, where there are thousands of kinds",
     "job_meta": "tests of ctx.meta, which has a connection for itself",
     "job_status": "tests/queue/test_operating.py, where a cancel is refused",
-    "definition": "tests/store/sqlite/test_adopt.py",
     "set_aside": "the claims here, where a row is refused",
     "note_set_aside": "the claims here, where a row is refused",
     "pending_token": "the claims here, where a row is refused",

@@ -36,7 +36,7 @@ from supervisor.maintenance.recovery import Recovery
 from supervisor.maintenance.reports import DepthGauge, cancel_poller, control_poller, unhandled_types
 from supervisor.maintenance.scheduler import Scheduler
 from supervisor.maintenance.schedules import ClockWatch, FireSchedule
-from supervisor.maintenance.waking import CommitWatch, SlotReader, Waker
+from supervisor.maintenance.waking import CommitWatch, Waker
 from supervisor.store.base import JobSelector
 from supervisor.system import counters
 from supervisor.system.scoreboard import Scoreboard
@@ -155,7 +155,6 @@ class World:
             slot.state(state)
             slot.work.hold(1 if state is State.BUSY else 0)
         counters.shared(board.counters, 1).ran("tag", 0.5, 0.25, failed=False)
-        slots = SlotReader(board)
         deaths = Deaths(store.locks, send=send)
         deaths.report(7, DeathReport("w-died", "tag-9", "crash", 2, 1).as_message())
         watch = CommitWatch(feed, self.clock.steady)
@@ -164,9 +163,9 @@ class World:
         yield deaths
         yield from self.duties_of_the_engine(calls)
         yield watch
-        yield Waker(store.backlog, slots, {"tag": (WANTED, self.wake)}, watch)
+        yield Waker(store.backlog, board, {"tag": (WANTED, self.wake)}, watch)
         yield DepthGauge(store.backlog, {"tag": WANTED}, send)
-        yield Renewer(store.locks, slots, {"tag": LockTimes(LOCK, 5.0)})
+        yield Renewer(store.locks, board, {"tag": LockTimes(LOCK, 5.0)})
         yield control_poller(store.controls, {"tag"}, "here", send)
         yield cancel_poller(store.controls, "own", send)
         yield unhandled_types(store.backlog, ("tag",), send, store.registry)

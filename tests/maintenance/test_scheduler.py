@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -9,6 +10,7 @@ import pytest
 
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreBusy, StoreError, StoreGone, StoreUnavailable
+from supervisor.maintenance.reports import Poller
 from supervisor.maintenance.scheduler import LONGEST_PAUSE, Scheduler
 
 BUG = ZeroDivisionError("division by zero")
@@ -306,3 +308,18 @@ def test_whatever_fails_however_often_all_is_done_in_the_end(ground: Ground, err
     scheduler.changed()
     assert sorted(ground.after(scheduler, 60)) == [duty.name for duty in duties]
     assert scheduler.failing == {}
+
+
+def test_a_slow_check_of_what_operators_set_is_not_repeated_at_once() -> None:
+    took = 0.0
+
+    def ask() -> list[dict[str, int]]:
+        time.sleep(took)
+        return []
+
+    poller = Poller("cancels", ask, lambda _: None)
+    poller.run(0.0)
+    assert poller.rest == pytest.approx(0.2)
+    took = 0.03
+    poller.run(0.0)
+    assert poller.rest > 0.5

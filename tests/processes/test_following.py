@@ -110,11 +110,11 @@ def test_tasks_of_an_event_loop_follow_jobs_together_and_leave_nothing_behind(ma
             await left.aclose()
             given_up = asyncio.create_task(all_of(queue, jobs[1]))
             await asyncio.sleep(0.05)
-            assert len(queue._streams) == 1
+            assert queue._queue._watcher.listening
             given_up.cancel()
             go.touch()
             found = await asyncio.gather(*tasks)
-            assert queue._streams == {}
+            assert not queue._queue._watcher.listening
             with pytest.raises(asyncio.CancelledError):
                 await given_up
         assert len(asyncio.all_tasks()) == 1

@@ -15,7 +15,7 @@ from supervisor.config import load
 from supervisor.domain.job import Claim
 from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import Settlement
-from supervisor.worker.context import NoBoard
+from supervisor.worker.context import Board
 from supervisor.worker.executor import Executor
 from supervisor.worker.recorder import Recorder
 from supervisor.worker.subprocess_handler import SubprocessHandler
@@ -30,7 +30,7 @@ class Pair:
         self.pool = load(folder / "supervisor.toml").pools["tag"]
         self.losses: list[str] = []
         self.leaves = 0
-        self.board = NoBoard()
+        self.board = Board()
         self.recorder = Recorder()
         self.bridge = SubprocessHandler(
             self.pool, folder, leave=self._leave, lost=self.losses.append, recorder=self.recorder

@@ -96,7 +96,7 @@ WRONG = [
     ("say(type='result')", "sent a result with an invalid id, None"),
     ("result(jobs[0]); result(jobs[0])", "sent a result for job 2, which had its answer"),
     ("result(jobs[0]); say(type='error', id=jobs[0]['id'])", "sent an error for job 2, which had its answer"),
-    ("say(type='result', id=batch)", "sent a result for the batch 1 instead of one for each of its jobs"),
+    ("say(type='result', id=batch)", "sent a result for the batch 1 instead of one of its jobs"),
     ("os.write(3, b'hello\\n')", "sent a line that is not valid JSON: 'hello'"),
     ("result(jobs[0]); os.close(3); time.sleep(60)", "closed its replies or its requests, and continued to run"),
 ]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import Settlement
-from supervisor.worker.context import NoBoard
+from supervisor.worker.context import Board
 from supervisor.worker.environment import HELPER, of_program
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import load
@@ -147,7 +147,7 @@ def test_started_by_hand_it_says_how_it_is_to_be_started() -> None:
 
 def in_process(handler: str, payload: str) -> Settlement:
     loaded = load(handler)
-    executor = Executor(loaded, NoBoard(), JobPolicy(), options={})
+    executor = Executor(loaded, Board(), JobPolicy(), options={})
     try:
         return executor.run(Claim(1, 1, "tag", payload, 1, None, 0))
     finally:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 
-from supervisor.worker.output import Output
+from supervisor.worker.program import Output
 from tests.store.kit import until
 
 

@@ -26,7 +26,7 @@ from supervisor.system import kernel, signals
 from supervisor.worker import environment, subprocess_handler
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.handler import HandlerError
-from supervisor.worker.protocol import Conversation, Error, Event, Result, Violation
+from supervisor.worker.protocol import Conversation, Message, ProgramJob, Violation
 from tests.programs.conftest import MakePair, Pair
 from tests.site_under_test import alive, wait_for
 from tests.unit.test_protocol import CHATTER
@@ -121,8 +121,8 @@ def test_a_folder_for_foreign_interpreters_holds_the_helper_alone() -> None:
         (["sh", "-c", "kill -SEGV $$"], "it was killed by SIGSEGV before its hello"),
         (["sh", "-c", "exec 3>&-; sleep 60"], "it closed its replies or its requests, and continued to run"),
         (["sh", "-c", "sleep 60"], "it has not said hello within startup_timeout, 300ms"),
-        (["./no-interpreter"], "it cannot be started: No such file or directory"),
-        (["./no-format"], "it cannot be started: Exec format error"),
+        (["./no-interpreter"], "no-interpreter: No such file or directory"),
+        (["./no-format"], "no-format: Exec format error"),
         (["./nothing"], "it cannot be started: there is no program"),
     ],
 )
@@ -363,15 +363,15 @@ def test_a_program_that_leaves_when_told_is_not_waited_for(pair: MakePair) -> No
 ENDINGS = ["exit 0", "exit 3", "kill -9 $$", "exec 3>&-; sleep 60", "read x; read y", "exec 0<&-; sleep 60"]
 
 
-def expected(data: bytes) -> Event | Violation | None:
+def expected(data: bytes) -> Message | Violation | None:
     """What the job ends with, by the pure rules alone."""
     talk = Conversation()
     talk.hear(b'{"type":"hello","protocol":1}\n')
     talk.next()
-    talk.job(1, "tag", 1, {}, 1.0)
+    talk.hand_over([ProgramJob(1, "tag", 1, {})], 1.0)
     talk.hear(data)
     try:
-        while (word := talk.next()) is not None and not isinstance(word, (Result, Error)):
+        while (word := talk.next()) is not None and word["type"] not in ("result", "error"):
             continue
     except Violation as violation:
         return violation
@@ -391,10 +391,10 @@ def test_whatever_a_program_sends_and_however_it_ends_its_job_has_one_outcome(
             settlement, word = made.run(), expected(data)
         if isinstance(word, Violation):
             assert said(settlement) == f"the program {word}; it was killed"
-        elif isinstance(word, Result):
+        elif word is not None and word["type"] == "result":
             assert settlement.status is Status.DONE or (settlement.failure and settlement.failure.kind == "result")
-        elif isinstance(word, Error):
-            assert said(settlement) == word.message
+        elif word is not None:
+            assert said(settlement) == word["message"]
         else:
             assert settlement.failure is not None
             assert settlement.failure.kind in ("crash", "protocol", "timeout")

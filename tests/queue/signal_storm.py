@@ -156,7 +156,7 @@ class Storm:
         self.ended.set()
         worker.join()
         self.queue.close()
-        if self.queue._watcher.listening or self.queue._watcher._waiting:
+        if self.queue._watcher.listening:
             self.wrong["somebody is still thought to wait"] += 1
 
 

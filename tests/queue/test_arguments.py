@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from supervisor import AsyncQueue, InvalidJob, JobNotFound, Queue, Status, WaitTimeout
-from supervisor.client.listener import Bell
-from supervisor.client.watcher import Watcher
+from supervisor.client.watcher import Subscription, Watcher
 from supervisor.domain.errors import InvalidOption
 from tests.queue.conftest import end
 
@@ -132,13 +131,13 @@ def test_a_limit_beyond_all_clocks_is_none(
 ) -> None:
     ids = queue.enqueue_many("tag", [1, 2])
     beginning = threading.Event()
-    entered = Watcher._wait
+    subscribe = Watcher.subscribe
 
-    def wait(self: Watcher, bell: Bell, deadline: float | None) -> None:
+    def entered(self: Watcher, wanted: Subscription) -> None:
         beginning.set()
-        entered(self, bell, deadline)
+        subscribe(self, wanted)
 
-    monkeypatch.setattr(Watcher, "_wait", wait)
+    monkeypatch.setattr(Watcher, "subscribe", entered)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(queue.wait, ids[0], timeout)
         assert beginning.wait(30) or waiting.done()

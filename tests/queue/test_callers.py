@@ -176,9 +176,9 @@ def test_aiosqlite(queue: Queue, url: str, path: Path) -> None:
                     await (own.commit() if commit else own.rollback())
                 assert await many.count() == (5 if commit else 0)
             closed = aiosqlite.connect(path)
-            with pytest.raises(InvalidJob):
+            with pytest.raises(ValueError, match="Connection closed"):
                 await many.enqueue("tag", connection=closed)
-            with pytest.raises(InvalidJob):
+            with pytest.raises(ValueError, match="Connection closed"):
                 await noted.options(queue=queue, connection=closed).aenqueue("a")
 
     asyncio.run(use())

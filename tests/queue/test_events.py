@@ -7,8 +7,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -143,23 +141,19 @@ def test_a_job_that_is_retried_at_once_has_not_finished(queue: Queue, other: sql
         queue.wait(job_id, timeout=0.05)
 
 
-def test_waiting_starts_no_thread_so_that_a_program_may_fork(queue: Queue, path: Path) -> None:
+def test_the_thread_that_looks_ends_soon_after_the_last_who_waits(queue: Queue, other: sqlite3.Connection) -> None:
     job_id = queue.enqueue("tag")
     before = threads()
-    with subprocess.Popen([sys.executable, "-c", _END_LATER, str(path), str(job_id)]):
-        assert queue.wait(job_id, 60).status is Status.DONE
-        assert threads() - before == set()
+    end(other, job_id)
+    queue.wait(job_id)
+    assert threads() == before  # there was nothing to wait for
+    with pytest.raises(WaitTimeout):
+        queue.wait(queue.enqueue("tag"), 0.05)
+    assert len(threads() - before) == 1
+    until(lambda: threads() == before)
 
 
-_END_LATER = """
-import sqlite3, sys, time
-time.sleep(0.3)
-with sqlite3.connect(sys.argv[1], timeout=20) as other:
-    other.execute("UPDATE jobs SET status = 'done' WHERE id = ?", (sys.argv[2],))
-"""
-
-
-def test_of_several_who_wait_one_looks_for_all_and_is_followed_by_another(
+def test_one_thread_looks_for_all_who_wait(
     queue: Queue, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feeds, changes = 0, queue._engine.changes
@@ -174,7 +168,7 @@ def test_of_several_who_wait_one_looks_for_all_and_is_followed_by_another(
     readers = [Reader(queue, job_id) for job_id in ids for _ in range(2)]
     for reader in readers:
         reader.next()
-    for number, job_id in enumerate(ids):  # the first one to read leads first
+    for number, job_id in enumerate(ids):
         end(other, job_id)
         for reader in readers[2 * number : 2 * number + 2]:
             reader.join()
@@ -182,17 +176,17 @@ def test_of_several_who_wait_one_looks_for_all_and_is_followed_by_another(
     assert feeds == 1
 
 
-def test_who_has_led_and_reads_on_late_holds_up_nobody(queue: Queue, other: sqlite3.Connection) -> None:
+def test_who_reads_on_late_holds_up_nobody(queue: Queue, other: sqlite3.Connection) -> None:
     slow, quick = queue.enqueue_many("tag", range(2))
     events = queue.events(slow)
     next(events)
     reader: list[Reader] = []
 
     def begin() -> None:
-        until(lambda: queue._watcher._waiting)  # this thread leads
+        until(lambda: queue._watcher.listening)
         reader.append(Reader(queue, quick))
         reader[0].next()
-        until(lambda: len(queue._watcher._waiting) == 2)
+        until(lambda: len(queue._watcher.present()) == 2)
         run(other, slow)
 
     beginning = threading.Thread(target=begin)
@@ -212,11 +206,11 @@ class Interrupted(Exception):
 
 @contextlib.contextmanager
 def on_alarm(queue: Queue, handler: Callable[[], object], first: Callable[[], object] = int) -> Iterator[None]:
-    """The handler runs in this thread while it leads, after another thread has called `first`."""
+    """The handler runs in this thread while it waits, after another thread has called `first`."""
     before = signal.signal(signal.SIGALRM, lambda *_: handler())
 
     def ring() -> None:
-        until(lambda: queue._watcher._waiting)
+        until(lambda: queue._watcher.listening)
         first()
         time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGALRM)
@@ -230,12 +224,12 @@ def on_alarm(queue: Queue, handler: Callable[[], object], first: Callable[[], ob
         signal.signal(signal.SIGALRM, before)
 
 
-def test_when_who_leads_is_interrupted_another_one_does(queue: Queue, other: sqlite3.Connection) -> None:
+def test_who_is_interrupted_disturbs_nobody_else(queue: Queue, other: sqlite3.Connection) -> None:
     first, second = queue.enqueue_many("tag", range(2))
 
     def follow() -> None:
         readers.append(Reader(queue, second))
-        until(lambda: len(queue._watcher._waiting) == 2)
+        until(lambda: len(queue._watcher.present()) == 2)
 
     def interrupt() -> None:
         raise Interrupted
@@ -304,9 +298,10 @@ def test_nothing_stays_open_after_the_queue_and_the_last_who_reads(url: str, oth
         events.close()
 
     once()
+    time.sleep(1.5)  # the thread that looked has ended
     before = descriptors()
     once()
-    assert descriptors() == before
+    until(lambda: descriptors() == before)
 
 
 def test_the_end_is_noticed_by_the_commit_and_not_by_polling(
@@ -342,7 +337,8 @@ def test_without_hints_it_is_found_by_polling(
 
 def test_idle_listeners_use_no_cpu(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
-    producer = queue._connections.store(queue._connections.reader)
+    seat = queue._watcher.seat
+    producer = queue._connections.store(seat)
     found = producer.events
 
     def counted(ids: list[int]) -> dict[int, JobEvent]:
@@ -355,7 +351,7 @@ def test_idle_listeners_use_no_cpu(queue: Queue, monkeypatch: pytest.MonkeyPatch
     readers = [Reader(queue, job_id) for job_id in ids]
     for reader in readers:
         reader.next()
-    until(lambda: len(queue._watcher._listeners) == 20 and not queue._watcher._new)
+    until(lambda: len(queue._watcher.present()) == 20 and not queue._watcher._new)
     time.sleep(0.5)
     begun, cpu = looks, time.process_time()
     time.sleep(2.0)
@@ -395,11 +391,11 @@ def test_a_database_that_goes_away_ends_the_wait_and_a_replaced_one_is_looked_at
 
 def test_waiting_goes_on_in_a_child_after_a_fork(queue: Queue, other: sqlite3.Connection, path: Path) -> None:
     job_id, second = queue.enqueue_many("tag", range(2))
-    reader = Reader(queue, second)  # so that another thread leads
+    reader = Reader(queue, second)
     reader.next()
     events = queue.events(job_id)
     next(events)
-    until(lambda: queue._watcher._waiting)
+    until(lambda: queue._watcher.listening)
     child = _forked(lambda: _wait_in_child(queue, events, job_id))
     try:
         until(lambda: queue.count(type="child") == 1)

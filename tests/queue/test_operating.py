@@ -208,7 +208,7 @@ class TestChanging:
         assert (queue.job(job_id).status, queue.job(job_id).attempts) == (Status.PENDING, 0)
         end(other, job_id, "failed")
         twin = queue.enqueue("tag", unique_key="k")
-        with pytest.raises(Conflict, match=f"unfinished job {twin} has the same unique key") as refused:
+        with pytest.raises(Conflict, match=f"unfinished job {twin} has the unique key") as refused:
             queue.retry(job_id)
         assert refused.value.duplicate_of == twin
         with pytest.raises(JobNotFound):

@@ -21,7 +21,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from supervisor import AsyncQueue, Queue
-from supervisor.client.listener import Listener
+from supervisor.client.watcher import Subscription
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import done
 from supervisor.maintenance.deaths import DeadClaims
@@ -73,8 +73,8 @@ async def run_beside(queue: Queue, other: sqlite3.Connection, then: Callable[[],
 
 @contextlib.contextmanager
 def listening(queue: Queue, job: int, told: threading.Event, *, just_made: bool) -> Iterator[None]:
-    listener = Listener(job, told.set, only_end=True, just_made=just_made)
-    queue._watcher.attend(listener)
+    listener = Subscription(job, told.set, only_end=True, just_made=just_made)
+    queue._watcher.subscribe(listener)
     try:
         yield
     finally:

@@ -9,19 +9,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from supervisor import JobEvent, Queue, Status
+from supervisor import Queue, Status
 from supervisor.client.connections import Guard
-from supervisor.client.listener import Bell, Listener
+from supervisor.client.watcher import Subscription
 from supervisor.domain.errors import QueueError
 from supervisor.store.base import Producer
-from tests.queue.conftest import end, run
-from tests.queue.test_events import Reader
+from tests.queue.conftest import end
 from tests.store.kit import until
 
 ROOT = Path(__file__).parents[2]
@@ -45,79 +44,6 @@ def on_signal() -> Iterator[Callable[[Callable[[], object]], None]]:
 
     yield set_handler
     signal.signal(signal.SIGUSR1, before)
-
-
-def during_a_look(queue: Queue, monkeypatch: pytest.MonkeyPatch, when: Callable[[], bool]) -> None:
-    """The signal comes once in the middle of a look of the main thread."""
-    producer = queue._connections.store(queue._connections.reader)
-    found, times = producer.events, 0
-
-    def events(ids: Collection[int]) -> dict[int, JobEvent]:
-        nonlocal times
-        answer = found(ids)
-        if times == 0 and threading.current_thread() is threading.main_thread() and when():
-            times = 1
-            signal.raise_signal(signal.SIGUSR1)
-        return answer
-
-    monkeypatch.setattr(producer, "events", events)
-
-
-@pytest.mark.parametrize("error", [Alarm, LimitReached])
-def test_what_it_raises_during_a_look_comes_in_its_thread_and_concerns_nobody_else(
-    queue: Queue,
-    other: sqlite3.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    on_signal: Callable[[Callable[[], object]], None],
-    error: type[Exception],
-) -> None:
-    mine, job_id = queue.enqueue_many("tag", range(2))
-    readers: list[Reader] = []
-    everybody_waits = threading.Event()
-
-    def begin() -> None:
-        until(lambda: queue._watcher._waiting)
-        readers.append(Reader(queue, job_id))
-        readers[0].next()
-        until(lambda: len(queue._watcher._waiting) == 2)
-        everybody_waits.set()
-        run(other, mine)  # a reason to look
-
-    def raise_it() -> None:
-        raise error
-
-    on_signal(raise_it)
-    during_a_look(queue, monkeypatch, everybody_waits.is_set)
-    beginning = threading.Thread(target=begin)
-    beginning.start()
-    with pytest.raises(error):
-        list(queue.events(mine))
-    beginning.join()
-    end(other, job_id)
-    readers[0].join()
-    assert readers[0].ended is None
-    end(other, mine)
-    assert queue.wait(mine, 20).status is Status.DONE
-
-
-def test_it_may_wait_during_a_look(
-    queue: Queue,
-    other: sqlite3.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    on_signal: Callable[[Callable[[], object]], None],
-) -> None:
-    first, second = queue.enqueue_many("tag", range(2))
-    seen = []
-
-    def wait() -> None:
-        ending = threading.Timer(0.1, lambda: [end(other, job_id) for job_id in (first, second)])
-        ending.start()
-        seen.append(queue.wait(second, 20).status)
-
-    on_signal(wait)
-    during_a_look(queue, monkeypatch, lambda: bool(queue._watcher._waiting))
-    seen.append([*queue.events(first)][-1].status)
-    assert seen == [Status.DONE] * 2
 
 
 def test_in_the_middle_of_a_write_it_may_read_but_not_write(queue: Queue) -> None:
@@ -187,8 +113,8 @@ def test_news_that_were_told_without_the_bell_are_found_and_told_again(queue: Qu
         if rings == 1:
             raise Alarm
 
-    event = queue._watcher._now(queue.enqueue("tag"))
-    listener = Listener(1, ring)
+    event = next(queue.events(queue.enqueue("tag")))
+    listener = Subscription(1, ring)
     with pytest.raises(Alarm):
         listener.tell(event)
     listener.tell(event)
@@ -199,25 +125,23 @@ def test_news_that_were_told_without_the_bell_are_found_and_told_again(queue: Qu
 
 
 def test_who_was_thrown_out_before_leaving_is_not_thought_to_wait(queue: Queue) -> None:
-    bell, watcher = Bell(), queue._watcher
-    with bell.present:
-        watcher.listen(Listener(1, bell.ring, present=bell.present))
-        watcher._waiting[bell] = None
-        assert watcher.listening
-        assert watcher._first() is bell
-    assert not watcher.listening
-    assert watcher._first() is None
+    wanted = Subscription(queue.enqueue("tag"), int)
+    queue._watcher.subscribe(wanted)
+    assert queue._watcher.listening
+    del wanted
+    until(lambda: not queue._watcher.listening)
 
 
-def test_a_handler_that_waits_looks_when_it_is_the_turn_of_the_thread_that_it_interrupts(queue: Queue) -> None:
-    bells = thread, another, handler = Bell(), Bell(), Bell()
-    with contextlib.ExitStack() as waiting:
-        for bell, number in zip(bells, (1, 2, 1), strict=True):
-            waiting.enter_context(bell.present)
-            bell.thread = number
-            queue._watcher._waiting[bell] = None
-        queue._watcher._pass_on()
-    assert [bell.rung for bell in (thread, another, handler)] == [True, False, True]
+def test_it_may_wait_in_the_middle_of_any_call(queue: Queue, other: sqlite3.Connection) -> None:
+    job_id = queue.enqueue("tag")
+    connections = queue._connections
+
+    def wait(producer: Producer) -> Status:
+        ending = threading.Timer(0.1, end, (other, job_id))
+        ending.start()
+        return queue.wait(job_id, 20).status
+
+    assert connections.using(connections.reader, wait) is Status.DONE
 
 
 @pytest.mark.parametrize("kind", ["alone", "raise", "nest", "both"])

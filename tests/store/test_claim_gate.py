@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from supervisor.domain.settlement import done
-from supervisor.system.claim_gate import GATE_BYTES, ClaimGate, boot_time
+from supervisor.system.scoreboard import GATE_BYTES, ClaimGate, boot_time
 from supervisor.worker.exchange import Exchange
 from tests.store.kit import LOCK, NOW, Desk, worker_record
 

@@ -15,7 +15,7 @@ from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import RetryPolicy, Settlement
 from supervisor.supervision.time_limits import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Slot, State
-from supervisor.worker.context import BatchContext, Context, JobInterrupted, NoBoard
+from supervisor.worker.context import BatchContext, Board, Context, JobInterrupted
 from supervisor.worker.executor import Executor
 from supervisor.worker.handler import Handler, HandlerError
 from supervisor.worker.recorder import Recorder
@@ -28,7 +28,7 @@ def claims(*payloads: str) -> list[Claim]:
 
 def run(handle_batch: Callable[[Any, list[Any], BatchContext], Any], *payloads: str) -> list[Settlement]:
     handler = type("Batch", (), {"handle_batch": handle_batch})
-    executor = Executor(Handler(handler, "batch"), NoBoard(), JobPolicy(RetryPolicy(jitter=0)), options={})
+    executor = Executor(Handler(handler, "batch"), Board(), JobPolicy(RetryPolicy(jitter=0)), options={})
     return BatchExecutor(executor).run(claims(*payloads))
 
 
@@ -58,7 +58,7 @@ def test_what_an_interrupted_run_of_one_job_has_logged_is_kept() -> None:
             recorder.run_log.line("so far")
             raise JobInterrupted
 
-    executor = Executor(Handler(Batch, "batch"), NoBoard(), RetryPolicy(), options={}, recorder=recorder)
+    executor = Executor(Handler(Batch, "batch"), Board(), RetryPolicy(), options={}, recorder=recorder)
     [settlement] = BatchExecutor(executor).run(claims("1"))
 
     assert settlement.status is Status.CANCELLED
@@ -160,7 +160,7 @@ class Plain:
 @pytest.mark.parametrize("target", [Async, Plain])
 def test_a_handler_for_batches_serves_single_jobs_too(target: type) -> None:
     handler = Handler(target, "batch")
-    executor = Executor(handler, NoBoard(), JobPolicy(), options={})
+    executor = Executor(handler, Board(), JobPolicy(), options={})
 
     assert [executor.run(claim).status for claim in claims()] == [Status.DONE, Status.PENDING, Status.DONE]
     assert [s.status for s in BatchExecutor(executor).run(claims())] == [Status.DONE, Status.PENDING, Status.DONE]
@@ -194,7 +194,7 @@ async def tell_as_method(self: object, payloads: list[Any], ctx: BatchContext) -
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_handler_for_batches_finds_its_jobs_even_if_it_gets_one_alone(handle_batch: Any, alone: bool) -> None:
     handler = Handler(type("Batch", (), {"handle_batch": handle_batch}), "batch")
-    executor = Executor(handler, NoBoard(), JobPolicy(), options={}, device="1")
+    executor = Executor(handler, Board(), JobPolicy(), options={}, device="1")
     [claim] = claims("{}")
     [settlement] = [executor.run(claim)] if alone else BatchExecutor(executor).run([claim])
     assert (settlement.status, settlement.result) == (Status.DONE, '[1,1,"tag","1","1"]'), settlement.failure
@@ -204,7 +204,7 @@ def test_a_handler_for_batches_finds_its_jobs_even_if_it_gets_one_alone(handle_b
 
 
 def test_a_batch_of_one_is_cancelled_with_its_job() -> None:
-    class Cancelled(NoBoard):
+    class Cancelled(Board):
         def cancelled(self, job: int, token: int) -> bool:
             return job == 7
 

@@ -87,8 +87,8 @@ def test_means_are_over_all_runs_and_unknown_without_any() -> None:
     assert hour.of(["tag"]).total() == history.Hour(done=3, failed=1, mean_wait=0.5, mean_run=2.0)
     assert hour.of(["tag"]).total().failing == 0.25
     assert hour.total().runs == 5
-    assert history.added_up([hour.of(["tag"]).total(), history.QUIET]) == hour.of(["tag"]).total()
-    assert history.added_up(hour.of([type_]).total() for type_ in ("tag", "mail")) == hour.of(["tag", "mail"]).total()
+    assert history.combined([hour.of(["tag"]).total(), history.QUIET]) == hour.of(["tag"]).total()
+    assert history.combined(hour.of([type_]).total() for type_ in ("tag", "mail")) == hour.of(["tag", "mail"]).total()
     assert (hour.of(["idle"]).total(), hour.of([]).total().failing) == (history.QUIET, None)
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from supervisor.system.claim_gate import GATE_BYTES, MOST_PAUSED, ClaimGate, boot_time
+from supervisor.system.scoreboard import GATE_BYTES, MOST_PAUSED, ClaimGate, boot_time
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from supervisor.supervision.time_limits import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.event_loop import CURRENT
-from supervisor.worker.runners.concurrent import threads
+from supervisor.worker.runners.concurrent.calls import JobThreads, interrupt, seal
 from supervisor.worker.runners.concurrent.run import ConcurrentRun, RunLogs
 
 KILLED = int(signal.SIGKILL)
@@ -45,7 +45,7 @@ def a_run(job: int) -> ConcurrentRun:
 
 
 def test_a_death_charges_none_of_several_and_halves_their_number(slot: Slot) -> None:
-    slot.work.show((7, 1, 0.0, 9.0), 3, doubtful=True)
+    slot.work.show((7, 1, 0.0, 9.0), 3)
     slot.work.end(2, (9, 1), 3)  # two that have ended are not committed
     ended = explain(slot.read(), Circumstances(KILLED))
     assert (ended.charge, ended.run, ended.batch, ended.uncommitted, ended.effect) == (
@@ -68,7 +68,7 @@ def test_a_death_after_several_have_ended_suspects_all_of_them(slot: Slot) -> No
 
 
 def test_a_run_that_has_ended_is_shown_no_longer_than_others_run(slot: Slot) -> None:
-    slot.work.show((7, 1, 0.0, 9.0), 2, doubtful=False)
+    slot.work.show((7, 1, 0.0, 9.0), 2)
     slot.work.end(1, (7, 1), 1)  # another one runs: which, is shown in a moment
     ended = explain(slot.read(), Circumstances(KILLED))
     assert (ended.batch, ended.uncommitted) == (2, 0)
@@ -81,29 +81,29 @@ def test_a_run_that_has_ended_is_shown_no_longer_than_others_run(slot: Slot) -> 
 def test_a_death_with_one_run_charges_it(slot: Slot) -> None:
     slot.work.end(3, (9, 1), 1)
     slot.work.settle(3)
-    slot.work.show((7, 1, 0.0, 9.0), 1, doubtful=False)
+    slot.work.show((7, 1, 0.0, 9.0), 1)
     ended = explain(slot.read(), Circumstances(KILLED))
     assert (ended.charge, ended.run, ended.batch) == ("crash", (7, 1), 1)
 
 
 @pytest.mark.parametrize(("reason", "charge"), [(Cause.TIME_LIMIT, "attempt"), (Cause.CANCELLED, "cancel")])
 def test_a_run_that_ignores_its_own_limit_is_charged_alone(slot: Slot, reason: Cause, charge: str) -> None:
-    slot.work.show((7, 1, 0.0, 9.0), 3, doubtful=False)
+    slot.work.show((7, 1, 0.0, 9.0), 3)
     ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(reason, (7, 1))))
     assert (ended.charge, ended.run, ended.batch) == (charge, (7, 1), 1)
-    slot.work.show((8, 1, 0.0, 9.0), 2, doubtful=False)  # it has ended in the meantime
+    slot.work.show((8, 1, 0.0, 9.0), 2)  # it has ended in the meantime
     assert explain(slot.read(), Circumstances(KILLED, kill=Kill(reason, (7, 1)))).charge == "nothing"
 
 
 def test_a_stuck_worker_suspects_all_whichever_run_was_shown(slot: Slot) -> None:
-    slot.work.show((8, 1, 0.0, 9.0), 2, doubtful=False)
+    slot.work.show((8, 1, 0.0, 9.0), 2)
     ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(Cause.STUCK, (7, 1))))
     assert (ended.charge, ended.batch) == ("crash", 2)
 
 
 def test_the_ladder_stops_a_cancelled_run_among_several(slot: Slot) -> None:
     ladder = TerminationLadder()
-    slot.work.show((7, 1, 1.0, 99.0), 3, doubtful=False)
+    slot.work.show((7, 1, 1.0, 99.0), 3)
     ladder.cancel(7, 1, 2.0)
     assert ladder.next_step(slot.read(), 2.0 + CANCEL_GRACE - 0.1) is Step.NOTHING
     assert ladder.next_step(slot.read(), 2.0 + CANCEL_GRACE) is Step.INTERRUPT
@@ -112,9 +112,9 @@ def test_the_ladder_stops_a_cancelled_run_among_several(slot: Slot) -> None:
 def test_a_run_whose_limit_was_extended_after_all_is_not_killed(slot: Slot) -> None:
     """Another one has blocked the event loop."""
     ladder = TerminationLadder()
-    slot.work.show((7, 1, 0.0, 9.0), 3, doubtful=False)
+    slot.work.show((7, 1, 0.0, 9.0), 3)
     assert ladder.next_step(slot.read(), 9.0) is Step.INTERRUPT
-    slot.work.show((7, 1, 0.0, 20.0), 3, doubtful=False)
+    slot.work.show((7, 1, 0.0, 20.0), 3)
     assert ladder.next_step(slot.read(), 15.0) is Step.NOTHING
     assert ladder.due(slot.read()) == 20.0
     assert ladder.next_step(slot.read(), 20.0) is Step.INTERRUPT
@@ -153,22 +153,21 @@ def test_a_thread_is_interrupted_in_its_own_run_only(swallow: bool) -> None:
         except JobInterrupted:
             if not swallow:
                 ends.append("interrupted")
-        threads.seal(run)
+        seal(run)
 
     def second() -> None:
         next_run.thread = threading.get_ident()
         for _ in range(50):
             time.sleep(0.001)
-        threads.seal(next_run)
+        seal(next_run)
         ends.append("whole")
         done.set()
 
-    started: list[bool] = []
-    pool = threads.JobThreads(lambda: started.append(True))
+    pool = JobThreads()
     pool.run(first)
     assert began.wait(5)
-    threads.interrupt(run)
-    threads.interrupt(run)
+    interrupt(run)
+    interrupt(run)
     pool.run(second)
     assert done.wait(5)
     assert ends == [*([] if swallow else ["interrupted"]), "whole"]
@@ -179,15 +178,15 @@ def test_a_run_that_has_ended_is_not_interrupted() -> None:
 
     def call() -> None:
         run.thread = threading.get_ident()
-        threads.seal(run)
+        seal(run)
         ended.set()
         for _ in range(50):
             time.sleep(0.001)
         done.set()
 
-    threads.JobThreads(lambda: None).run(call)
+    JobThreads().run(call)
     assert ended.wait(5)
-    threads.interrupt(run)
+    interrupt(run)
     assert done.wait(5)
 
 

@@ -89,12 +89,12 @@ def test_any_other_address_is_refused_unless_it_is_said_to_be_meant(toml: Path, 
         ('read_token_file = "x/"', "read_token_file: 'x/' is not the name of a file"),
         (
             'hosts = ["https://jobs.example.org"]',
-            "hosts[0]: 'https://jobs.example.org' is not a host name; "
+            "hosts: 'https://jobs.example.org' is not a host name; "
             "write it like jobs.example.org, without a scheme or a port",
         ),
         (
             'hosts = ["jobs.example.org:443"]',
-            "hosts[0]: 'jobs.example.org:443' is not a host name; "
+            "hosts: 'jobs.example.org:443' is not a host name; "
             "write it like jobs.example.org, without a scheme or a port",
         ),
         ('hosts = ["a", "a"]', "hosts: 'a' is listed twice"),

@@ -51,8 +51,8 @@ def test_an_alert_as_documented(tmp_path: Path) -> None:
         ('when = "given_up"\nenqueue = "mail"\npayload = [1]', "alerts[0].payload: must be a table"),
         ('when = "given_up"\nenqueue = "mail"\npayload = { alert = 1 }', "alerts[0].payload.alert: this key is for"),
         ('when = "given_up"\nenqueue = "mail"\nevery = "10ms"', "alerts[0].every: '10ms' is out of range"),
-        ('when = "pool_broken"\nenqueue = "mail"\nonly = ["tagg"]', "alerts[0].only[0]: there is no pool 'tagg'"),
-        ('when = "schedule_missed"\nenqueue = "mail"\nonly = ["x"]', "alerts[0].only[0]: there is no schedule 'x'"),
+        ('when = "pool_broken"\nenqueue = "mail"\nonly = ["tagg"]', "alerts[0].only: there is no pool 'tagg'"),
+        ('when = "schedule_missed"\nenqueue = "mail"\nonly = ["x"]', "alerts[0].only: there is no schedule 'x'"),
         ('when = "given_up"\nenqueue = "mail"\ntype = "x"', "alerts[0].type: unknown key"),
     ],
 )

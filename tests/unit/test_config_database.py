@@ -45,28 +45,31 @@ def test_a_database_of_the_command_line_starts_at_the_current_folder(tmp_path: P
     assert load(path, database="sqlite:///x.db").database == f"sqlite:///{tmp_path}/x.db"
     with pytest.raises(ConfigError) as caught:
         load(path, database="x.db")
-    assert caught.value.problems == ["--database: 'x.db' is not an SQLite URL; write it like sqlite:///x.db"]
+    assert caught.value.problems == [
+        "--database: 'x.db' is not an SQLite or PostgreSQL URL; write it like sqlite:///./jobs.db or "
+        "postgresql://user@host/database"
+    ]
 
 
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("postgresql:user:secret@host/db", "'…@host/db' is not a PostgreSQL URL"),
+        ("postgresql:user:secret@host/db", "'…@host/db' is not an SQLite or PostgreSQL URL"),
         ("sqlite://", "in-memory"),
         ("sqlite:///", "in-memory"),
         ("sqlite:///:memory:", "in-memory"),
         ("sqlite:///file:x?mode=memory", "in-memory"),
-        ("sqlite://jobs.db", "write it like sqlite:///jobs.db"),
-        ("jobs.db", "write it like sqlite:///jobs.db"),
-        ("", "is not an SQLite URL"),
+        ("sqlite://jobs.db", "is not an SQLite or PostgreSQL URL"),
+        ("jobs.db", "is not an SQLite or PostgreSQL URL"),
+        ("", "is not an SQLite or PostgreSQL URL"),
         ("mysql://user:secret@host/db", "'mysql://…@host/db' is not an SQLite or PostgreSQL URL; write it like"),
         ("mysql://host/db?password=secret", "'mysql://host/db?…' is not an SQLite or PostgreSQL URL"),
-        ("postgresq://user:secret@host/db", "is not a PostgreSQL URL; write it like postgresql://user@host/database"),
-        ("pgsql://host/db", "is not a PostgreSQL URL; write it like postgresql://user@host/database"),
-        ("sqllite:///jobs.db", "is not an SQLite URL; write it like sqlite:///./jobs.db"),
+        ("postgresq://user:secret@host/db", "is not an SQLite or PostgreSQL URL"),
+        ("pgsql://host/db", "is not an SQLite or PostgreSQL URL"),
+        ("sqllite:///jobs.db", "is not an SQLite or PostgreSQL URL"),
         (
             "postgresql+psycopg://user:secret@host/db",
-            "'postgresql+psycopg://…@host/db' names a driver of SQLAlchemy; leave it out: postgresql://…",
+            "'postgresql+psycopg://…@host/db' is not an SQLite or PostgreSQL URL",
         ),
         ("sqlite:///jobs.db?mode=ro", "leave out"),
         ("sqlite:///folder/", "is not the name of a file"),

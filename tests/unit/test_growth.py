@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.system import kernel
 from supervisor.system.slot import RecycleReason
-from supervisor.worker.memory_watch import MemoryWatch
+from supervisor.worker.fitness import MemoryWatch
 
 MIB = 1 << 20
 

@@ -17,7 +17,7 @@ from supervisor.domain.job import Claim, Status
 from supervisor.domain.middleware import EnqueuedJob, FailedJob, MiddlewareError, WorkerInfo
 from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import RetryPolicy, Settlement
-from supervisor.worker.context import BatchContext, Context, JobInterrupted, NoBoard
+from supervisor.worker.context import BatchContext, Board, Context, JobInterrupted
 from supervisor.worker.executor import Executor
 from supervisor.worker.handler import Handler
 from supervisor.worker.middleware import WorkerMiddleware
@@ -49,7 +49,7 @@ def executor(log: Log, handle: Any, *targets: object, batches: bool = False) -> 
     target = type("Batch", (), {"handle_batch": staticmethod(handle)}) if batches else handle
     return Executor(
         Handler(target, "handle"),
-        NoBoard(),
+        Board(),
         JobPolicy(RetryPolicy(max_attempts=2, jitter=0)),
         options={},
         middleware=worker,
@@ -378,7 +378,7 @@ def test_what_a_handler_enqueues_passes_through_the_pools_middleware(log: Log, u
     [
         ("nowhere", "write module:attribute"),
         ("no_such_module:Thing", "no_such_module:Thing: importing it failed: ModuleNotFoundError"),
-        ("json:nothing", "the module json has no 'nothing'"),
+        ("json:nothing", "json:nothing: importing it failed: AttributeError"),
         ("json:JSONDecodeError", "json:JSONDecodeError: making an instance failed: TypeError"),
         ("json:dumps", "it has none of the methods on_enqueue, setup, around_run"),
     ],

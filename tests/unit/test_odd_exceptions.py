@@ -11,7 +11,7 @@ from supervisor import Fail, Retry
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, RetryPolicy, Settlement
-from supervisor.worker.context import NoBoard
+from supervisor.worker.context import Board
 from supervisor.worker.executor import Executor
 from supervisor.worker.handler import Handler
 
@@ -20,7 +20,7 @@ def outcome(raised: Callable[[], BaseException]) -> Settlement:
     def handle(payload: object, ctx: object) -> None:
         raise raised()
 
-    executor = Executor(Handler(handle, "handle"), NoBoard(), JobPolicy(RetryPolicy(jitter=0)), options={})
+    executor = Executor(Handler(handle, "handle"), Board(), JobPolicy(RetryPolicy(jitter=0)), options={})
     return executor.run(Claim(1, 1, "tag", "{}", 1, None, 0))
 
 
@@ -167,7 +167,7 @@ def nested() -> list[Any]:
 )
 def test_any_result_that_is_none_is_a_failure_of_its_job(result: Any) -> None:
     executor = Executor(
-        Handler(lambda payload, ctx: result, "handle"), NoBoard(), JobPolicy(RetryPolicy(jitter=0)), options={}
+        Handler(lambda payload, ctx: result, "handle"), Board(), JobPolicy(RetryPolicy(jitter=0)), options={}
     )
     settlement = executor.run(Claim(1, 1, "tag", "{}", 1, None, 0))
     assert settlement.failure is not None
@@ -180,7 +180,7 @@ def test_any_result_that_is_none_is_a_failure_of_its_job(result: Any) -> None:
 @pytest.mark.parametrize("chunk", ["x" * 20_000, {1, 2}, float("nan"), "\ud800"])
 def test_a_chunk_that_nobody_can_get_fails_its_job_for_good(chunk: Any) -> None:
     executor = Executor(
-        Handler(lambda payload, ctx: ctx.emit(chunk), "handle"), NoBoard(), JobPolicy(RetryPolicy(jitter=0)), options={}
+        Handler(lambda payload, ctx: ctx.emit(chunk), "handle"), Board(), JobPolicy(RetryPolicy(jitter=0)), options={}
     )
     settlement = executor.run(Claim(1, 1, "tag", "{}", 1, None, 0))
 

@@ -13,14 +13,9 @@ from supervisor.domain.settlement import MAX_MESSAGE
 from supervisor.worker.protocol import (
     MAX_LINE,
     Conversation,
-    Error,
-    Event,
-    Extend,
-    Hello,
-    Log,
+    Message,
     Phase,
-    Progress,
-    Result,
+    ProgramJob,
     Violation,
 )
 
@@ -32,19 +27,36 @@ def line(**message: Any) -> bytes:
 HELLO = line(type="hello", protocol=1)
 
 
+def hello(capabilities: frozenset[str] | None = None) -> Message:
+    return {"type": "hello", "protocol": 1, "capabilities": capabilities, "batches": False}
+
+
+def log(text: str, level: str = "info", **fields: Any) -> Message:
+    return {"type": "log", "text": text, "level": level, "fields": fields}
+
+
+def result(value: Any) -> Message:
+    return {"type": "result", "place": 0, "value": value, "enqueue": []}
+
+
+def error(message: str, **more: Any) -> Message:
+    found = {"kind": "exception", "permanent": False, "retry": False, "after": None, "traceback": None}
+    return {"type": "error", "place": 0, "message": message, **found, **more}
+
+
 def conversation(phase: Phase) -> Conversation:
     """One that has come so far; in BUSY and after it, job 1 is the latest."""
     talk = Conversation()
     if phase is Phase.GREETING:
         return talk
     talk.hear(HELLO)
-    assert talk.next() == Hello(None)
+    assert talk.next() == hello()
     if phase is Phase.BUSY:
-        talk.job(7, "tag", 1, {}, 60.0)
+        talk.hand_over([ProgramJob(7, "tag", 1, {})], 60.0)
     return talk
 
 
-def heard(talk: Conversation, data: bytes) -> list[Event]:
+def heard(talk: Conversation, data: bytes) -> list[Message]:
     talk.hear(data)
     events = []
     while (event := talk.next()) is not None:
@@ -64,7 +76,7 @@ def broken(talk: Conversation, data: bytes) -> str:
 def test_a_job_goes_out_and_comes_back() -> None:
     talk = conversation(Phase.IDLE)
 
-    request = talk.job(4711, "tag", 2, {"path": "cat.jpg"}, 60.0, "epoch-4711")
+    request = talk.hand_over([ProgramJob(4711, "tag", 2, {"path": "cat.jpg"}, "epoch-4711")], 60.0)
     assert json.loads(request) == {
         "type": "job",
         "id": 1,
@@ -81,27 +93,32 @@ def test_a_job_goes_out_and_comes_back() -> None:
         + line(type="extend", id=1, seconds="5m")
         + line(type="log", level="warning", text="slow", fields={"ms": 3})
         + line(type="result", id=1, value={"tags": []}),
-    ) == [Progress(0.5, "half"), Extend(300.0), Log("warning", "slow", {"ms": 3}), Result({"tags": []})]
+    ) == [
+        {"type": "progress", "place": 0, "fraction": 0.5, "text": "half"},
+        {"type": "extend", "place": 0, "seconds": 300.0},
+        log("slow", "warning", ms=3),
+        result({"tags": []}),
+    ]
     assert talk.phase is Phase.IDLE
-    assert json.loads(talk.job(4712, "tag", 1, {}, 60.0))["id"] == 2
+    assert json.loads(talk.hand_over([ProgramJob(4712, "tag", 1, {})], 60.0))["id"] == 2
 
 
 @pytest.mark.parametrize(
     ("message", "word"),
     [
-        ({"message": "no"}, Error("no")),
-        ({}, Error("the program gave no reason")),
-        ({"message": "no", "permanent": True}, Error("no", permanent=True)),
-        ({"message": "no", "retry": True}, Error("no", retry=True)),
-        ({"message": "no", "after": "30s"}, Error("no", retry=True, after=30.0)),
-        ({"message": "no", "after": 30, "retry": True}, Error("no", retry=True, after=30.0)),
-        ({"message": "no", "kind": "memory", "traceback": "at"}, Error("no", "memory", traceback="at")),
-        ({"message": "no", "kind": "crash"}, Error("no")),
-        ({"message": "half a pair: \ud800"}, Error("half a pair: \\ud800")),
-        ({"message": "Odd: " + "x" * 5000}, Error(f"Odd: {'x' * 495} … {'x' * (MAX_MESSAGE - 503)}")),
+        ({"message": "no"}, error("no")),
+        ({}, error("the program gave no reason")),
+        ({"message": "no", "permanent": True}, error("no", permanent=True)),
+        ({"message": "no", "retry": True}, error("no", retry=True)),
+        ({"message": "no", "after": "30s"}, error("no", after=30.0)),
+        ({"message": "no", "after": 30, "retry": True}, error("no", retry=True, after=30.0)),
+        ({"message": "no", "kind": "memory", "traceback": "at"}, error("no", kind="memory", traceback="at")),
+        ({"message": "no", "kind": "crash"}, error("no")),
+        ({"message": "half a pair: \ud800"}, error("half a pair: \\ud800")),
+        ({"message": "Odd: " + "x" * 5000}, error(f"Odd: {'x' * 495} … {'x' * (MAX_MESSAGE - 503)}")),
     ],
 )
-def test_an_error_says_whether_to_try_again(message: dict[str, Any], word: Error) -> None:
+def test_an_error_says_whether_to_try_again(message: dict[str, Any], word: Message) -> None:
     assert heard(conversation(Phase.BUSY), line(type="error", id=1, **message)) == [word]
 
 
@@ -109,13 +126,13 @@ def test_a_program_may_say_what_it_can_do() -> None:
     talk = conversation(Phase.GREETING)
 
     assert heard(talk, line(type="hello", protocol=1, capabilities=["gpu", "tag@2"])) == [
-        Hello(frozenset({"gpu", "tag@2"}))
+        hello(frozenset({"gpu", "tag@2"}))
     ]
 
 
 def test_it_may_log_at_any_time_and_nothing_else_between_jobs() -> None:
-    assert heard(conversation(Phase.GREETING), line(type="log", text="loading")) == [Log("info", "loading", {})]
-    assert heard(conversation(Phase.IDLE), line(type="log", text="idle")) == [Log("info", "idle", {})]
+    assert heard(conversation(Phase.GREETING), line(type="log", text="loading")) == [log("loading")]
+    assert heard(conversation(Phase.IDLE), line(type="log", text="idle")) == [log("idle")]
 
 
 BUSY = [
@@ -137,19 +154,24 @@ BUSY = [
     (line(type="result", id=True), "a result with an invalid id, True"),
     (line(type="result", id="1"), "a result with an invalid id, '1'"),
     (line(type="result", id=1.0), "a result with an invalid id, 1.0"),
-    (line(type="result", id=1, enqueue={}), "a result whose `enqueue` is not a list"),
-    (line(type="result", id=1, enqueue=[{"payload": 1}]), "a result that enqueues a job without a type"),
-    (line(type="result", id=1, enqueue=[{"type": "a", "connection": 1}]), "a result that enqueues a job without"),
-    (line(type="error", id=1, message=3), "an error whose message is not a string"),
-    (line(type="error", id=1, permanent=1), "an error that asks for a retry and is permanent"),
-    (line(type="error", id=1, permanent=True, after=3), "an error that asks for a retry and is permanent"),
+    (line(type="result", id=1, enqueue={}), "a result with an invalid enqueue: {} is not a list"),
+    (
+        line(type="result", id=1, enqueue=[{"payload": 1}]),
+        "a result with an invalid enqueue: it has a job without",
+    ),
+    (
+        line(type="result", id=1, enqueue=[{"type": "a", "connection": 1}]),
+        "a result with an invalid enqueue: it has a job",
+    ),
+    (line(type="error", id=1, message=3), "an error with an invalid message: 3 is not a text"),
+    (line(type="error", id=1, permanent=1), "an error with an invalid permanent: 1 is not true or false"),
     (line(type="error", id=1, after="soon"), "an error with an invalid after: 'soon' is not a duration"),
-    (line(type="progress", id=1, fraction="0.5"), "a progress with an invalid fraction, '0.5'"),
-    (line(type="progress", id=1, fraction=1, text=[]), "a progress whose text is not a string"),
+    (line(type="progress", id=1, fraction="0.5"), "a progress with an invalid fraction: '0.5' is not a number"),
+    (line(type="progress", id=1, fraction=1, text=[]), "a progress with an invalid text: [] is not a text"),
     (line(type="extend", id=1, seconds=-1), "an extend with an invalid seconds: -1 is not a duration"),
     (line(type="extend", id=1), "an extend with an invalid seconds: None is not a duration"),
-    (line(type="log", level="loud"), "a log message with an invalid level"),
-    (line(type="log", fields=[]), "a log message with an invalid level or invalid fields"),
+    (line(type="log", level="loud"), "a log with an invalid level: 'loud' is none of debug"),
+    (line(type="log", fields=[]), "a log with an invalid fields: [] is not an object"),
 ]
 
 
@@ -161,9 +183,12 @@ def test_what_is_out_of_order_during_a_job_breaks_the_conversation(data: bytes, 
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        (line(type="hello"), "a hello of protocol None; this is protocol 1"),
-        (line(type="hello", protocol=2), "a hello of protocol 2; this is protocol 1"),
-        (line(type="hello", protocol=1, capabilities="gpu"), "a hello whose capabilities are not a list of texts"),
+        (line(type="hello"), "a hello with an invalid protocol: None; this is protocol 1"),
+        (line(type="hello", protocol=2), "a hello with an invalid protocol: 2; this is protocol 1"),
+        (
+            line(type="hello", protocol=1, capabilities="gpu"),
+            "a hello with an invalid capabilities: 'gpu' is not a list of texts",
+        ),
         (line(type="result", id=1), "a result before its hello"),
     ],
 )
@@ -173,8 +198,8 @@ def test_what_is_out_of_order_at_the_start_breaks_it(data: bytes, what: str) -> 
 
 def test_a_late_word_is_told_from_a_wrong_one() -> None:
     talk = conversation(Phase.BUSY)
-    assert heard(talk, line(type="result", id=1)) == [Result(None)]
-    talk.job(8, "tag", 1, {}, 60.0)
+    assert heard(talk, line(type="result", id=1)) == [result(None)]
+    talk.hand_over([ProgramJob(8, "tag", 1, {})], 60.0)
 
     assert broken(talk, line(type="error", id=1)) == "sent a late error: job 1 had ended"
 
@@ -183,7 +208,7 @@ def test_what_follows_a_last_word_cannot_undo_it() -> None:
     talk = conversation(Phase.BUSY)
     talk.hear(line(type="result", id=1, value=3) + b"garbage\n")
 
-    assert talk.next() == Result(3)
+    assert talk.next() == result(3)
     with pytest.raises(Violation):
         talk.next()
 
@@ -198,7 +223,7 @@ def test_after_bye_nothing_counts() -> None:
 def test_a_request_holds_only_what_every_language_reads() -> None:
     talk = conversation(Phase.IDLE)
 
-    request = talk.job(1, "tag", 1, {"text": "é\u2028\ud800"}, 60.0)
+    request = talk.hand_over([ProgramJob(1, "tag", 1, {"text": "é\u2028\ud800"})], 60.0)
     assert request.isascii()
     assert request.count(b"\n") == 1
     assert json.loads(request)["payload"] == {"text": "é\u2028\ud800"}
@@ -216,7 +241,7 @@ def test_a_payload_that_json_cannot_say_goes_nowhere(payload: Any) -> None:
     talk = conversation(Phase.IDLE)
 
     with pytest.raises(ValueError):  # noqa: PT011 - whatever the reason is, it is shown
-        talk.job(1, "tag", 1, payload, 60.0)
+        talk.hand_over([ProgramJob(1, "tag", 1, payload)], 60.0)
     assert talk.phase is Phase.IDLE
 
 
@@ -247,7 +272,7 @@ GOOD = st.sampled_from(
 CHATTER = st.lists(GOOD | MESSAGES | st.binary(max_size=20) | st.just(b"\n"), max_size=8).map(b"".join)
 
 
-def outcomes(data: bytes, sizes: list[int], phase: Phase) -> tuple[list[Event], str, Phase]:
+def outcomes(data: bytes, sizes: list[int], phase: Phase) -> tuple[list[Message], str, Phase]:
     """Every event and the violation, if `data` comes in pieces of these sizes."""
     talk, events, end = conversation(phase), [], ""
     at = 0
@@ -257,7 +282,7 @@ def outcomes(data: bytes, sizes: list[int], phase: Phase) -> tuple[list[Event], 
             at += size
             while (event := talk.next()) is not None:
                 events.append(event)
-                assert talk.phase is Phase.BUSY or not isinstance(event, (Progress, Extend))
+                assert talk.phase is Phase.BUSY or event["type"] not in ("progress", "extend")
     except Violation as violation:
         end = str(violation)
     return events, end, talk.phase
@@ -267,7 +292,7 @@ def outcomes(data: bytes, sizes: list[int], phase: Phase) -> tuple[list[Event], 
 def test_whatever_a_program_sends_a_job_gets_at_most_one_last_word(data: bytes, sizes: list[int], phase: Phase) -> None:
     events, end, last = outcomes(data, sizes, phase)
 
-    words = [event for event in events if isinstance(event, (Result, Error))]
+    words = [event for event in events if event["type"] in ("result", "error")]
     assert len(words) <= (phase is Phase.BUSY)
     assert bool(end) is (last is Phase.BROKEN)
     assert not end or (end.startswith("sent a") and end.isprintable())

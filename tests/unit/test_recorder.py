@@ -17,7 +17,7 @@ from supervisor.domain.job import Claim
 from supervisor.domain.recovery import JobPolicy
 from supervisor.system import resources
 from supervisor.system.resources import Meter
-from supervisor.worker.context import Context, NoBoard
+from supervisor.worker.context import Board, Context
 from supervisor.worker.executor import Executor
 from supervisor.worker.handler import Handler
 from supervisor.worker.recorder import WORTH, Recorder
@@ -95,7 +95,7 @@ def test_unless_it_is_attached_it_measures_nothing_and_prints_go_where_they_went
 
     recorder = Recorder()
     recorder.read_meters(time.monotonic())
-    executor = Executor(Handler(slow, "slow"), NoBoard(), JobPolicy(), options={}, recorder=recorder)
+    executor = Executor(Handler(slow, "slow"), Board(), JobPolicy(), options={}, recorder=recorder)
     before = time.time()
     usage = executor.run(Claim(1, 1, "slow", "{}", 1, None, 0)).usage
 
@@ -110,7 +110,7 @@ WORKER = """
 import os, subprocess, sys, time
 from supervisor.domain.job import Claim
 from supervisor.domain.recovery import JobPolicy
-from supervisor.worker.context import NoBoard
+from supervisor.worker.context import Board
 from supervisor.worker.executor import Executor
 from supervisor.worker.loader import Handler
 from supervisor.worker.recorder import Recorder
@@ -124,7 +124,7 @@ recorder = Recorder()
 recorder.attach()
 todo = []
 handler = Handler(lambda payload, ctx: todo.pop()(), "whatever is to do")
-executor = Executor(handler, NoBoard(), JobPolicy(), options={}, recorder=recorder)
+executor = Executor(handler, Board(), JobPolicy(), options={}, recorder=recorder)
 
 def run(work):
     todo.append(work)

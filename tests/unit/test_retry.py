@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.domain.errors import Retry
-from supervisor.domain.settlement import RetryPolicy, crash_delay
+from supervisor.domain.settlement import RetryPolicy
 
 policies = st.builds(
     RetryPolicy,
@@ -61,12 +61,6 @@ def test_jitter_spreads_to_both_sides() -> None:
 @pytest.mark.parametrize(("own", "limit"), [(None, 5), (1, 1), (9, 9)])
 def test_a_jobs_own_limit_goes_before_the_pools(own: int | None, limit: int) -> None:
     assert RetryPolicy(max_attempts=5).attempts_for(own) == limit
-
-
-def test_the_first_crash_costs_no_delay_and_later_ones_back_off() -> None:
-    policy = RetryPolicy(base=2, jitter=0)
-
-    assert [crash_delay(policy, crashes, 0.5) for crashes in (0, 1, 2, 3, 4)] == [0, 0, 2, 4, 8]
 
 
 class Outer:

@@ -91,3 +91,9 @@ def test_a_long_text_keeps_its_beginning_and_more_of_its_end(text: str, limit: i
 
 def test_what_no_database_can_store_is_escaped_or_replaced() -> None:
     assert clipped("\ud800\0\x1b[31m", 100) == "\\ud800\ufffd\x1b[31m"
+
+
+def test_the_first_crash_costs_no_delay_and_later_ones_back_off() -> None:
+    policy = RetryPolicy(base=2, jitter=0)
+    delays = [crashed(claim(crashes=before), BROKEN, policy, 99, chance=0.5).delay for before in range(4)]
+    assert delays == [0, 2, 4, 8]

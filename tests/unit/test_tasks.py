@@ -11,7 +11,6 @@ import decimal
 import enum
 import functools
 import json
-import math
 import os
 import pickle
 import sqlite3
@@ -19,7 +18,7 @@ import subprocess
 import sys
 import uuid
 import zoneinfo
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NewType
 
@@ -53,7 +52,7 @@ class Picture:
 @pytest.fixture(autouse=True)
 def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "registered", {})
-    monkeypatch.setattr(tasks, "_url", None)
+    monkeypatch.setattr(tasks, "_queue", None)
     monkeypatch.delenv(tasks.VARIABLE, raising=False)
 
 
@@ -160,7 +159,7 @@ class Puppy(Dog):
 
 @dataclasses.dataclass(eq=False)
 class Incomparable:
-    a: int
+    a: datetime.datetime
 
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
@@ -196,8 +195,7 @@ def test_a_time_in_the_hour_in_which_its_zone_changes_is_stored_as_its_instant(a
         (pydantic.AwareDatetime, at, lambda back: back),
         (list[datetime.datetime], [at], lambda back: back[0]),
         (tuple[datetime.datetime, ...], (at,), lambda back: back[0]),
-        (set[datetime.datetime], {at}, lambda back: back.pop()),
-        (frozenset[tuple[int, datetime.datetime]], frozenset({(1, at)}), lambda back: next(iter(back))[1]),
+        (Incomparable, Incomparable(at), lambda back: back.a),
         (dict[str, datetime.datetime], {"a": at}, lambda back: back["a"]),
         (dict[datetime.datetime, int], {at: 1}, lambda back: next(iter(back))),
         (datetime.datetime | None, at, lambda back: back),
@@ -218,47 +216,6 @@ def test_a_time_in_the_hour_in_which_its_zone_changes_is_stored_as_its_instant(a
         assert found(back).timestamp() == at.timestamp(), annotation
 
 
-@pytest.mark.parametrize(
-    "annotation", [Iterable[int], Iterator[int], Iterable, dict[str, Iterable[int]], Iterable[int] | None]
-)
-def test_a_parameter_that_can_be_read_only_once_is_refused(annotation: Any) -> None:
-    def f(value: Any) -> None: ...
-
-    f.__annotations__ = {"value": annotation}
-    with pytest.raises(TypeError, match=r"f: value: .* can be read only once; annotate it as a list"):
-        _ = task(f).parameters
-
-
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        (math.inf, "it is not valid JSON: Out of range float values are not JSON compliant"),
-        (math.nan, "it is not valid JSON: Out of range float values are not JSON compliant"),
-        ({1}, "it is not valid JSON: Object of type set is not JSON serializable"),
-        ([b"x"], "it is not valid JSON: Object of type bytes is not JSON serializable"),
-        ("\ud800", "it contains a lone surrogate, which UTF-8 cannot encode"),
-    ],
-    ids=ascii,
-)
-def test_the_parameter_that_json_cannot_hold_is_named(tmp_path: Path, value: Any, problem: str) -> None:
-    @task
-    def f(a: int, value: Any, **others: Any) -> None: ...
-
-    queue = Queue(f"sqlite:///{tmp_path}/app.db")
-    call = f.options(queue=queue)
-    for refused, name in (
-        (lambda: call.enqueue(1, value), "value"),
-        (lambda: call.enqueue(1, 2, more=value), "more"),
-        (lambda: asyncio.run(call.aenqueue(1, value)), "value"),
-    ):
-        with pytest.raises(InvalidJob) as error:
-            refused()
-        assert (error.value.field, error.value.problem.partition(":")[0]) == ("payload", "f")
-        assert error.value.problem.startswith(f"f: {name}: {problem}")
-    with pytest.raises(InvalidJob, match="meta: "):
-        f.options(queue=queue, meta={"a": value}).enqueue(1, 2)
-
-
 class Called:
     def __call__(self, x: int) -> None: ...
 
@@ -271,10 +228,10 @@ def test_what_is_called_like_a_function_but_is_none_gets_one_sentence(wrong: Any
 
 
 LOST: list[tuple[Any, Any, str]] = [
-    (Cat | Dog, Dog("rex"), r"would come back from JSON as Cat\(name='rex'\)"),
+    (Cat | Dog, Dog("rex"), r"would come back from JSON as another value, Cat\(name='rex'\)"),
     (list[Cat | Dog], [Cat("a"), Dog("b")], "would come back"),
     (Dog, Puppy("rex", 7), "would come back"),
-    (datetime.date | str, datetime.date(2026, 1, 2), "would come back from JSON as '2026-01-02'"),
+    (datetime.date | str, datetime.date(2026, 1, 2), "would come back from JSON as another value, '2026-01-02'"),
     (Path | str, Path("a"), "would come back"),
     (set[int] | list[int], {1}, "would come back"),
     (pydantic.SecretStr, pydantic.SecretStr("hunter2"), "would come back"),
@@ -282,8 +239,7 @@ LOST: list[tuple[Any, Any, str]] = [
     (bytes, b"\xff", "cannot be stored as JSON"),
     (Literal[Colour.RED] | dict[tuple[int, int], int], {(1, 2): 3}, "f: value"),
     (decimal.Decimal, decimal.Decimal("nan"), "f: value"),
-    (Incomparable, Incomparable(1), r"looks the same but is not equal to it, .* \(eq=False\)"),
-    (list[Incomparable], [Incomparable(1)], r"looks the same but is not equal to it, .* \(eq=False\)"),
+    (Iterable[int], [1], "would come back"),
     (datetime.datetime | str, datetime.datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN), "would come back"),
     (Appointment, Reminder(AUTUMN), "would come back"),
 ]
@@ -435,26 +391,11 @@ def test_only_the_context_may_be_imported_for_type_checkers_alone(names: str) ->
 
 @SINCE_314
 def test_a_name_for_type_checkers_hides_no_other_type() -> None:
-    code = """
-from dataclasses import dataclass
-def tasks():
-    @dataclass
-    class Point:
-        x: int
-    def one(point: Point, context: Context | None = None) -> list[Point]: ...
-    def two(point: Point, others: list[Missing]) -> None: ...
-    def three(point: Point, ratio: 1 / 0) -> None: ...
-    return task(one), task(two), three
-"""
-    space: dict[str, Any] = {"task": task, "__name__": __name__}
+    space: dict[str, Any] = {"datetime": datetime}
+    code = "def one(at: datetime.date, context: Context | None = None) -> None: ...\n"
     exec(compile(code, "tasks.py", "exec", dont_inherit=True), space)
-    one, two, three = space["tasks"]()
-    arguments = one.parameters.arguments({"point": {"x": 3}}, 1)
-    assert (arguments["point"].x, arguments["context"]) == (3, 1)
-    with pytest.raises(TypeError, match=r"two: the annotation 'list\[Missing\]' cannot be resolved: name 'Missing'"):
-        _ = two.parameters
-    with pytest.raises(TypeError, match=r"three.*cannot be evaluated: division by zero"):
-        _ = task(three).parameters
+    arguments = task(space["one"]).parameters.arguments({"at": "2026-01-02"}, 1)
+    assert arguments == {"at": datetime.date(2026, 1, 2), "context": 1}
 
 
 def test_a_type_belongs_to_one_function() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.system.loop import GAP, Timers
+from supervisor.system.signals import GAP, Timers
 
 
 def timers(moments: list[float | None]) -> Timers:

@@ -11,9 +11,8 @@ import pytest
 
 from supervisor.config import load
 from supervisor.domain.recovery import JobPolicy
-from supervisor.system.mappings import ALWAYS
 from supervisor.system.slot import SLOT_BYTES, Slot
-from supervisor.worker.context import BatchContext, Context, NoBoard
+from supervisor.worker.context import BatchContext, Board, Context
 from supervisor.worker.executor import Executor
 from supervisor.worker.handler import Handler, HandlerError
 from supervisor.worker.trial import try_out
@@ -55,10 +54,10 @@ def attempt(folder: Path, target: type, batch_size: str, what: str, expected: st
     config = folder / "supervisor.toml"
     config.write_text(f"{pool}[pools.model.{what}]\npayload = {{ x = 1 }}\n{expect}\n")
     handler = Handler(target, "jobs:model")
-    executor = Executor(handler, NoBoard(), JobPolicy(), options={})
+    executor = Executor(handler, Board(), JobPolicy(), options={})
     slot = Slot(memoryview(bytearray(SLOT_BYTES)))
     try:
-        try_out(executor, load(config).pools["model"], slot, ALWAYS, unproven=True)
+        try_out(executor, load(config).pools["model"], slot, unproven=True)
     finally:
         handler.teardown(executor.context())
 

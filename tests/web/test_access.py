@@ -90,7 +90,7 @@ class Door:
         url = "sqlite:////nowhere/jobs.db"
         desk = StoreExecutor(open_engine(url))
         queue = AsyncQueue(url)
-        streams = JobStreams(queue, desk)
+        streams = JobStreams(queue)
         requests = Requests(queue, desk)
         state = AppState(self.settings, self.keys, desk, requests, streams, Watch(desk), ())
         self.gate = AccessMiddleware(self._noted(Application(state, furnished)), self.keys, self.settings)

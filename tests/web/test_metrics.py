@@ -55,7 +55,7 @@ class Scraper:
     def __init__(self, url: str) -> None:
         self._desk = StoreExecutor(open_engine(url))
         queue, watch = AsyncQueue(url), Watch(self._desk)
-        streams = JobStreams(queue, self._desk)
+        streams = JobStreams(queue)
         requests = Requests(queue, self._desk)
         state = AppState(SETTINGS, keys_of(SETTINGS), self._desk, requests, streams, watch)
         self._app = make_app(state)

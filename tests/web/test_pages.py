@@ -50,7 +50,7 @@ class Reader:
         engine = open_engine(url)
         self.desk = StoreExecutor(engine)
         queue = AsyncQueue(url)
-        streams = JobStreams(queue, self.desk)
+        streams = JobStreams(queue)
         requests = Requests(queue, self.desk)
         watch = Watch(self.desk)
         self.app = Application(AppState(settings, KEYS, self.desk, requests, streams, watch, ("tag",)))

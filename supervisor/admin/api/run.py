@@ -18,7 +18,7 @@ from supervisor.admin.api.answers import Hidden, answer, changing, problem, read
 from supervisor.admin.requests import NotFinished, plain
 from supervisor.admin.state import AppState, TheState, may_change
 from supervisor.admin.uploads import NoSpool, is_file
-from supervisor.client.requests import ResultUnknown
+from supervisor.client.queue import ResultUnknown
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import new_request, payload_of
 from supervisor.domain.job import Status

@@ -14,9 +14,7 @@ from supervisor.admin.api.answers import reading
 from supervisor.admin.state import TheState, may_change
 from supervisor.admin.watch import COMMENT, HEARTBEAT, EventStream, TooManyListeners
 from supervisor.client.job_streams import JobListener
-from supervisor.domain.errors import JobNotFound
-from supervisor.domain.job import JobEvent
-from supervisor.domain.job_stream import StreamEvent, data_of, position_of
+from supervisor.domain.job_stream import data_of, position_of
 
 FOLLOWERS = 400  # of jobs, at most: other requests need some of the connections, too
 _OVERVIEW = (
@@ -101,16 +99,7 @@ async def _events(listener: JobListener, *, show: bool) -> AsyncIterator[bytes]:
         bell.clear()
         message = b"".join(
             f"id: {event.at}\nevent: {event.name}\ndata: {data_of(event, show=show)}\n\n".encode()
-            for event in _news(listener)
+            for event in listener.news()
         )
         if message:
             yield message
-
-
-def _news(listener: JobListener) -> list[StreamEvent]:
-    feed, follower = listener.feed, listener.follower
-    if isinstance(feed.state, JobEvent):
-        return follower.news(feed.state, feed.behind(follower.at), elsewhere=feed.elsewhere)
-    if isinstance(feed.state, JobNotFound):
-        return follower.deleted()
-    return follower.trouble(str(feed.state)) if feed.state is not None else []

@@ -62,7 +62,7 @@ def _pool_card(pool: PoolView, shown: Overview, data: ChartData) -> dict[str, An
         "busy": sum(worker.state == "busy" for worker in own),
         "due": pool.due + sum(view.due for view in kept),  # the pool itself does not count jobs of paused types
         "oldest": largest((pool.oldest_age, *(view.oldest_age for view in kept))),
-        "sums": history.added_up(view.last_hour for view in shown.types if view.type in known),
+        "sums": history.combined(view.last_hour for view in shown.types if view.type in known),
         "runs": data.runs_of(pool.types),
         "failures": sum(shown.failures_last_hour.get(type_, 0) for type_ in known),
         "shared": shared,

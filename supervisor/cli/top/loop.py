@@ -10,8 +10,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from rich.console import Console
 from rich.live import Live
@@ -29,17 +28,23 @@ _GONE = _ENDING[signal.SIGHUP]
 
 def run(engine: Engine) -> int:
     """Returns the exit code. The terminal is always restored."""
-    with _signals() as (heard, wake):
-        poller = Poller(engine, wake)
-        poller.start()
-        try:
-            with _terminal() as live:
-                return _run(live, poller, heard)
-        except OSError:
-            silence()
-            return _GONE
-        finally:
-            poller.stop()
+    heard, wake = _signals()
+    poller = Poller(engine, wake)
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    try:
+        tty.setcbreak(keyboard)
+        with Live(
+            console=Console(), screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        ) as live:
+            return _run(live, poller, heard)
+    except OSError:  # the terminal is gone
+        silence()
+        return _GONE
+    finally:
+        with suppress(termios.error):
+            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+        poller.stop()
 
 
 def _run(live: Live, poller: Poller, heard: int) -> int:
@@ -49,7 +54,7 @@ def _run(live: Live, poller: Poller, heard: int) -> int:
             answers, seen = seen.answers, poller.seen
             view.see(seen.overview, seen.failures)
             view.message = view.message if seen.answers == answers else seen.answer
-        poller.follow(None if view.subject is None else view.subject.job)
+        poller.job = None if view.subject is None else view.subject.job
         columns, lines = os.get_terminal_size()  # the console would prefer $COLUMNS, which does not change
         live.console.size = (columns or 80, lines or 24)
         live.update(screen(seen, view, *live.console.size, time.monotonic()), refresh=True)
@@ -68,35 +73,14 @@ def _run(live: Live, poller: Poller, heard: int) -> int:
     return 0
 
 
-@contextmanager
-def _terminal() -> Iterator[Live]:
-    keyboard = sys.stdin.fileno()
-    before = termios.tcgetattr(keyboard)
-    try:
-        tty.setcbreak(keyboard)
-        with Live(
-            console=Console(), screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-        ) as live:
-            yield live
-    finally:
-        with suppress(termios.error):  # the terminal is gone
-            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
-
-
-@contextmanager
-def _signals() -> Iterator[tuple[int, int]]:
+def _signals() -> tuple[int, int]:
     """A pipe that receives the number of each signal; the signal handlers do nothing."""
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    heard = (*_ENDING, signal.SIGWINCH)
-    before = {number: signal.signal(number, lambda *_: None) for number in heard}
-    before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # the shell would have no screen
-    try:
-        yield reading, writing
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(-1)
+    for number in (*_ENDING, signal.SIGWINCH):
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # the shell would have no screen
+    return reading, writing
 
 
 _SEQUENCES = {

@@ -45,43 +45,35 @@ class Seen:
 
 
 class Poller:
-    """`seen` is replaced as a whole, and a byte is written to `wake` each time."""
+    """`seen` is replaced as a whole, and a byte is written to `wake` each time. The log is that of `job`."""
 
     def __init__(self, engine: Engine, wake: int) -> None:
         self.seen = Seen()
+        self.job: int | None = None
         self._engine = engine
         self._wake = wake
-        self._wanted: queue.SimpleQueue[Action | None] = queue.SimpleQueue()  # None: only look at once
-        self._stopping = False
+        self._wanted: queue.SimpleQueue[Action | None] = queue.SimpleQueue()  # None: stop
         self._operations: Operations | None = None
-        self._job: int | None = None
+        self._costs = Costs()
         self._thread = threading.Thread(target=self._work, daemon=True, name="poller")
-
-    def start(self) -> None:
         self._thread.start()
 
-    def ask(self, action: Action | None) -> None:
+    def ask(self, action: Action) -> None:
         self._wanted.put(action)
-
-    def follow(self, job: int | None) -> None:
-        """Read the log of this job from now on."""
-        if job != self._job:
-            self._job = job
-            self.ask(None)
 
     def stop(self) -> None:
         """Does not wait long: reading a busy database may take seconds, and writes nothing."""
-        self._stopping = True
-        self.ask(None)
+        self._wanted.put(None)
         self._thread.join(0.2)
 
     def _work(self) -> None:
-        while not self._stopping:
+        while True:
             self._publish(self._look())
             with suppress(queue.Empty):
-                if (action := self._wanted.get(timeout=EVERY)) is not None:
-                    self._publish(self._perform(action))
-        self._forget()
+                action = self._wanted.get(timeout=EVERY)
+                if action is None:
+                    return self._forget()
+                self._publish(self._perform(action))
 
     def _publish(self, seen: Seen) -> None:
         self.seen = seen
@@ -92,7 +84,7 @@ class Poller:
             operations = self._open()
             overview = gather(self._engine, operations, costs=self._costs)
             minutes = operations.history.minutes(overview.time - HOUR - MINUTE)
-            log = None if (job := self._job) is None else (job, end_of(operations, job) or "")
+            log = None if (job := self.job) is None else (job, end_of(operations, job) or "")
             known = replace(self.seen, overview=overview, failures=_failures(operations), minutes=minutes, log=log)
             return replace(known, at=time.monotonic(), trouble="")
         except (StoreError, OSError) as error:

@@ -42,7 +42,9 @@ def screen(seen: Seen, view: View, width: int, height: int, now: float) -> Rende
         return Text(f"too small: at least {NARROWEST} × {LOWEST} needed")
     low = height < _LOW
     head = [*_head(seen, now)][: 2 if low else None]
-    said, keys = _said(view), _line(_KEYS, "dim")
+    asked = f"{view.asked.question} y/n" if view.asked else ""
+    asked = f"workers: {view.typed}▏ Enter confirms, Escape cancels" if view.typed else asked
+    said, keys = _line(asked or view.message, "bold" if asked else ""), _line(_KEYS, "dim")
     foot = [said or keys] if low else [said, keys]
     whole = Layout()
     whole.split_column(
@@ -73,14 +75,6 @@ def _head(seen: Seen, now: float) -> Iterator[Text]:
     yield _line("; ".join(up))
 
 
-def _said(view: View) -> Text:
-    if view.asked is not None:
-        return _line(f"{view.asked.question} y/n", "bold")
-    if view.typed:
-        return _line(f"workers: {view.typed}▏ Enter confirms, Escape cancels", "bold")
-    return _line(view.message)
-
-
 def _body(seen: Seen, view: View, width: int, room: int, *, low: bool) -> RenderableType:
     if view.page == "help":
         return Columns([Text(entry) for entry in _HELP], column_first=True, padding=(0, 3))
@@ -96,9 +90,8 @@ def _body(seen: Seen, view: View, width: int, room: int, *, low: bool) -> Render
         Layout(_Pane(view, name), size=want if free >= 0 else None, ratio=want, minimum_size=_LEAST)
         for name, want in wants.items()
     ]
-    charts = Layout()
+    charts, whole, panes = Layout(), Layout(), Layout()
     charts.split_column(Layout(Group(*_charts(seen)), size=7), Layout(_Log(seen, view)))
-    whole, panes = Layout(), Layout()
     if width >= _WIDE:
         panes.split_column(*each, Layout(Text(" "), visible=free > 0))
         whole.split_row(panes, Layout(charts, size=_SIDE))
@@ -146,10 +139,9 @@ class _Log:
         if subject is None:
             yield _line("no job is running", "dim")
             return
-        yield _line(f"LOG OF JOB {subject.job}, {subject.cells[0]}", "bold")
         if job != subject.job or not text:
-            yield _line("nothing yet" if job == subject.job else "…", "dim")
-            return
+            text = "nothing yet" if job == subject.job else "…"
+        yield _line(f"LOG OF JOB {subject.job}, {subject.cells[0]}", "bold")
         for line in final_lines(text[-height * 1000 :]).split("\n")[1 - height :]:
             yield _line(line.expandtabs())
 

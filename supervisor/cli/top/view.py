@@ -143,7 +143,7 @@ def _asked(key: str, row: Row, overview: Overview) -> Action | str | None:
     if key == "r":
         failed = sum(known.unsuccessful for known in overview.types if known.type in row.types)
         question = f"retry {counted(failed, 'job')} of {names}?"
-        return Action(retry, (row.types, failed), question) if failed else f"no job of {names} has failed"
+        return Action(retry, (row.types,), question) if failed else f"no job of {names} has failed"
     if key == "c":
         if row.job is None:
             return "select a worker with a job first (Tab changes the pane)"
@@ -170,11 +170,9 @@ def scale(operations: Operations, now: float, pool: str, workers: int | None) ->
     return f"pool {pool} " + ("scales automatically" if workers is None else f"now has {counted(workers, 'worker')}")
 
 
-def retry(operations: Operations, now: float, types: Sequence[str], agreed: int) -> str:
-    """Retry the unsuccessful jobs of these types, unless there are more now than the user agreed to."""
+def retry(operations: Operations, now: float, types: Sequence[str]) -> str:
+    """Retry the unsuccessful jobs of these types."""
     ids = operations.jobs.ids(Filter(commands.UNSUCCESSFUL, tuple(types)))
-    if len(ids) > agreed:
-        return f"nothing was changed: now {len(ids)} jobs have failed"
     changed, duplicates = commands.change(operations, "retry", ids, now)
     return pending_again(changed, len(ids) - changed - duplicates, duplicates)
 

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import django
 from django.conf import settings
 
-if django.VERSION >= (6,) and "django_tasks" not in settings.INSTALLED_APPS:
-    from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_QUEUE_NAME, TaskResultStatus, task_backends
-    from django.tasks.backends.base import BaseTaskBackend
-    from django.tasks.base import Task, TaskContext, TaskError, TaskResult
-    from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
-    from django.tasks.signals import task_enqueued, task_finished, task_started
-    from django.utils.json import normalize_json
-else:
-    try:
-        from django_tasks import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_QUEUE_NAME, TaskResultStatus, task_backends
-    except ModuleNotFoundError as error:
-        raise ImportError(f"Django {django.__version__} has no tasks; install the package django-tasks") from error
-    from django_tasks.backends.base import BaseTaskBackend
-    from django_tasks.base import Task, TaskContext, TaskError, TaskResult
-    from django_tasks.exceptions import InvalidTaskError as InvalidTask
-    from django_tasks.exceptions import TaskResultDoesNotExist
-    from django_tasks.signals import task_enqueued, task_finished, task_started
-    from django_tasks.utils import normalize_json
-
-__all__ = [
-    "DEFAULT_TASK_BACKEND_ALIAS",
-    "DEFAULT_TASK_QUEUE_NAME",
-    "BaseTaskBackend",
-    "InvalidTask",
-    "Task",
-    "TaskContext",
-    "TaskError",
-    "TaskResult",
-    "TaskResultDoesNotExist",
-    "TaskResultStatus",
-    "normalize_json",
-    "task_backends",
-    "task_enqueued",
-    "task_finished",
-    "task_started",
-]
+_own = django.VERSION >= (6,) and "django_tasks" not in settings.INSTALLED_APPS
+_name = "django.tasks" if _own else "django_tasks"
+try:
+    tasks: Any = import_module(_name)
+except ModuleNotFoundError as error:
+    raise ImportError(f"Django {django.__version__} has no tasks; install the package django-tasks") from error
+base: Any = import_module(f"{_name}.base")
+signals: Any = import_module(f"{_name}.signals")
+exceptions: Any = import_module(f"{_name}.exceptions")
+BaseTaskBackend: Any = import_module(f"{_name}.backends.base").BaseTaskBackend
+InvalidTask: Any = exceptions.InvalidTask if _own else exceptions.InvalidTaskError
+normalize_json: Any = import_module("django.utils.json" if _own else "django_tasks.utils").normalize_json
+DEFAULT_QUEUE: str = tasks.DEFAULT_TASK_QUEUE_NAME
+DEFAULT_ALIAS: str = tasks.DEFAULT_TASK_BACKEND_ALIAS
+Status: Any = tasks.TaskResultStatus

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from django.db import connections, transaction
@@ -12,18 +11,9 @@ from django.utils.module_loading import import_string
 
 from supervisor.client import Queue
 from supervisor.contrib.django import checks
-from supervisor.contrib.django._tasks import (
-    DEFAULT_TASK_BACKEND_ALIAS,
-    BaseTaskBackend,
-    InvalidTask,
-    Task,
-    TaskResult,
-    TaskResultDoesNotExist,
-    TaskResultStatus,
-    task_enqueued,
-)
+from supervisor.contrib.django._tasks import DEFAULT_ALIAS, BaseTaskBackend, InvalidTask, base, exceptions, signals
 from supervisor.contrib.django.place import Place
-from supervisor.contrib.django.results import filled
+from supervisor.contrib.django.results import filled, result_of
 from supervisor.domain.errors import InvalidJob, JobNotFound
 from supervisor.domain.job import Job
 
@@ -41,8 +31,6 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
         self.place = Place(alias, self.options)
-        self._guard = threading.Lock()
-        self._queues: dict[str, Queue] = {}
 
     def validate_task(self, task: Any) -> None:
         super().validate_task(task)
@@ -59,20 +47,7 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
         database cannot be written.
         """
         self.validate_task(task)
-        result = TaskResult(
-            task=task,
-            id="",
-            status=TaskResultStatus.READY,
-            enqueued_at=None,
-            started_at=None,
-            finished_at=None,
-            last_attempted_at=None,
-            args=list(args),
-            kwargs=kwargs,
-            backend=self.alias,
-            errors=[],
-            worker_ids=[],
-        )
+        result = result_of(task, self.alias, list(args), kwargs)
         queue, connection = self._queue(), self._connection()
         if self.place.shared():
             connection.validate_no_broken_transaction()
@@ -88,15 +63,15 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
     def get_result(self, result_id: str) -> Any:
         """The task's result as it is now. Raises TaskResultDoesNotExist, also if retention has deleted the job."""
         try:
-            return self.result_of(int(result_id))
+            return self.result_of_job(int(result_id))
         except (ValueError, JobNotFound, ImportError):
-            raise TaskResultDoesNotExist(result_id) from None
+            raise exceptions.TaskResultDoesNotExist(result_id) from None
 
     def check(self, **kwargs: Any) -> list[Any]:
         """What Django's system check says about the configuration."""
         return checks.problems(self.place, self.queues)
 
-    def result_of(self, job_id: int) -> Any:
+    def result_of_job(self, job_id: int) -> Any:
         """The result of a job. Raises JobNotFound, ImportError if there is no such task, and ImproperlyConfigured."""
         job = self._job(job_id)
         return filled(self._task_of(job), job, self.alias, self._queue().url)
@@ -107,14 +82,14 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
         if queue is None or not isinstance(payload, dict) or not _is_call(**payload):
             raise ImportError(f"job {job.id} is not a task of Django's")
         task = import_string(payload["task"])
-        if not isinstance(task, Task):
+        if not isinstance(task, base.Task):
             raise ImportError(f"{payload['task']} is not a task")
         return task.using(queue_name=queue, priority=job.priority, backend=self.alias)
 
     def _insert(self, result: Any, queue: Queue, connection: Any = None) -> None:
         task = result.task
         payload = {"task": task.module_path, "args": result.args, "kwargs": result.kwargs}
-        if self.alias != DEFAULT_TASK_BACKEND_ALIAS:
+        if self.alias != DEFAULT_ALIAS:
             payload["backend"] = self.alias
         job_id = queue.enqueue(
             self.place.type_of(task.queue_name),
@@ -126,7 +101,7 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
         stored = queue.job(job_id, connection=connection)
         for name in ("id", "enqueued_at"):
             object.__setattr__(result, name, getattr(filled(task, stored, self.alias, queue.url), name))
-        task_enqueued.send(type(self), task_result=result)
+        signals.task_enqueued.send(type(self), task_result=result)
 
     def _job(self, job_id: int) -> Job:
         """As the open transaction sees it, which may have enqueued it. Raises JobNotFound."""
@@ -142,11 +117,12 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
         return connections[self.place.database] if found else None
 
     def _queue(self) -> Queue:
-        url = self.place.url()
-        with self._guard:
-            if url not in self._queues:
-                self._queues[url] = Queue(url)
-            return self._queues[url]
+        return _queue_of(self.place.url())
+
+
+@cache
+def _queue_of(url: str) -> Queue:
+    return Queue(url)
 
 
 def _is_call(task: Any = None, args: Any = (), kwargs: Any = None, **others: Any) -> bool:

@@ -23,50 +23,33 @@ def problems(place: Place, queues: set[str]) -> list[Any]:
         url, types, shared = place.url(), place.types(queues), place.shared()
     except ImproperlyConfigured as error:
         return [checks.Error(str(error), id="supervisor.E001")]
-    return [*_of_transactions(place, shared), *_of_configuration(url, types)]
+    found = _warnings(place, url, types, shared)
+    return [checks.Warning(text, hint=hint, id=f"supervisor.{number}") for number, text, hint in found]
 
 
-def _of_transactions(place: Place, shared: bool) -> Iterator[Any]:
-    options = connections[place.database].settings_dict["OPTIONS"] if shared else {}
-    sqlite = shared and connections[place.database].vendor == "sqlite"
-    if sqlite and str(options.get("transaction_mode", "")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
-        yield checks.Warning(
-            f"Transactions of the database {place.database!r} that read before they write fail at once with "
-            '"database is locked" while a worker writes.',
-            hint=f'Set DATABASES["{place.database}"]["OPTIONS"]["transaction_mode"] to "IMMEDIATE".',
-            id="supervisor.W001",
-        )
-
-
-def _of_configuration(url: str, types: list[str]) -> Iterator[Any]:
+def _warnings(place: Place, url: str, types: list[str], shared: bool) -> Iterator[tuple[str, str, str | None]]:
+    name = place.database
+    mode = connections[name].settings_dict["OPTIONS"].get("transaction_mode", "") if shared else ""
+    if shared and connections[name].vendor == "sqlite" and str(mode).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        what = f"Transactions of the database {name!r} that read before they write fail at once with"
+        hint = f'Set DATABASES["{name}"]["OPTIONS"]["transaction_mode"] to "IMMEDIATE".'
+        yield "W001", f'{what} "database is locked" while a worker writes.', hint
     file = _configuration()
     if file is None:
-        yield checks.Warning(
-            f"There is no {DEFAULT_FILE}, so nothing runs the tasks.",
-            hint="See docs/django.md for one; if it is elsewhere, set $SUPERVISOR_CONFIG.",
-            id="supervisor.W002",
-        )
+        hint = "See docs/django.md for one; if it is elsewhere, set $SUPERVISOR_CONFIG."
+        yield "W002", f"There is no {DEFAULT_FILE}, so nothing runs the tasks.", hint
         return
     try:
         found = load(file)
     except ConfigError as error:
-        yield checks.Warning(
-            f"{file} is invalid: {error}", hint="`supervisor check` shows all of it.", id="supervisor.W003"
-        )
+        yield "W003", f"{file} is invalid: {error}", "`supervisor check` shows all of it."
         return
     if not same_database(found.database, url):
-        yield checks.Warning(
-            f"{file} runs the jobs of {without_password(found.database)}, but tasks are enqueued into "
-            f"{without_password(url)}.",
-            id="supervisor.W004",
-        )
-    taken = {type for pool in found.pools.values() for type in pool.types}
-    if missing := [type for type in types if type not in taken]:
-        yield checks.Warning(
-            f"No pool of {file} takes jobs of the type {', '.join(missing)}.",
-            hint='Add them to "types" of a pool with handler = "supervisor.contrib.django.worker:Tasks".',
-            id="supervisor.W005",
-        )
+        theirs, ours = without_password(found.database), without_password(url)
+        yield "W004", f"{file} runs the jobs of {theirs}, but tasks are enqueued into {ours}.", None
+    if missing := [type for type in types if type not in found.types]:
+        hint = 'Add them to "types" of a pool with handler = "supervisor.contrib.django.worker:Tasks".'
+        yield "W005", f"No pool of {file} takes jobs of the type {', '.join(missing)}.", hint
 
 
 def _configuration() -> Path | None:

@@ -13,15 +13,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from supervisor.config.checks import absolute
-from supervisor.contrib.django._tasks import DEFAULT_TASK_QUEUE_NAME
+from supervisor.contrib.django._tasks import DEFAULT_QUEUE
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type
 
 _KNOWN = {"database", "url", "type"}
 # Django's OPTIONS that are the driver's own.
-_OF_LIBPQ = {
-    *("service", "passfile", "sslmode", "sslcert", "sslkey", "sslrootcert", "options", "target_session_attrs"),
-}
+_OF_LIBPQ = ("service", "passfile", "sslmode", "sslcert", "sslkey", "sslrootcert", "options", "target_session_attrs")
 
 
 def file_of(url: str) -> str:
@@ -63,10 +61,9 @@ class Place:
             raise self._wrong(f"{self._unknown[0]!r} is not an option; there are {', '.join(sorted(_KNOWN))}")
         if self._url is not None:
             try:
-                url = absolute(self._url, Path(getattr(settings, "BASE_DIR", "")))
+                return absolute(self._url, Path(getattr(settings, "BASE_DIR", "")))
             except ValueError as error:
                 raise self._wrong(f"url: {error}") from None
-            return url
         if self.database not in connections:
             raise self._wrong(f"DATABASES has no {self.database!r}")
         if connections[self.database].vendor == "postgresql":
@@ -112,18 +109,18 @@ class Place:
 
     def type_of(self, queue: str) -> str:
         """The type of the jobs of a queue. Raises InvalidJob."""
-        return checked_type(self.prefix if queue == DEFAULT_TASK_QUEUE_NAME else f"{self.prefix}.{queue}")
+        return checked_type(self.prefix if queue == DEFAULT_QUEUE else f"{self.prefix}.{queue}")
 
     def queue_of(self, type: str) -> str | None:
         """The queue whose jobs have this type; None if they are not this backend's."""
         if type == self.prefix:
-            return str(DEFAULT_TASK_QUEUE_NAME)
+            return DEFAULT_QUEUE
         return type[len(self.prefix) + 1 :] if type.startswith(f"{self.prefix}.") else None
 
     def types(self, queues: set[str]) -> list[str]:
         """Raises ImproperlyConfigured."""
         try:
-            return [self.type_of(queue) for queue in sorted(queues or {DEFAULT_TASK_QUEUE_NAME})]
+            return [self.type_of(queue) for queue in sorted(queues or {DEFAULT_QUEUE})]
         except InvalidJob as error:
             raise self._wrong(error.problem) from None
 

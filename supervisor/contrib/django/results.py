@@ -8,14 +8,15 @@ from typing import Any
 
 from django.conf import settings
 
-from supervisor.contrib.django._tasks import TaskError, TaskResult, TaskResultStatus
+from supervisor.contrib.django._tasks import Status as TaskStatus
+from supervisor.contrib.django._tasks import base
 from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.engine import open_engine
 
 _STATUSES = {
-    Status.PENDING: TaskResultStatus.READY,
-    Status.RUNNING: TaskResultStatus.RUNNING,
-    Status.DONE: TaskResultStatus.SUCCESSFUL,
+    Status.PENDING: TaskStatus.READY,
+    Status.RUNNING: TaskStatus.RUNNING,
+    Status.DONE: TaskStatus.SUCCESSFUL,
 }  # all others: FAILED
 _CLASSES = {
     "permanent": "supervisor.Fail",
@@ -38,23 +39,29 @@ def filled(task: Any, job: Job, alias: str, url: str) -> Any:
         failures, runs = _history(job.id, url)
     if not job.attempts and job.scheduled_at != job.created_at:
         task = task.using(run_after=moment(job.scheduled_at))
-    payload = job.payload
-    result = TaskResult(
-        task=task,
+    result = result_of(
+        task,
+        alias,
+        job.payload.get("args", []),
+        job.payload.get("kwargs", {}),
         id=str(job.id),
-        status=_STATUSES.get(job.status, TaskResultStatus.FAILED),
+        status=_STATUSES.get(job.status, TaskStatus.FAILED),
         enqueued_at=moment(job.created_at),
         started_at=moment(min((run.started_at for run in runs), default=job.started_at)),
         finished_at=moment(job.completed_at) if job.status.finished else None,
         last_attempted_at=moment(job.started_at),
-        args=payload.get("args", []),
-        kwargs=payload.get("kwargs", {}),
-        backend=alias,
-        errors=[TaskError(exception_class_path=_class_of(one), traceback=_stack(one)) for one in failures],
+        errors=[base.TaskError(exception_class_path=_class_of(one), traceback=_stack(one)) for one in failures],
         worker_ids=_workers(job, failures, runs),
     )
     object.__setattr__(result, "_return_value", job.result)
     return result
+
+
+def result_of(task: Any, alias: str, args: Any, kwargs: Any, **known: Any) -> Any:
+    """The result of a call; what is not known is that of a job that is not stored yet."""
+    times = dict.fromkeys(("enqueued_at", "started_at", "finished_at", "last_attempted_at"))
+    nothing = {"id": "", "status": TaskStatus.READY, "errors": [], "worker_ids": [], **times}
+    return base.TaskResult(**{**nothing, "task": task, "backend": alias, "args": args, "kwargs": kwargs, **known})
 
 
 def moment(seconds: Any) -> datetime.datetime | None:

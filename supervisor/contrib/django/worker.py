@@ -37,16 +37,7 @@ if not apps.ready:
 autodiscover_modules("tasks")
 
 from supervisor.contrib.django import TasksBackend  # noqa: E402 - it needs the settings
-from supervisor.contrib.django._tasks import (  # noqa: E402
-    DEFAULT_TASK_BACKEND_ALIAS,
-    TaskContext,
-    TaskError,
-    TaskResultStatus,
-    normalize_json,
-    task_backends,
-    task_finished,
-    task_started,
-)
+from supervisor.contrib.django._tasks import DEFAULT_ALIAS, Status, base, normalize_json, signals, tasks  # noqa: E402
 from supervisor.contrib.django.place import file_of  # noqa: E402
 from supervisor.contrib.django.results import moment  # noqa: E402
 
@@ -56,7 +47,7 @@ _running = threading.local()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobContext(TaskContext):  # type: ignore[misc]  # Django has no types
+class JobContext(base.TaskContext):  # type: ignore[misc]  # Django has no types
     """What a task with `takes_context` receives. `job` is our own context: progress, cancelled, extend, log."""
 
     job: Context
@@ -70,8 +61,8 @@ class Signals:
         if job.final and result is not None and result.id == str(job.id):
             stack = "".join(traceback.format_exception(error))
             path = f"{type(error).__module__}.{type(error).__qualname__}"
-            result.errors.append(TaskError(exception_class_path=path, traceback=stack))
-            _finish(result, TaskResultStatus.FAILED)
+            result.errors.append(base.TaskError(exception_class_path=path, traceback=stack))
+            _finish(result, Status.FAILED)
 
 
 class Tasks:
@@ -100,9 +91,9 @@ class Tasks:
 
 
 def _ours() -> Iterator[TasksBackend]:
-    for alias in task_backends:
+    for alias in tasks.task_backends:
         with contextlib.suppress(ImproperlyConfigured):  # another one, of which Django tells
-            if isinstance(backend := task_backends[alias], TasksBackend):
+            if isinstance(backend := tasks.task_backends[alias], TasksBackend):
                 yield backend
 
 
@@ -110,28 +101,24 @@ def _run(payload: Any, ctx: Context) -> Any:
     reset_queries()
     close_old_connections()
     try:
-        alias = (
-            payload.get("backend", DEFAULT_TASK_BACKEND_ALIAS)
-            if isinstance(payload, dict)
-            else DEFAULT_TASK_BACKEND_ALIAS
-        )
-        backend = task_backends[alias]
+        alias = payload.get("backend", DEFAULT_ALIAS) if isinstance(payload, dict) else DEFAULT_ALIAS
+        backend = tasks.task_backends[alias]
         if not isinstance(backend, TasksBackend):
             raise Fail(f'TASKS["{alias}"] is not a backend of job-supervisor')
         try:
-            result = _running.result = backend.result_of(ctx.job_id)
+            result = _running.result = backend.result_of_job(ctx.job_id)
         except ImportError as error:
             raise Fail(str(error)) from None
         args = [JobContext(task_result=result, job=ctx)] if result.task.takes_context else []
         call = _bound(result.task, [*args, *result.args], result.kwargs)
-        task_started.send(type(backend), task_result=result)
+        signals.task_started.send(type(backend), task_result=result)
         value = call()
         try:
             value = normalize_json(value)
         except TypeError as error:
             raise InvalidJob("result", str(error)) from error
         object.__setattr__(result, "_return_value", value)
-        _finish(result, TaskResultStatus.SUCCESSFUL)
+        _finish(result, Status.SUCCESSFUL)
         return value
     finally:
         close_old_connections()
@@ -164,4 +151,4 @@ async def _awaited(coroutine: Any) -> Any:
 def _finish(result: Any, status: Any) -> None:
     object.__setattr__(result, "finished_at", moment(time.time()))
     object.__setattr__(result, "status", status)
-    task_finished.send(type(task_backends[result.backend]), task_result=result)
+    signals.task_finished.send(type(tasks.task_backends[result.backend]), task_result=result)

@@ -44,7 +44,7 @@ def check_configuration(path: Path, database: str | None) -> Settings:
 
 def problems_here(settings: Settings, report: Report) -> list[str]:
     """Every problem of a configuration on this machine, with those of the file."""
-    from supervisor.config.machine import report_missing_cores, report_missing_programs
+    from supervisor.config.machine import report_missing
     from supervisor.config.reader import report_uninstalled
     from supervisor.config.tasks import report_schedules
     from supervisor.engine import missing_driver
@@ -57,10 +57,9 @@ def problems_here(settings: Settings, report: Report) -> list[str]:
         report.add(("admin", key), problem)
     if problem := admin_files.upload_problem(settings):
         report.add(("spool", "folder"), problem)
-    report_missing_programs(settings, report, ())
+    report_missing(settings, report)
     if not report.problems:
         report_schedules(settings, report)
-    report_missing_cores(settings, report, ())
     for name, faults in broken_handlers(settings).items():
         known = [problem.text for problem in report.of_sources if problem.at[:2] == ("pools", name)]
         for at, text in faults:

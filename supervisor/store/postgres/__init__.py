@@ -75,10 +75,10 @@ class PostgresEngine:
             raise
         return operations_on(connection)
 
-    def move_end(self, *, planned: bool = False) -> PostgresMoveEnd:
+    def move_end(self) -> PostgresMoveEnd:
         from supervisor.store.postgres.move import move_end  # rarely needed
 
-        return move_end(self._address, planned=planned)
+        return move_end(self._address)
 
     def changes(self, *, ends: bool = False) -> PostgresChanges:
         listening = None if self._listening is None else Connection(self._listening)

@@ -4,21 +4,20 @@ Such a transaction keeps what has been claimed in the index of pending rows, and
 walks all of it. So once a look was long, a process keeps marks: the position (scheduled_at, id) of each group of type,
 requirements and priority, before which nothing was pending. It looks from there. What a mark passes over, which is a
 row inserted late or with an earlier time, or a group that is new, is found when it looks at everything again, which a
-timer alone decides. What is not about first rows, and slow, is asked for less often.
+timer alone decides.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from supervisor.domain.job import at_least
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.backlog import LOWEST, Backlog, Depth, JobSelector
 from supervisor.store.sql.connection import Row
-from supervisor.store.sql.controls import Controls
 
 LONG = 3000  # entries of the index walked, beyond which a look is long: about two milliseconds
 _BESIDE = 32  # more for each job wanted: eight workers that claim as many at a time walk over 20 of each other's
@@ -128,7 +127,6 @@ class PostgresBacklog(Backlog):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self._marks: dict[JobSelector, Marks] = {}
-        self._unhandled: Repeated[list[str]] = Repeated()
 
     def any_due(self, wanted: JobSelector, now: float) -> bool:
         return not self._marks_of(wanted).used and super().any_due(wanted, now)
@@ -158,47 +156,7 @@ class PostgresBacklog(Backlog):
         """Looks at everything: a run that ends when its queue is empty must not overlook a job."""
         return bool(super().depth(wanted, now, 1).due) or super().unfinished(wanted, now, within)
 
-    def unhandled(self, types: Iterable[str]) -> list[str]:
-        return self._unhandled.answer(lambda: super(PostgresBacklog, self).unhandled(types))
-
     def _marks_of(self, wanted: JobSelector) -> Marks:
         if wanted not in self._marks:
             self._marks[wanted] = Marks(self._connection, wanted)
         return self._marks[wanted]
-
-
-SLOW = 0.05  # seconds
-_SLOW_COST = 20  # the time between two of them is at least so many times what the last one took
-_LONGEST = 10.0  # seconds between two
-
-Answer = TypeVar("Answer")
-
-
-class Repeated(Generic[Answer]):
-    """One query. Its answer is kept for a while if it was slow."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._kept: tuple[float, Answer] | None = None  # until when, and what
-
-    def answer(self, ask: Callable[[], Answer]) -> Answer:
-        began = self._clock()
-        if self._kept is not None and began < self._kept[0]:
-            return self._kept[1]
-        answer = ask()
-        took = self._clock() - began
-        until = began + took + min(_SLOW_COST * took, _LONGEST)
-        self._kept = (until, answer) if took > SLOW else None
-        return answer
-
-
-class PostgresControls(Controls):
-    """For a maintainer, which asks for the cancels of its own workers alone."""
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        self._cancels: dict[tuple[str, int], Repeated[list[tuple[int, int, str]]]] = {}
-
-    def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]:
-        repeated = self._cancels.setdefault((supervisor, limit), Repeated())
-        return repeated.answer(lambda: super(PostgresControls, self).cancels(supervisor, limit))

@@ -16,7 +16,6 @@ import psycopg
 
 from supervisor.domain.errors import StoreError
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.driver_errors import is_lost, translated
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import Row
 
@@ -52,36 +51,27 @@ class PostgresChanges:
         return self._readable.fileno()
 
     def _listen(self) -> None:
-        """On a connection that notifications reach. Raises StoreError if it cannot be made."""
+        """On a connection that notifications reach. Where it cannot be made, everything goes on without them."""
         if time.monotonic() < self._deaf_until:
             return
-        raw = self._ears.raw
-        if raw is self._listening:
-            return
-        if self._ears.pooled:
-            self.problem = f"{self._ears.address.shown}: a pooler passes no notifications on"
-            self._deaf_until = float("inf")
-            return
         try:
+            raw = self._ears.raw
+            if raw is self._listening:
+                return
+            if self._ears.pooled:
+                self.problem = f"{self._ears.address.shown}: a pooler passes no notifications on"
+                self._deaf_until = float("inf")
+                return
             raw.add_notify_handler(self._heard)
             raw.execute(QUERIES.listen)
             self._readable.register(raw.fileno(), select.EPOLLIN)
-        except psycopg.Error as error:
-            self._ears.drop_if_lost(error)
-            raise translated(error, self._ears.address.shown) from None
-        self._listening, self.problem = raw, ""
-
-    def _listen_elsewhere(self) -> None:
-        """Where notifications have a connection of their own, everything else goes on without it."""
-        before = self._listening
-        try:
+            self._listening, self.problem = raw, ""
+        except (psycopg.Error, StoreError) as error:
+            self._lost(error)
             if self._ears is not self._connection:
-                self._listen()
-        except StoreError as error:
-            self.problem = str(error)
-            self._deaf_until = time.monotonic() + _RETRY
-        if self._listening is not before:
-            self._wanted_until = 0.0  # what was committed meanwhile gave no hint
+                self.problem = str(error)
+                self._deaf_until = time.monotonic() + _RETRY
+        self._wanted_until = 0.0  # what was committed meanwhile gave no hint
 
     def _heard(self, notification: psycopg.Notify) -> None:
         self._hinted = True
@@ -99,30 +89,12 @@ class PostgresChanges:
         return hinted
 
     def version(self) -> int:
-        self._listen_elsewhere()
-        if self._ears is not self._connection or self._connection.pooled:
-            [row] = self._connection.rows(QUERIES.version)
-            return _number(row)
-        before = self._listening
-        try:
-            return self._look()
-        except psycopg.Error as error:
-            self._lost(error)
-            if before is None or not is_lost(error):
-                raise translated(error, self._connection.address.shown) from None
-        try:  # it was lost while nobody used it
-            return self._look()
-        except psycopg.Error as error:
-            self._lost(error)
-            raise translated(error, self._connection.address.shown) from None
-
-    def _look(self) -> int:
         self._listen()
         while True:
             self._hinted = False
-            row = self._connection.raw.execute(QUERIES.version).fetchone()
+            [row] = self._connection.rows(QUERIES.version)
             if not self._hinted:  # else the notice came with an answer that may be older
-                return _number(row)
+                return zlib.crc32(str(row).encode())
 
     def _lost(self, error: BaseException) -> None:
         """The next look connects again. A closed descriptor is no longer waited for."""
@@ -139,13 +111,12 @@ class PostgresChanges:
         if at + RENEWAL < self._wanted_until:
             return False
         paused = at >= self._wanted_until
+        self._listen()
+        if self._listening is None and self._wish == QUERIES.sleep:
+            return False  # nobody hears them
         try:
-            self._listen()
-            if self._listening is None and self._wish == QUERIES.sleep:
-                return False  # nobody hears them
-            self._connection.raw.execute(self._wish, {"seconds": SLEEP})
-        except (psycopg.Error, StoreError) as error:
-            self._lost(error)
+            self._connection.rows(self._wish, {"seconds": SLEEP})
+        except StoreError:
             return False  # tried again at the next check; until then polling finds everything
         self._wanted_until = at + SLEEP
         return paused
@@ -154,7 +125,3 @@ class PostgresChanges:
         self._readable.close()
         self._ears.close()
         self._connection.close()
-
-
-def _number(row: object) -> int:
-    return zlib.crc32(str(row).encode())

@@ -11,10 +11,10 @@ import psycopg
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
 from supervisor.store.postgres.backlog import Marks, Positions, parameters
-from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection
+from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault
 from supervisor.store.postgres.statements import QUERIES, Floats, Integers
-from supervisor.store.sql.backlog import JobSelector, selected
+from supervisor.store.sql.backlog import JobSelector
 from supervisor.store.sql.claims import Claims, Exchange
 from supervisor.store.sql.connection import Row, RowRefused, lock_jobs
 from supervisor.store.sql.registry import WorkerRecord
@@ -39,9 +39,6 @@ class PostgresClaims(Claims):
         self._connection.belong_to(worker.incarnation)
         super().register(worker)
         self._registered = worker.incarnation
-
-    def be_patient(self, seconds: float | None) -> None:
-        self._connection.be_patient(LOCK_TIMEOUT if seconds is None else seconds)
 
     def settle_and_claim(
         self,
@@ -132,23 +129,6 @@ class PostgresClaims(Claims):
             if may_be_a_rows_fault(error) and not is_lost(error):
                 raise RowRefused(str(error).strip().partition("\n")[0]) from None
             raise connection.explained(error, QUERIES.settle_and_claim, parameters) from None
-
-    def show_progress(
-        self, owner: str, runs: Sequence[tuple[int, int]], fraction: float, text: str, now: float
-    ) -> None:
-        shared = {"owner": owner, "fraction": fraction, "text": text, "now": now}
-        with self._connection.write() as raw:
-            for job, token in sorted(runs):
-                raw.execute(QUERIES.show_progress, shared | {"id": job, "token": token})
-
-    def _candidates(self, wanted: JobSelector, now: float, want: int) -> list[int]:
-        found: list[tuple[int, float, int]] = []
-        for type_, requires, priority, first_at in self._connection.rows(QUERIES.groups, selected(wanted)):
-            if first_at <= now:
-                group = {"type": type_, "requires": requires, "priority": priority, "now": now}
-                rows = self._connection.rows(QUERIES.peek_group, group | {"want": want + len(self._stuck)})
-                found += [(-priority, at, job_id) for at, job_id in rows]
-        return [job_id for _, _, job_id in sorted(found) if job_id not in self._stuck][:want]
 
 
 def _where(marks: Marks, wanted: JobSelector, want: int, now: float) -> tuple[Positions | None, dict[str, Any]]:

@@ -9,7 +9,7 @@ import os
 import re
 import weakref
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -20,7 +20,14 @@ from psycopg.types.string import StrDumperUnknown
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.store.postgres.address import Address
-from supervisor.store.postgres.driver_errors import is_lost, is_read_only, may_be_a_rows_fault, translated
+from supervisor.store.postgres.driver_errors import (
+    PATIENCE,
+    explained,
+    is_lost,
+    is_read_only,
+    may_be_a_rows_fault,
+    translated,
+)
 from supervisor.store.postgres.inserting import Inserted, insert_new, resolve_doubt
 from supervisor.store.postgres.statements import QUERIES, named, register_arrays
 from supervisor.store.sql.connection import Row, RowRefused
@@ -159,9 +166,9 @@ class Connection:
         """Milliseconds, for a statement behind a pooler that is its own transaction; otherwise the session has it."""
         return self._settings["lock_timeout"] if self._session.pooled else None
 
-    def be_patient(self, seconds: float) -> None:
-        """For how long a statement waits for others from now on. Raises StoreError."""
-        self._settings["lock_timeout"] = f"{max(seconds, 0.001) * 1000:.0f}"
+    def be_patient(self, seconds: float | None) -> None:
+        """For how long a statement waits for others from now on; None for as long as usual. Raises StoreError."""
+        self._settings["lock_timeout"] = f"{max(LOCK_TIMEOUT if seconds is None else seconds, 0.001) * 1000:.0f}"
         if self._session.raw is not None and not self._session.pooled:
             with suppress(psycopg.Error):  # a lost connection; the next one begins with the settings
                 self.raw.execute(f"SET lock_timeout = {self._settings['lock_timeout']}")
@@ -228,18 +235,14 @@ class Connection:
         """Run one statement outside a transaction of ours and fetch all of it; once more on a fresh connection if the
         one that there was has been lost meanwhile. So it must be one that may be run twice.
         """
-        fresh = self._session.raw is None
-        try:
-            return self._fetched(sql, parameters)
-        except psycopg.Error as error:
-            self.drop_if_lost(error)
-            if fresh or not is_lost(error):
-                raise translated(error, self.address.shown) from None
-        try:
-            return self._fetched(sql, parameters)
-        except psycopg.Error as error:
-            self.drop_if_lost(error)
-            raise translated(error, self.address.shown) from None
+        while True:
+            fresh = self._session.raw is None
+            try:
+                return self._fetched(sql, parameters)
+            except psycopg.Error as error:
+                self.drop_if_lost(error)
+                if fresh or not is_lost(error):
+                    raise translated(error, self.address.shown) from None
 
     def _fetched(self, sql: str, parameters: Any) -> list[Row]:
         raw = self.raw
@@ -258,6 +261,9 @@ class Connection:
     def row(self, sql: str, parameters: Any = ()) -> Row | None:
         rows = self.rows(sql, parameters)
         return rows[0] if rows else None
+
+    def syncing(self, whether: bool) -> AbstractContextManager[None]:
+        return nullcontext()  # the session has settled it
 
     def write(self) -> Transaction:
         """One short write transaction: commits at the end, rolls back on any exception."""
@@ -284,8 +290,6 @@ class Connection:
         found = translated(error, self.address.shown)
         if not isinstance(error, psycopg.errors.LockNotAvailable):
             return found
-        from supervisor.store.postgres.blockers import PATIENCE, explained  # rarely needed
-
         another = Connection(self.address, durable=False, patience=PATIENCE)
         return explained(found, self, another, own_sessions(), sql, parameters)
 
@@ -338,10 +342,6 @@ class Transaction:
         cursor.executemany(sql, list(parameters))
         return cursor
 
-    def copy(self, sql: str, lines: str) -> None:
-        with self._raw.cursor().copy(sql) as copying:
-            copying.write(lines)
-
     def copy_rows(self, sql: str, rows: Iterable[Row]) -> None:
         """`COPY … FROM STDIN`."""
         with self._raw.cursor().copy(sql) as copy:
@@ -361,7 +361,7 @@ class Transaction:
                 error = refused
                 if is_lost(refused):
                     connection.close()
-                    self._doubt(refused)
+                    resolve_doubt(connection, connection.address.shown, self.inserted, refused)
                     return
             else:
                 return
@@ -370,10 +370,6 @@ class Transaction:
             raise RowRefused(str(error).strip().partition("\n")[0]) from None
         if isinstance(error, psycopg.Error):
             raise connection.explained(error, *self._latest) from None
-
-    def _doubt(self, error: psycopg.Error) -> None:
-        """The answer to COMMIT was lost. Returns if it has committed. Raises StoreError otherwise."""
-        resolve_doubt(self._connection, self._connection.address.shown, self.inserted, error)
 
     def _undo(self, error: BaseException) -> None:
         try:

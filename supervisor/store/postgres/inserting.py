@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, repeat
+from collections.abc import Sequence
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,11 +17,7 @@ from supervisor.store.sql.connection import Connection, RowRefused, Transaction
 Answer = TypeVar("Answer")
 
 _MOST_SKIPS, _MOST_SKIPPED = 100, 1 << 17  # looks for free ids, and how many ids one of them passes over
-_MOST = 1000  # rows in one statement; so many are copied
-
-# What COPY reads: NULL, and what texts must not hold. A text of the server holds no NUL at all.
-_NULL = "\\N"
-_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\ufffd"})
+_MOST = 1000  # rows in one statement
 
 
 class Inserted(NamedTuple):
@@ -76,9 +72,8 @@ def insert(raw: Transaction, jobs: NewJobs, now: float | None) -> list[int]:
         if keyed:
             ids += [insert_or_find(raw, job, now)[0] for job in group]
         else:
-            for some in _chunks(group):
-                copied = len(some) == _MOST and hasattr(raw, "copy")
-                ids += _copy(raw, some, now) if copied else _insert_many(raw, some, now)
+            while some := list(islice(group, _MOST)):
+                ids += _insert_many(raw, some, now)
     return in_places(places, ids)
 
 
@@ -134,22 +129,6 @@ def _insert_many(raw: Transaction, jobs: Sequence[NewJob], now: float | None) ->
     return [_noted(raw, row) or 0 for row in raw.execute(QUERIES.insert_many, columns).fetchall()]
 
 
-def _copy(raw: Any, jobs: Sequence[NewJob], now: float | None) -> list[int]:
-    """Three times as fast as an INSERT of so many."""
-    ids, now, number = raw.execute(QUERIES.reserve_ids, {"count": len(jobs), "now": now}).fetchone()
-    raw.copy(QUERIES.copy_jobs, "".join(map(_line, ids, jobs, repeat(now))))
-    raw.inserted = Inserted(number, ids[-1], now)
-    return list(ids)
-
-
-def _line(job_id: int, job: NewJob, now: float) -> str:
-    most = _NULL if job.max_attempts is None else str(job.max_attempts)
-    texts = (job.payload, job.requires, job.type)
-    payload, requires, type_ = (text.translate(_ESCAPES) for text in texts)
-    meta = _NULL if job.meta is None else job.meta.translate(_ESCAPES)
-    return f"{job_id}\t{type_}\t{payload}\t{job.priority}\t{requires}\t{job.due(now)}\t{most}\t{now}\t{now}\t{meta}\n"
-
-
 def _insert_alike(raw: Transaction, job: NewJob, payloads: str, now: float | None) -> list[int]:
     values = {
         "type": job.type,
@@ -171,17 +150,6 @@ def _noted(raw: Any, row: tuple[int, str, float] | None) -> int | None:
     if hasattr(raw, "inserted"):
         raw.inserted = Inserted(row[1], row[0], row[2])
     return row[0]
-
-
-def _chunks(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
-    chunk: list[NewJob] = []
-    for job in jobs:
-        chunk.append(job)
-        if len(chunk) == _MOST:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 _PATIENCE = 5.0  # seconds until the server can be asked

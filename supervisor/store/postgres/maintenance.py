@@ -16,7 +16,7 @@ from supervisor.domain.dead_rows import Keeper, TableRows, strongest, worth
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.job import Status
 from supervisor.store.postgres.address import Address
-from supervisor.store.postgres.backlog import PostgresBacklog, PostgresControls
+from supervisor.store.postgres.backlog import PostgresBacklog
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.driver_errors import translated
 from supervisor.store.postgres.ownership import PostgresClaimLocks, PostgresRegistry
@@ -34,12 +34,14 @@ _PATIENCE = 0.5  # seconds that it waits for a row: as long, nobody is woken
 
 
 class PostgresMaintenance(MaintenanceStore):
+    _connection: Connection
+
     def __init__(self, address: Address, direct: Address) -> None:
         """`direct` leads to the server itself, if that is known."""
         self._direct = direct
-        self._connection = connection = Connection(address, announce=True, patience=_PATIENCE)
+        connection = Connection(address, announce=True, patience=_PATIENCE)
         registry, locks = PostgresRegistry(connection, patient=True), PostgresClaimLocks(connection)
-        super().__init__(connection, registry, locks, PostgresBacklog(connection), PostgresControls(connection))
+        super().__init__(connection, registry, locks, PostgresBacklog(connection))
         self._vacuum: Vacuum | None = None
 
     def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:

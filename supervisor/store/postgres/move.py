@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from supervisor.store.moving import Unfit
+from supervisor.store.moving import MoveEnd, Unfit
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
@@ -16,15 +15,9 @@ from supervisor.store.postgres.ownership import PostgresRegistry
 from supervisor.store.postgres.statements import for_driver
 from supervisor.store.queries import Queries, load
 from supervisor.store.sql.connection import Row
-from supervisor.store.sql.move import SqlMoveEnd, Undo, literal
-from supervisor.store.values import TABLES
 
 SQL: Queries = load("supervisor.store.postgres", "move.sql")
 
-_TRIGGERS = (
-    ("jobs_closed", "INSERT OR UPDATE OR DELETE OR TRUNCATE", "jobs"),
-    ("supervisors_closed", "INSERT", "job_supervisors"),
-)
 _LARGEST = {"bigint": 2**63, "integer": 2**31}
 _REAL = "double precision"
 _TEXTS = {
@@ -34,15 +27,13 @@ _TEXTS = {
 # Of this engine alone: what rows of another one get.
 _ADDED = {"job_supervisors": {"lease_until": 0.0, "node": None, "posted": None}}
 
-_dumped = lru_cache(maxsize=256)(for_driver)
+_for_driver = lru_cache(maxsize=256)(for_driver)
 
 
-def move_end(address: Address, *, planned: bool) -> PostgresMoveEnd:
-    """Raises StoreError if there are no job tables, or those of another version."""
+def move_end(address: Address) -> PostgresMoveEnd:
+    """Raises NoTables, or StoreError for those of another version."""
     connection = Connection(address)
     try:
-        if planned and not schema.version(connection):
-            return _Planned(connection)
         schema.require_version(connection)
     except BaseException:
         connection.close()
@@ -50,16 +41,15 @@ def move_end(address: Address, *, planned: bool) -> PostgresMoveEnd:
     return PostgresMoveEnd(connection)
 
 
-class PostgresMoveEnd(SqlMoveEnd):
-    """Implements `store.moving.MoveEnd`."""
-
+class PostgresMoveEnd(MoveEnd):
     _sql = SQL
 
     def __init__(self, connection: Connection) -> None:
-        self._own = connection
-        self._other = other = Connection(connection.address)
-        super().__init__(connection, connection.address.shown, PostgresRegistry(other))
-        self._types: Callable[[str], dict[str, str]] = cache(self._described)
+        self._other = Connection(connection.address)
+        super().__init__(connection, connection.address.shown, PostgresRegistry(self._other))
+        self._types: Callable[[str], dict[str, str]] = cache(
+            lambda table: dict(connection.rows(*self._statement(SQL.columns, table=table)))
+        )
 
     def columns(self, table: str) -> list[str]:
         return [name for name in self._types(table) if name not in _ADDED.get(table, ())]
@@ -67,9 +57,6 @@ class PostgresMoveEnd(SqlMoveEnd):
     def close(self) -> None:
         super().close()
         self._other.close()
-
-    def _described(self, table: str) -> dict[str, str]:
-        return dict(self._rows(SQL.columns, {"table": table}))
 
     def fitted(self, table: str, columns: Sequence[str], row: Row) -> Row | Unfit:
         types, changed = self._types(table), list(row)
@@ -91,51 +78,17 @@ class PostgresMoveEnd(SqlMoveEnd):
                 return Unfit(column, "not a whole number" if value.__class__ is not int else "too large a number")
         return tuple(changed)
 
-    def _ordered(self, table: str, column: str) -> str:
-        return f'"{column}" COLLATE "C"' if (table, column) in _TEXTS else super()._ordered(table, column)
+    def _name(self, table: str, column: str, *, ordered: bool = False) -> str:
+        name = super()._name(table, column)
+        return f'{name} COLLATE "C"' if ordered and (table, column) in _TEXTS else name
 
-    def _run(self, raw: Any, sql: str, parameters: Any = None) -> Any:
-        return raw.execute(_dumped(sql), parameters) if parameters else raw.execute(sql)
-
-    def _rows(self, sql: str, parameters: Any = None) -> list[Row]:
-        return self._own.rows(_dumped(sql), parameters) if parameters else self._own.rows(sql)
+    def _for_driver(self, sql: str) -> str:
+        return _for_driver(sql)
 
     def _insert(self, raw: Any, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         added = _ADDED.get(table, {})
         names, values = self._listed(table, [*columns, *added]), tuple(added.values())
         raw.copy_rows(SQL.insert.format(table=table, columns=names), (row + values for row in rows))
-
-    def _shutting(self, message: str) -> Iterator[str]:
-        yield SQL.shut
-        for name, events, table in _TRIGGERS:
-            yield SQL.shut_table.format(name=name, events=events, table=table, message=literal(message))
-
-    def _opening(self) -> Iterator[str]:
-        for name, _, table in _TRIGGERS:
-            yield SQL.open.format(name=name, table=table)
-
-    def _raise_sequence(self, raw: Any, table: str, value: int) -> None:
-        if value:
-            column = "number" if table == "job_runs" else "id"
-            self._run(raw, SQL.raise_sequence, {"table": table, "column": column, "value": value})
-
-
-class _Planned(PostgresMoveEnd):
-    """Tables that were made for a moment, in a transaction that was rolled back."""
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        with suppress(Undo), connection.write() as raw:
-            schema.bring_up_to_date(raw, connection.address.shown)
-            known = {table: dict(self._run(raw, SQL.columns, {"table": table}).fetchall()) for table in TABLES}
-            raise Undo
-        self._types = known.__getitem__
-
-    def flags(self) -> dict[str, str]:
-        return {}
-
-    def count(self, table: str) -> int:
-        return 0
 
 
 def _seconds(value: Any) -> float | None:

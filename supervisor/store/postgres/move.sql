@@ -17,13 +17,6 @@ DELETE FROM {table} WHERE {where};
 -- Columns whose values are always generated take these, too.
 COPY {table} ({columns}) FROM STDIN;
 
--- name: free_jobs
--- A job that was copied earlier and had the key then: it has changed meanwhile, and is copied again.
-DELETE FROM jobs WHERE type = :type AND unique_key = :unique_key AND status IN ('pending', 'running');
-
--- name: free_job_runs
-DELETE FROM job_runs WHERE job_id = :job_id AND token = :token;
-
 -- name: present
 SELECT id FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));
 
@@ -43,8 +36,10 @@ SELECT 'job_errors', pg_sequence_last_value(pg_get_serial_sequence('job_errors',
 UNION ALL
 SELECT 'job_runs', pg_sequence_last_value(pg_get_serial_sequence('job_runs', 'number')::regclass);
 
--- name: raise_sequence
-SELECT setval(pg_get_serial_sequence(:table, :column), :value);
+-- name: raise_sequences
+SELECT setval(pg_get_serial_sequence('jobs', 'id'), greatest(:jobs, 1), :jobs > 0),
+       setval(pg_get_serial_sequence('job_errors', 'id'), greatest(:job_errors, 1), :job_errors > 0),
+       setval(pg_get_serial_sequence('job_runs', 'number'), greatest(:job_runs, 1), :job_runs > 0);
 
 -- name: shut
 -- It waits for transactions that have written, so that their rows are found; it holds up nobody who reads.
@@ -58,10 +53,11 @@ BEGIN
   END IF;
   RETURN NULL;
 END $$;
-
--- name: shut_table
-CREATE OR REPLACE TRIGGER {name} BEFORE {events} ON {table} FOR EACH STATEMENT
+CREATE OR REPLACE TRIGGER jobs_closed BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobs FOR EACH STATEMENT
+EXECUTE FUNCTION supervisor_closed_v1({message});
+CREATE OR REPLACE TRIGGER supervisors_closed BEFORE INSERT ON job_supervisors FOR EACH STATEMENT
 EXECUTE FUNCTION supervisor_closed_v1({message});
 
 -- name: open
-DROP TRIGGER IF EXISTS {name} ON {table};
+DROP TRIGGER IF EXISTS jobs_closed ON jobs;
+DROP TRIGGER IF EXISTS supervisors_closed ON job_supervisors;

@@ -12,25 +12,15 @@ from typing import Any
 from supervisor.domain.errors import LeaseHeld
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement, released
-from supervisor.store.ownership import DatabaseHolder, Holder, Ownership, SupervisorRecord
+from supervisor.store.ownership import Ownership, SupervisorRecord
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection, session_of
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.claims import ClaimLocks
 from supervisor.store.sql.registry import Lease, Registry
-from supervisor.system.claim_gate import boot_time
+from supervisor.system.scoreboard import boot_time
 
 _INTERRUPTION = 5.0  # seconds: no lease ends during a shorter one
-
-
-class NoWriters:
-    """Implements `store.base.Writers`: writers of a server do not wait for one lock."""
-
-    def holder(self) -> Holder | None:
-        return None
-
-    def database_holder(self) -> DatabaseHolder | None:
-        return None
 
 
 class PostgresOwnership(Ownership):
@@ -40,7 +30,7 @@ class PostgresOwnership(Ownership):
 
 
 def ownership(address: Address) -> PostgresOwnership:
-    return PostgresOwnership(address, NoWriters)
+    return PostgresOwnership(address)
 
 
 class PostgresRegistry(Registry):

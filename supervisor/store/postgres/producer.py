@@ -1,9 +1,4 @@
-"""Enqueueing jobs and looking at them: durably, on a connection of ours, or in a transaction of the caller's.
-
-That is on connections of psycopg, of asyncpg, and of what uses them. Our statements are written once, for a connection
-that answers. In front of one that is awaited stands a `_Awaited`, which runs a coroutine for each statement in the task
-of the caller: from SQLAlchemy's greenlet, or for a thread.
-"""
+"""Enqueueing jobs and looking at them: durably, on a connection of ours, or in a transaction of the caller's."""
 
 from __future__ import annotations
 
@@ -21,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import psycopg
 
 from supervisor.domain.errors import Conflict, InvalidJob, holdable
-from supervisor.domain.job import Job, NewJob, NewJobs
+from supervisor.domain.job import NewJob, NewJobs
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.changes import RENEWAL, SLEEP
@@ -29,29 +24,17 @@ from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.inserting import in_order_of_keys, in_places, insert, insert_or_find
 from supervisor.store.postgres.maintenance import operations
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.connection import RowRefused, Transaction
-from supervisor.store.sql.jobs import job_of
-from supervisor.store.sql.producer import (
-    ASYNC_SESSIONS,
-    SESSIONS,
-    Producer,
-    Requests,
-    in_greenlet,
-    kinds_of,
-    of_framework,
-    refused,
-)
+from supervisor.store.sql.connection import Row, RowRefused, Transaction
+from supervisor.store.sql.producer import Producer, Requests, TransactionalInsert, begin, kinds_of
 from supervisor.store.sql.stores import Operations
 
 Answer = TypeVar("Answer")
 
-_SYNCHRONOUS = "PostgreSQL's: a psycopg.Connection, SQLAlchemy's Session or Connection, Django's connection"
-_ASYNCHRONOUS = "a psycopg.AsyncConnection, asyncpg's connection, or SQLAlchemy's AsyncSession or AsyncConnection"
 _PSYCOPG, _ASYNCPG = {"psycopg.AsyncConnection"}, {"asyncpg.Connection", "asyncpg.PoolConnectionProxy"}
-_AWAITED = _PSYCOPG | _ASYNCPG
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s|%%")
 
-Await = Callable[[Coroutine[Any, Any, Any]], Any]
+Statement = Coroutine[Any, Any, Any]
+Await = Callable[[Statement], Any]
 
 
 class PostgresProducer(Producer):
@@ -109,128 +92,94 @@ def _requests(raw: Transaction) -> Requests:
     return Requests(QUERIES, raw, alone=QUERIES.one_request_at_a_time)
 
 
-class PostgresTransactionalInsert:
-    """Implements `store.base.TransactionalInsert`."""
+class PostgresTransactionalInsert(TransactionalInsert):
+    vendor = "postgresql"
+    driver = psycopg.Connection
+    awaited_kinds = frozenset(_PSYCOPG | _ASYNCPG)
+    takes = "PostgreSQL's: a psycopg.Connection, SQLAlchemy's Session or Connection, Django's connection"
+    takes_awaited = "a psycopg.AsyncConnection, asyncpg's connection, or SQLAlchemy's AsyncSession or AsyncConnection"
 
     def __init__(self, address: Address, migrate: Callable[[], object]) -> None:
         self._address = address
         self._migrate = migrate
 
-    def prepare(self, connection: Any, *, create: bool) -> bool:
-        return schema.prepare(_of_caller(connection), self._address.shown, create=create, migrate=self._migrate)
+    def on_driver(self, connection: Any, work: Callable[[Any], Answer]) -> Answer:
+        if isinstance(connection, _Awaited):
+            return work(connection)
+        return super().on_driver(connection, lambda raw: work(_Plain(raw) if isinstance(raw, self.driver) else raw))
 
-    def insert(self, connection: Any, jobs: NewJobs) -> list[int]:
-        return insert(_of_caller(connection), jobs, None)
+    def _prepare(self, raw: Any, create: bool) -> bool:
+        return schema.prepare(raw, self._address.shown, create=create, migrate=self._migrate)
 
-    def put(self, connection: Any, job: NewJob) -> tuple[int, bool]:
-        return insert_or_find(_of_caller(connection), job, None)
+    def _insert(self, raw: Any, jobs: NewJobs) -> list[int]:
+        return insert(raw, jobs, None)
 
-    def job(self, connection: Any, job_id: int) -> Job | None:
-        row = _of_caller(connection).execute(QUERIES.job, {"id": job_id}).fetchone()
-        return None if row is None else job_of(row)
+    def _put(self, raw: Any, job: NewJob) -> tuple[int, bool]:
+        return insert_or_find(raw, job, None)
 
-    def is_asynchronous(self, connection: Any) -> bool:
-        return bool(kinds_of(connection) & {*_AWAITED, *ASYNC_SESSIONS})
+    def _row(self, raw: Any, job_id: int) -> Row | None:
+        row: Row | None = raw.execute(QUERIES.job, {"id": job_id}).fetchone()
+        return row
 
-    async def awaited(self, connection: Any, call: Callable[[object], Answer]) -> Answer:
-        kinds = kinds_of(connection)
-        if kinds & ASYNC_SESSIONS:
-            answer: Answer = await in_greenlet(connection, kinds, call)
-            return answer
-        if kinds & _AWAITED:
-            return await _in_thread(connection, call)
-        raise refused(connection, _ASYNCHRONOUS, asynchronous=True, blocking={"psycopg.Connection"})
+    def _inside_run_sync(self, connection: Any, found: Any, work: Callable[[Any], Answer]) -> Answer:
+        if kinds_of(found) & _ASYNCPG and not found.is_in_transaction():
+            begin(connection)
+        return work(_Awaited(found, sys.modules["sqlalchemy.util"].await_only))
+
+    async def _in_thread(self, connection: Any, call: Callable[[Any], Answer]) -> Answer:
+        """Its statements are run here, in the task of the caller: so the driver is told of a cancellation as in any
+        statement of the caller's, and none is sent after it.
+        """
+        loop = asyncio.get_running_loop()
+        asked: asyncio.Queue[tuple[Statement, Future[Any]] | None] = asyncio.Queue()
+        ended: Future[Answer] = Future()
+
+        def run(statement: Statement) -> Any:
+            answer: Future[Any] = Future()
+            try:
+                loop.call_soon_threadsafe(asked.put_nowait, (statement, answer))
+            except BaseException:  # the loop is closed
+                statement.close()
+                raise
+            return answer.result()
+
+        def work() -> None:
+            try:
+                ended.set_result(call(_Awaited(connection, run)))
+            except BaseException as raised:
+                ended.set_exception(holdable(raised))
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(asked.put_nowait, None)
+
+        threading.Thread(target=work, name="supervisor_caller", daemon=True).start()
+        await _serve(asked)
+        return ended.result()
 
 
-async def _in_thread(connection: Any, call: Callable[[object], Answer]) -> Answer:
-    """Run `call` in a thread, and its statements here, in the task of the caller.
-
-    So the driver is told of a cancellation as in any statement of the caller's, and none is sent after it.
-    """
-    statements = _Statements()
-    ended: Future[Answer] = Future()
-
-    def run() -> None:
+async def _serve(asked: asyncio.Queue[tuple[Statement, Future[Any]] | None]) -> None:
+    """Run the statements that a thread asks for, until it ends. Once the task is cancelled, they are refused."""
+    cancelled: BaseException | None = None
+    while True:
         try:
-            ended.set_result(call(_Awaited(connection, statements.run)))
-        except BaseException as raised:
-            ended.set_exception(holdable(raised))
-        statements.end()
-
-    threading.Thread(target=run, name="supervisor_caller", daemon=True).start()
-    await statements.serve()
-    return ended.result()
-
-
-class _Statements:
-    """Passes coroutines from a thread to the task that made this. Once that task is cancelled, it takes no more."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._asked: asyncio.Queue[tuple[Coroutine[Any, Any, Any], Future[Any]] | None] = asyncio.Queue()
-        self._closed: BaseException | None = None
-
-    def run(self, statement: Coroutine[Any, Any, Any]) -> Any:
-        """In the thread: what the coroutine returns or raises."""
-        answer: Future[Any] = Future()
-        try:
-            self._loop.call_soon_threadsafe(self._ask, statement, answer)
-        except BaseException:  # the loop is closed
-            statement.close()
-            raise
-        return answer.result()
-
-    def _ask(self, statement: Coroutine[Any, Any, Any], answer: Future[Any]) -> None:
-        if self._closed is None:
-            self._asked.put_nowait((statement, answer))
-        else:
-            statement.close()
-            answer.set_exception(self._closed)
-
-    def end(self) -> None:
-        """In the thread: it asks for no more."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._asked.put_nowait, None)
-
-    async def serve(self) -> None:
-        """In the task: run what the thread asks for, until it ends."""
-        try:
-            while (asked := await self._asked.get()) is not None:
-                await self._answer(*asked)
+            one = await asked.get()
         except BaseException as error:
-            self._closed = error
-            while not self._asked.empty():
-                if (asked := self._asked.get_nowait()) is not None:
-                    self._ask(*asked)
-            raise
-
-    async def _answer(self, statement: Coroutine[Any, Any, Any], answer: Future[Any]) -> None:
+            cancelled = error
+            continue
+        if one is None:
+            break
+        statement, answer = one
+        if cancelled is not None:
+            statement.close()
+            answer.set_exception(cancelled)
+            continue
         try:
-            found = await statement
+            answer.set_result(await statement)
         except BaseException as error:
             answer.set_exception(error)
             if not isinstance(error, Exception):
-                raise
-        else:
-            answer.set_result(found)
-
-
-def _of_caller(connection: Any) -> Any:
-    """What runs our statements on the driver's connection behind the caller's object.
-
-    Raises InvalidJob if there is none.
-    """
-    if isinstance(connection, _Awaited):
-        return connection
-    found = of_framework(connection, kinds_of(connection), "postgresql")
-    if isinstance(found, psycopg.Connection):
-        return _Plain(found)
-    if found is not connection and kinds_of(found) & _AWAITED:  # inside run_sync
-        if kinds_of(found) & _ASYNCPG and not found.is_in_transaction():  # it begins with the first statement
-            own = connection.connection() if kinds_of(connection) & SESSIONS else connection
-            own.exec_driver_sql("SELECT 1")
-        return _Awaited(found, sys.modules["sqlalchemy.util"].await_only)
-    raise refused(connection, _SYNCHRONOUS, asynchronous=False, awaiting=_AWAITED)
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 class _Plain:

@@ -51,15 +51,6 @@ FROM (SELECT coalesce(:now::double precision, extract(epoch FROM now())),
 ORDER BY e.place
 RETURNING id, pg_current_xact_id()::text, created_at;
 
--- name: reserve_ids
--- Ids for a COPY, in ascending order, the time of its jobs, and the transaction's number.
-SELECT array_agg(nextval((SELECT pg_get_serial_sequence('jobs', 'id'))::regclass)),
-       coalesce(:now::double precision, extract(epoch FROM now()))::double precision, pg_current_xact_id()::text
-FROM supervisor_continue_ids_v1() AS checked, generate_series(1, :count);
-
--- name: copy_jobs
-COPY jobs (id, type, payload, priority, requires, scheduled_at, max_attempts, created_at, updated_at, meta) FROM STDIN;
-
 -- name: find_unique
 -- The existing job of a duplicate.
 SELECT id FROM jobs
@@ -851,6 +842,12 @@ DELETE FROM jobs
 WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
   AND status NOT IN ('pending', 'running')
 RETURNING id;
+
+-- name: prune
+DELETE FROM jobs
+WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
+    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
 
 -- name: prune_errors
 -- Rows of a job that is gone go with it, always: this engine has no way to leave them.

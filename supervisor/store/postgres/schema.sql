@@ -338,7 +338,7 @@ $$;
 
 -- While a transaction elsewhere on the server stays open, what has been claimed stays in the index of pending rows, and
 -- each look for the first pending row of a group walks all of it. Callers that have noticed this give the position
--- (scheduled_at, id) of each group from which they look: see store/postgres/marks.py.
+-- (scheduled_at, id) of each group from which they look: see store/postgres/backlog.py.
 
 -- Each (type, requires, priority) that has pending rows for these types and capabilities, with its first row; paused
 -- types have none. A seek for each group, and one for each that there might be, whatever the number of rows. With

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from supervisor.domain.history import QueueSizes
 from supervisor.domain.job import at_least, shown
 from supervisor.domain.spool import SpooledFile
-from supervisor.store.sql.connection import Concern, Connection, Row, Transaction, lock_jobs, one_by_one
+from supervisor.store.sql.connection import Concern, Connection, Row, Transaction, change_each, lock_jobs
 
 
 class JobSelector(NamedTuple):
@@ -122,17 +122,12 @@ class Backlog(Concern):
         which = {"now": now, "written_after": written_after, "limit": _MOST}
         ids = [job_id for (job_id,) in self._connection.rows(self._queries.written_later, which)]
 
-        def change(raw: Transaction, ids: list[int]) -> int:
+        def change(raw: Transaction, ids: Sequence[int]) -> int:
             lock_jobs(self._queries, raw, ids)
             return raw.execute(self._queries.bring_forward, which | {"ids": json.dumps(ids)}).rowcount
 
-        changed = 0
-        for some in (ids[at : at + _BOUND] for at in range(0, len(ids), _BOUND)):
-            done, refused = one_by_one(self._connection, [some], change)
-            changed += done
-            if refused:  # a constraint of the application's refuses one of them
-                changed += one_by_one(self._connection, [[job_id] for job_id in some], change)[0]
-        return changed
+        parts = (ids[at : at + _BOUND] for at in range(0, len(ids), _BOUND))
+        return sum(change_each(self._connection, part, change)[0] for part in parts)
 
     def spooled(self, files: Iterable[SpooledFile]) -> dict[str, float | None]:
         """Those of these files that a job's payload names, by the name of the body, with the Unix time at which the job

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
-from supervisor.store.sql.backlog import JobSelector
+from supervisor.store.sql.backlog import JobSelector, selected
 from supervisor.store.sql.connection import (
     IGNORED,
     Concern,
@@ -18,7 +18,7 @@ from supervisor.store.sql.connection import (
     Row,
     RowRefused,
     Transaction,
-    one_by_one,
+    change_each,
     quarantine,
 )
 from supervisor.store.sql.registry import WorkerRecord
@@ -54,9 +54,10 @@ SettleExpired = Callable[[Claim, str], Settlement]
 """Decides what becomes of an expired claim of an owner, inside the transaction that reclaims it."""
 
 
-def held_by(connection: Connection, owner: str) -> list[Claim]:
-    """A worker's claims, in the order in which it runs them."""
-    return [Claim._make(row) for row in connection.rows(connection.queries.held_by, {"owner": owner})]
+class _Held(Concern):
+    def held_by(self, owner: str) -> list[Claim]:
+        """A worker's claims, in the order in which it runs them."""
+        return [Claim._make(row) for row in self._connection.rows(self._queries.held_by, {"owner": owner})]
 
 
 _ROUNDS = 20  # attempts to claim, while only refused rows are found
@@ -64,12 +65,11 @@ _MOST_STUCK = 1000
 _STUCK_FOR = 60.0  # seconds: the constraint may have been dropped in the meantime
 
 
-class Claims:
+class Claims(_Held):
     """A worker claims jobs and settles them."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._queries = connection.queries
+        super().__init__(connection)
         self._worker: str | None = None
         self._stuck: dict[int, float] = {}  # rows that cannot even be quarantined, and when (monotonic) to try again
 
@@ -77,10 +77,6 @@ class Claims:
         """Write the worker's row. It must exist before its first claim, so that recovery can judge it."""
         self._worker = worker.name
         self._connection.apply(self._queries.register_worker, worker._asdict())
-
-    def held_by(self, owner: str) -> list[Claim]:
-        """A worker's claims, in the order in which it runs them."""
-        return held_by(self._connection, owner)
 
     def settle_and_claim(
         self,
@@ -103,7 +99,10 @@ class Claims:
         self, owner: str, runs: Sequence[tuple[int, int]], fraction: float, text: str, now: float
     ) -> None:
         """Store how far these runs, (job, token) each, are; those whose claims are lost stay as they are."""
-        raise NotImplementedError
+        shared = {"owner": owner, "fraction": fraction, "text": text, "now": now}
+        with self._connection.write() as raw:
+            for job, token in sorted(runs):
+                raw.execute(self._queries.show_progress, shared | {"id": job, "token": token})
 
     def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
         """The largest batch that each job may run in, for those whose batch has failed before."""
@@ -112,7 +111,7 @@ class Claims:
 
     def be_patient(self, seconds: float | None) -> None:
         """How long other writers are waited for from now on; None for as long as usual. Raises StoreError."""
-        raise NotImplementedError
+        self._connection.be_patient(seconds)
 
     def close(self) -> None:
         self._connection.close()
@@ -143,7 +142,13 @@ class Claims:
 
     def _candidates(self, wanted: JobSelector, now: float, want: int) -> list[int]:
         """The ids of the first due rows, best first, without stuck ones."""
-        raise NotImplementedError
+        found: list[tuple[int, float, int]] = []
+        for type_, requires, priority, first_at in self._connection.rows(self._queries.groups, selected(wanted)):
+            if isinstance(first_at, (int, float)) and first_at <= now:
+                group = {"type": type_, "requires": requires, "priority": priority, "now": now}
+                rows = self._connection.rows(self._queries.peek_group, group | {"want": want + len(self._stuck)})
+                found += [(-priority, at, job_id) for at, job_id in rows]
+        return [job_id for _, _, job_id in sorted(found) if job_id not in self._stuck][:want]
 
     def _claim_alone(self, job_id: int, mark: dict[str, Any], refused: list[Refused]) -> list[Claim]:
         token: object = None
@@ -176,12 +181,8 @@ def refuse_impossible(rows: list[Row], marked: int) -> None:
             raise RowRefused(f"{row[0]} is not an id")
 
 
-class ClaimLocks(Concern):
+class ClaimLocks(_Held):
     """The locks of claimed jobs: renewed for live workers, reclaimed when they expire, released for dead workers."""
-
-    def held_by(self, owner: str) -> list[Claim]:
-        """A worker's claims, in the order in which it runs them."""
-        return held_by(self._connection, owner)
 
     def has_claims(self, supervisor: str) -> bool:
         """Whether any worker of this supervisor still holds a claim."""
@@ -232,10 +233,11 @@ class ClaimLocks(Concern):
             return self._connection.apply(self._queries.renew, which)
         except RowRefused:
             jobs = [job for (job,) in self._connection.rows(self._queries.to_renew, which)]
-            renew = self._queries.renew_one
-            return one_by_one(
-                self._connection, jobs, lambda raw, job: raw.execute(renew, which | {"id": job}).rowcount
-            )[0]
+
+        def renew(raw: Transaction, jobs: Sequence[int]) -> int:
+            return sum(raw.execute(self._queries.renew_one, which | {"id": job}).rowcount for job in jobs)
+
+        return change_each(self._connection, jobs, renew)[0]
 
     def expired(self, now: float, limit: int) -> list[Expired]:
         return [Expired(*row) for row in self._connection.rows(self._queries.expired, {"now": now, "limit": limit})]

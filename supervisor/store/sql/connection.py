@@ -9,7 +9,7 @@ transaction; if that is refused, with a transaction for each row, since a trigge
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol, TypeVar
 
@@ -71,6 +71,12 @@ class Connection(Protocol):
         Raises RowRefused if anything else keeps it out: nothing that was to be inserted is left out in silence.
         """
 
+    def be_patient(self, seconds: float | None) -> None:
+        """How long other writers are waited for from now on; None for as long as usual. Raises StoreError."""
+
+    def syncing(self, whether: bool) -> AbstractContextManager[None]:
+        """Whether commits survive a power loss meanwhile, where a connection can change that."""
+
     def check(self) -> None:
         """Raises StoreGone if this is no longer the database that the URL names."""
 
@@ -117,18 +123,20 @@ def retry(
     return changed
 
 
-def one_by_one(
-    connection: Connection, items: Iterable[Item], change: Callable[[Transaction, Item], int]
+def change_each(
+    connection: Connection, items: Sequence[Item], change: Callable[[Transaction, Sequence[Item]], int]
 ) -> tuple[int, list[tuple[Item, str]]]:
-    """Change each in a transaction of its own. Returns (sum of `change`'s results, refused items with reasons)."""
-    changed, refused = 0, []
-    for item in items:
-        try:
-            with connection.write() as raw:
-                changed += change(raw, item)
-        except RowRefused as error:
-            refused.append((item, str(error)))
-    return changed, refused
+    """Change these in one transaction or, if the database refuses that, each in one of its own. Returns (sum of
+    `change`'s results, refused items with reasons).
+    """
+    try:
+        with connection.write() as raw:
+            return change(raw, items), []
+    except RowRefused as error:
+        if len(items) == 1:
+            return 0, [(items[0], str(error))]
+    apart = [change_each(connection, [item], change) for item in items]
+    return sum(changed for changed, _ in apart), [one for _, refused in apart for one in refused]
 
 
 def quarantine(

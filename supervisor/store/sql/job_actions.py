@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from supervisor.domain.errors import Conflict, JobNotFound, StoreError
 from supervisor.domain.job import Status
-from supervisor.store.queries import Queries
 from supervisor.store.sql.backlog import JobSelector, selected
-from supervisor.store.sql.connection import Concern, Connection, RowRefused, Transaction, lock_jobs, one_by_one, retry
+from supervisor.store.sql.connection import Concern, Connection, Transaction, change_each, lock_jobs, retry
 from supervisor.store.sql.schedules import AlertStore
 
 
@@ -108,12 +107,8 @@ class JobActions(Concern):
         pending, changed, refused = list(ids), 0, list[tuple[int, str]]()
         while pending:
             batch, pending = pending[:_BATCH], pending[_BATCH:]
-            try:
-                with self._connection.write() as raw:
-                    changed += change(raw, batch)
-            except RowRefused:
-                some, others = one_by_one(self._connection, batch, lambda raw, job_id: change(raw, [job_id]))
-                changed, refused = changed + some, refused + others
+            some, others = change_each(self._connection, batch, change)
+            changed, refused = changed + some, refused + others
         for job_id, why in refused:
             raise StoreError(
                 f"the database refuses to have job {job_id} changed: {why}"
@@ -136,19 +131,17 @@ class FinishedJobs(Concern):
         if row is None or row[0] is None:
             return 0, 0
         bounds = {"after": after, "until": row[0], "done_before": done_before, "failed_before": failed_before}
-        try:
-            with self._connection.write() as raw:
-                deleted = raw.execute(self._queries.prune, bounds).rowcount
-                _prune_others(self._queries, raw, bounds)
-        except RowRefused:  # rows of the application's own tables refer to some of these jobs, which are kept
-            with self._connection.write() as raw:
-                _prune_others(self._queries, raw, bounds)
-            jobs = [job for (job,) in self._connection.rows(self._queries.prunable, bounds)]
-            delete = self._queries.delete_finished
-            deleted, _ = one_by_one(
-                self._connection, jobs, lambda raw, job: len(raw.execute(delete, {"ids": json.dumps([job])}).fetchall())
-            )
-        return deleted, row[0]
+        jobs = [job for (job,) in self._connection.rows(self._queries.prunable, bounds)]
+
+        def prune(raw: Transaction, jobs: Sequence[int]) -> int:
+            deleted = raw.execute(self._queries.prune, bounds | {"ids": json.dumps(jobs)}).rowcount
+            raw.execute(self._queries.prune_errors, {"before": failed_before})
+            for name in ("prune_runs", "prune_batch_limits", "prune_second_chances"):
+                raw.execute(self._queries.statements[name], bounds)
+            return deleted
+
+        # Jobs to which rows of the application's own tables refer are kept.
+        return change_each(self._connection, jobs, prune)[0], row[0]
 
     def redrive(self, wanted: JobSelector, times: int, after: Cursor, until: float, limit: int, now: float) -> Redriven:
         """Look at `limit` jobs that failed after a cursor and not after `until` (Unix seconds), and set those that
@@ -164,32 +157,17 @@ class FinishedJobs(Concern):
             self._connection.rows(self._queries.duplicates, {"ids": json.dumps(list(before))})
         )
         redriven: list[int] = []
+        found = [job for job in before if job not in duplicates]
 
-        def redrive(raw: Transaction, jobs: list[int]) -> int:
-            some = self._redrive(raw, jobs, now, duplicates)
+        def redrive(raw: Transaction, jobs: Sequence[int]) -> int:
+            some = retry(self._queries, raw, self._queries.retry, jobs, {"now": now}, duplicates)
+            if some:
+                raw.execute(self._queries.note_second_chance, {"ids": json.dumps(some)})
             redriven.extend(some)
             return len(some)
 
-        found = [job for job in before if job not in duplicates]
-        try:
-            if found:
-                with self._connection.write() as raw:
-                    redrive(raw, found)
-        except RowRefused:  # a constraint of the application's refuses one of them
-            redriven.clear()
-            _, refused = one_by_one(self._connection, found, lambda raw, job: redrive(raw, [job]))
-            redriven = [job for job in redriven if job not in dict(refused)]
+        if found:
+            refused = dict(change_each(self._connection, found, redrive)[1])
+            redriven = [job for job in dict.fromkeys(redriven) if job not in refused]
         held = next((before[job] for job in before if job in duplicates), None)
         return Redriven(redriven, Cursor(rows[-1][0], rows[-1][1]), held, more=len(rows) == limit)
-
-    def _redrive(self, raw: Transaction, jobs: list[int], now: float, duplicates: dict[int, int]) -> list[int]:
-        redriven = retry(self._queries, raw, self._queries.retry, jobs, {"now": now}, duplicates)
-        if redriven:
-            raw.execute(self._queries.note_second_chance, {"ids": json.dumps(redriven)})
-        return redriven
-
-
-def _prune_others(queries: Queries, raw: Transaction, bounds: dict[str, Any]) -> None:
-    raw.execute(queries.prune_errors, {"before": bounds["failed_before"]})
-    for query in (queries.prune_runs, queries.prune_batch_limits, queries.prune_second_chances):
-        raw.execute(query, bounds)

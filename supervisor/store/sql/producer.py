@@ -1,21 +1,23 @@
-"""What every engine's producer shares: looking at jobs, requests that wait for one, and whose transaction it is."""
+"""What every engine's producer shares: looking at jobs, requests that wait for one, and transactions of callers."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Collection, Sequence, Set
-from typing import Any
+from typing import Any, TypeVar
 
 from supervisor.domain.errors import InvalidJob, QueueFull
 from supervisor.domain.job import Job, JobEvent, NewJob, NewJobs
 from supervisor.store.moving import MOVED_TO
 from supervisor.store.queries import Queries
-from supervisor.store.sql.connection import Connection, Transaction
+from supervisor.store.sql.connection import Connection, Row, Transaction
 from supervisor.store.sql.jobs import event_of, job_of
 from supervisor.store.sql.stores import Operations
 
 _LOOK_EVERY = 0.5  # seconds
+
+Answer = TypeVar("Answer")
 
 
 class Producer:
@@ -148,10 +150,109 @@ class Requests:
         return self._waiting[key]
 
 
-SESSIONS = {"sqlalchemy.Session", "sqlalchemy.scoped_session"}
-ASYNC_SESSIONS = {"sqlalchemy.AsyncSession", "sqlalchemy.AsyncConnection", "sqlalchemy.async_scoped_session"}
-DJANGO = {"django.ConnectionProxy", "django.BaseDatabaseWrapper"}
+_SESSIONS = {"sqlalchemy.Session", "sqlalchemy.scoped_session"}
+_ASYNC_SESSIONS = {"sqlalchemy.AsyncSession", "sqlalchemy.AsyncConnection", "sqlalchemy.async_scoped_session"}
+_DJANGO = {"django.ConnectionProxy", "django.BaseDatabaseWrapper"}
 _FACTORIES = {"sqlalchemy.Engine", "sqlalchemy.AsyncEngine", "sqlalchemy.sessionmaker", "sqlalchemy.async_sessionmaker"}
+
+
+class TransactionalInsert:
+    """Enqueueing inside a transaction of the caller's: on its driver's connection, or on what a framework has for it.
+
+    Frameworks are recognised by the names of the object's classes, so that none is imported here. Raises InvalidJob for
+    an object that leads to no connection of this engine.
+    """
+
+    vendor: str  # as Django calls the engine
+    driver: type  # of its connections
+    awaited_kinds: Set[str]  # connections of asynchronous drivers
+    takes: str  # in words
+    takes_awaited: str
+
+    def prepare(self, connection: Any, *, create: bool) -> bool:
+        """Make sure that the caller's connection finds the tables. Returns whether they are committed.
+
+        If there are none and the caller has begun a transaction, they are made inside it. Raises StoreError at once if
+        that is impossible: it never waits, since the caller may hold the write lock.
+        """
+        return self.on_driver(connection, lambda raw: self._prepare(raw, create))
+
+    def insert(self, connection: Any, jobs: NewJobs) -> list[int]:
+        """Insert jobs, if and only if the caller's transaction commits. The driver's errors are raised as they are."""
+        return self.on_driver(connection, lambda raw: self._insert(raw, jobs))
+
+    def put(self, connection: Any, job: NewJob) -> tuple[int, bool]:
+        """The same for one job. Returns its id, and False if that is an existing job with the same unique key."""
+        return self.on_driver(connection, lambda raw: self._put(raw, job))
+
+    def job(self, connection: Any, job_id: int) -> Job | None:
+        """The job as the caller's transaction sees it."""
+        row = self.on_driver(connection, lambda raw: self._row(raw, job_id))
+        return None if row is None else job_of(row)
+
+    def is_asynchronous(self, connection: Any) -> bool:
+        """Whether it is for `awaited`."""
+        return bool(kinds_of(connection) & {*self.awaited_kinds, *_ASYNC_SESSIONS})
+
+    async def awaited(self, connection: Any, call: Callable[[object], Answer]) -> Answer:
+        """Run `call` with the synchronous form of an asynchronous connection, without blocking the event loop."""
+        kinds = kinds_of(connection)
+        if kinds & _ASYNC_SESSIONS:
+            session = connection() if "sqlalchemy.async_scoped_session" in kinds else connection
+            answer: Answer = await session.run_sync(call)
+            return answer
+        if kinds & self.awaited_kinds:
+            return await self._in_thread(connection, call)
+        raise self._refused(connection, kinds, asynchronous=True)
+
+    def on_driver(self, connection: Any, work: Callable[[Any], Answer]) -> Answer:
+        """Run `work` on the driver's connection behind the caller's object, where that connection may be used."""
+        if isinstance(connection, self.driver):
+            return work(connection)
+        kinds = kinds_of(connection)
+        if "peewee.Proxy" in kinds and connection.obj is not None:
+            return self.on_driver(connection.obj, work)
+        found = _behind(connection, kinds, self.vendor)
+        if isinstance(found, self.driver):
+            return work(found)
+        if found is not connection and kinds_of(found) & self.awaited_kinds:
+            return self._inside_run_sync(connection, found, work)
+        raise self._refused(connection, kinds, asynchronous=False)
+
+    def _refused(self, connection: object, kinds: Set[str], *, asynchronous: bool) -> InvalidJob:
+        kind = f"{type(connection).__module__.partition('.')[0]}.{type(connection).__name__}"
+        if kinds & _FACTORIES:
+            problem = f"a {kind} has no transaction of its own; give the session or connection that has begun one"
+        elif asynchronous and (kinds & _SESSIONS or isinstance(connection, self.driver)):
+            problem = f"a {kind} would block the event loop; use Queue with it, or give {self.takes_awaited}"
+        elif not asynchronous and kinds & {*_ASYNC_SESSIONS, *self.awaited_kinds}:
+            problem = f"a {kind} is asynchronous; use AsyncQueue, or its run_sync if it has one"
+        else:
+            takes = self.takes_awaited if asynchronous else self.takes
+            problem = f"a {kind} is none that can be used here; give {takes}"
+        return InvalidJob("connection", problem)
+
+    # What an engine does in its own way, on its driver's connection
+
+    def _prepare(self, raw: Any, create: bool) -> bool:
+        raise NotImplementedError
+
+    def _insert(self, raw: Any, jobs: NewJobs) -> list[int]:
+        raise NotImplementedError
+
+    def _put(self, raw: Any, job: NewJob) -> tuple[int, bool]:
+        raise NotImplementedError
+
+    def _row(self, raw: Any, job_id: int) -> Row | None:
+        raise NotImplementedError
+
+    async def _in_thread(self, connection: Any, call: Callable[[Any], Answer]) -> Answer:
+        """Run `call` in a thread, with a synchronous form of an asynchronous driver's connection."""
+        raise NotImplementedError
+
+    def _inside_run_sync(self, connection: Any, found: Any, work: Callable[[Any], Answer]) -> Answer:
+        """Run `work` with a synchronous form of what was found behind SQLAlchemy's object, inside its `run_sync`."""
+        raise NotImplementedError
 
 
 def kinds_of(connection: object) -> set[str]:
@@ -159,47 +260,21 @@ def kinds_of(connection: object) -> set[str]:
     return {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(connection).__mro__}
 
 
-def of_framework(connection: Any, kinds: Set[str], vendor: str) -> Any:
-    """The driver's connection behind SQLAlchemy's or Django's object; any other object as it is. `vendor` is Django's
-    name of the engine.
-    """
-    if kinds & {"sqlalchemy.Connection", *SESSIONS}:
-        if kinds & SESSIONS:
+def _behind(connection: Any, kinds: Set[str], vendor: str) -> Any:
+    """The driver's connection behind an object of SQLAlchemy's, Django's or peewee's; any other object as it is."""
+    if kinds & {"sqlalchemy.Connection", *_SESSIONS}:
+        if kinds & _SESSIONS:
             connection = connection.connection()
         elif not connection.in_transaction():
-            connection.exec_driver_sql(
-                "SELECT 1"
-            )  # its transaction begins, as with any statement; else it never commits
+            begin(connection)
         return connection.connection.driver_connection
-    if kinds & DJANGO and connection.vendor == vendor:
+    if kinds & _DJANGO and connection.vendor == vendor:
         connection.ensure_connection()
         return connection.connection
-    return connection
+    return connection.connection() if "peewee.Database" in kinds else connection
 
 
-async def in_greenlet(connection: Any, kinds: Set[str], call: Any) -> Any:
-    """Run `call` with the synchronous form of SQLAlchemy's asynchronous session or connection."""
-    session = connection() if "sqlalchemy.async_scoped_session" in kinds else connection
-    return await session.run_sync(call)
-
-
-def refused(
-    connection: object,
-    expected: str,
-    *,
-    asynchronous: bool,
-    blocking: Set[str] = frozenset(),
-    awaiting: Set[str] = frozenset(),
-) -> InvalidJob:
-    """Why an object cannot be used. `blocking` and `awaiting` are the kinds that the engine takes in the other form."""
-    kinds = kinds_of(connection)
-    kind = f"{type(connection).__module__.partition('.')[0]}.{type(connection).__name__}"
-    if kinds & _FACTORIES:
-        problem = f"a {kind} has no transaction of its own; give the session or connection that has begun one"
-    elif asynchronous and kinds & {*SESSIONS, *blocking}:
-        problem = f"a {kind} would block the event loop; use Queue with it, or give {expected}"
-    elif not asynchronous and kinds & {*ASYNC_SESSIONS, *awaiting}:
-        problem = f"a {kind} is asynchronous; use AsyncQueue, or its run_sync if it has one"
-    else:
-        problem = f"a {kind} is none that can be used here; give {expected}"
-    return InvalidJob("connection", problem)
+def begin(connection: Any) -> None:
+    """A transaction of SQLAlchemy's begins with any statement; without one, it never commits."""
+    own = connection.connection() if kinds_of(connection) & _SESSIONS else connection
+    own.exec_driver_sql("SELECT 1")

@@ -115,15 +115,8 @@ SELECT (SELECT min(id) FROM (SELECT id FROM jobs WHERE id <= :latest ORDER BY id
 SELECT job_id, token, attempt, outcome, worker, started_at, duration, cpu_time, peak_memory, log
 FROM job_runs WHERE job_id = :id ORDER BY token;
 
--- name: prune
--- Finished jobs past their retention, in a bounded range of ids, so that no index is needed.
-DELETE FROM jobs
-WHERE id > :after AND id <= :until
-  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
-    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
-
 -- name: prunable
--- The same jobs by id, in case another table refers to one of them.
+-- Finished jobs past their retention, in a bounded range of ids, so that no index is needed.
 SELECT id FROM jobs
 WHERE id > :after AND id <= :until
   AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)

@@ -6,13 +6,13 @@ and each alert tells once, no matter who is killed and how many supervisors ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from supervisor.domain.intake import known_time
 from supervisor.domain.job import NewJob, shown
-from supervisor.store.sql.connection import Concern, Connection
+from supervisor.store.sql.connection import Concern
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +32,12 @@ class Planned:
     paused_at: float | None = None
 
 
-class Schedules:
-    """Each time of a schedule fires once. Its connection commits durably, as those of producers do; it is opened at
-    first use.
-    """
-
-    def __init__(self, connect: Callable[[], Connection]) -> None:
-        self._connect = connect
-        self._opened: Connection | None = None
-
-    @property
-    def _connection(self) -> Connection:
-        if self._opened is None:
-            self._opened = self._connect()
-        return self._opened
+class Schedules(Concern):
+    """Each time of a schedule fires once. Its jobs are committed durably, as those of producers are."""
 
     def planned(self) -> list[Planned]:
         """Every schedule that was ever planned on this database, by name."""
-        return [_read(row) for row in self._connection.rows(self._connection.queries.schedules)]
+        return [_read(row) for row in self._connection.rows(self._queries.schedules)]
 
     def plan(self, name: str, timing: str, next_at: float, *, type: str = "", payload: str = "{}") -> Planned:
         """The schedule's row; a new one, or one with another timing, is planned for `next_at` (Unix seconds).
@@ -60,12 +48,12 @@ class Schedules:
         found = self._planned(name)
         known = found is not None and found.next_at  # a stranger may have written what is no time
         if not known or found is None or (found.timing, found.type, found.payload) != (timing, type, payload):
-            self._connection.apply(self._connection.queries.plan, asdict(wanted))
+            self._connection.apply(self._queries.plan, asdict(wanted))
             found = self._planned(name)
         return found or wanted
 
     def _planned(self, name: str) -> Planned | None:
-        row = self._connection.row(self._connection.queries.schedule, {"name": name})
+        row = self._connection.row(self._queries.schedule, {"name": name})
         return None if row is None else _read(row)
 
     def fire(self, planned: Planned, jobs: Sequence[NewJob], next_at: float, now: float) -> list[int] | None:
@@ -75,27 +63,26 @@ class Schedules:
         None: somebody else has advanced it, or it is paused.
         """
         which = {"name": planned.name, "timing": planned.timing, "planned": planned.next_at, "next_at": next_at}
-        connection = self._connection
         ids = []
-        with connection.write() as raw:
-            if not raw.execute(connection.queries.move_on, which).rowcount:
+        with self._connection.syncing(True), self._connection.write() as raw:
+            if not raw.execute(self._queries.move_on, which).rowcount:
                 return None
             for job in jobs:
-                job_id = connection.insert(raw, job, now)
+                job_id = self._connection.insert(raw, job, now)
                 if job_id is None:
                     continue  # the job of an earlier time is unfinished
                 ids.append(job_id)
                 fired = {"name": planned.name, "last_at": job.scheduled_at, "last_job": ids[-1]}
-                raw.execute(connection.queries.note_fired, fired)
+                raw.execute(self._queries.note_fired, fired)
         return ids
 
     def pause(self, name: str, now: float) -> bool:
         """From now on it does not fire. Returns whether there is such a schedule."""
-        return bool(self._connection.apply(self._connection.queries.pause_schedule, {"name": name, "now": now}))
+        return bool(self._connection.apply(self._queries.pause_schedule, {"name": name, "now": now}))
 
     def resume(self, name: str) -> bool:
         """The same, so that it fires again; what it has missed is the caller's business."""
-        return bool(self._connection.apply(self._connection.queries.resume_schedule, {"name": name}))
+        return bool(self._connection.apply(self._queries.resume_schedule, {"name": name}))
 
     def run(self, name: str, now: float) -> int | None:
         """Insert its job now, paused or not; its next time stays. Returns the job's id.
@@ -106,15 +93,10 @@ class Schedules:
         if planned is None or not planned.type:
             return None
         job = NewJob(planned.type, planned.payload, scheduled_at=now)
-        connection = self._connection
-        with connection.write() as raw:
-            job_id = connection.insert(raw, job, now)
-            raw.execute(connection.queries.note_fired, {"name": name, "last_at": now, "last_job": job_id})
+        with self._connection.syncing(True), self._connection.write() as raw:
+            job_id = self._connection.insert(raw, job, now)
+            raw.execute(self._queries.note_fired, {"name": name, "last_at": now, "last_job": job_id})
         return job_id
-
-    def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
 
 
 def _read(row: Sequence[Any]) -> Planned:

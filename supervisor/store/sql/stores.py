@@ -28,16 +28,15 @@ class EventLog(Protocol):
 class MaintenanceStore:
     """What the maintainer works with."""
 
-    def __init__(
-        self, connection: Connection, registry: Registry, locks: ClaimLocks, backlog: Backlog, controls: Controls
-    ) -> None:
+    def __init__(self, connection: Connection, registry: Registry, locks: ClaimLocks, backlog: Backlog) -> None:
+        self._connection = connection
         self.registry = registry
         self.locks = locks
         self.backlog = backlog
-        self.controls = controls
+        self.controls = Controls(connection)
         self.history = History(connection)
         self.finished = FinishedJobs(connection)
-        self.schedules = Schedules(lambda: connection)
+        self.schedules = Schedules(connection)
 
     def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:
         """The engine's own maintenance. A duty that needs nothing checks that the database is there. `vacuum`: whether
@@ -63,7 +62,7 @@ class Operations:
         self.backlog = Backlog(connection)
         self.controls = Controls(connection)
         self.history = History(connection)
-        self.schedules = Schedules(lambda: connection)
+        self.schedules = Schedules(connection)
         self.statistics = statistics
 
     def check(self, *, writable: bool = False) -> None:

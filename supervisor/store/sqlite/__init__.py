@@ -18,7 +18,7 @@ from supervisor.store.sqlite.maintenance import SqliteMaintenance, ownership, re
 from supervisor.store.sqlite.maintenance import operations as operations_on
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.producer import SqliteProducer, SqliteTransactionalInsert
-from supervisor.store.sqlite.schema import SqliteDatabase
+from supervisor.store.values import AdoptOptions, AdoptReport, RestoreReport
 from supervisor.system import settled_notice
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ class SqliteEngine:
         schema.require_current(self._place)
         return operations_on(Connection(self._place, synchronous="FULL", checkpoints=True))
 
-    def move_end(self, *, planned: bool = False) -> SqliteMoveEnd:
+    def move_end(self) -> SqliteMoveEnd:
         from supervisor.store.sqlite.move import move_end  # rarely needed
 
-        return move_end(self._place, planned=planned)
+        return move_end(self._place)
 
     def changes(self, *, ends: bool = False) -> SqliteChanges | SqliteSettled:
         connection = Connection(self._place, synchronous="NORMAL", any_thread=True)
@@ -83,3 +83,55 @@ class SqliteEngine:
             connection.close()
             raise
         return SqliteSettled(connection, notices)
+
+
+class SqliteDatabase:
+    """Implements `store.base.Database`."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    @property
+    def file(self) -> Path:
+        return self._place.database
+
+    @property
+    def folder(self) -> Path:
+        return self._place.folder
+
+    def exists(self) -> bool:
+        return self._place.database.exists()
+
+    def check_integrity(self, seconds: float) -> bool:
+        return schema.is_sound(self._place, seconds)
+
+    def epoch(self) -> str:
+        with closing(Connection(self._place, synchronous="NORMAL")) as connection:
+            row = connection.row(QUERIES.meta, {"key": "epoch"})
+            return str(row[0]) if row else ""
+
+    def migrate(self) -> list[int]:
+        if self.exists() and not self._place.writable():
+            raise StoreError(f"{self._place.database}: the database is read-only for this user")
+        with closing(Connection(self._place, synchronous="FULL", checkpoints=True, create=True)) as connection:
+            return schema.migrate(connection)
+
+    def script(self) -> str:
+        raise StoreError("an SQLite file is migrated by this program alone, after a copy; --print is for PostgreSQL")
+
+    def pin(self) -> None:
+        self._place.pinned = self._place.identity()
+
+    def adopt(self, options: AdoptOptions, *, rehearse: bool = False) -> AdoptReport:
+        from supervisor.store.sqlite.adopt import execution  # rarely needed, and large
+
+        return (execution.rehearse if rehearse else execution.adopt)(self._place, options)
+
+    def back_up(self, target: Path) -> None:
+        with closing(Connection(self._place, synchronous="NORMAL")) as connection:
+            schema.back_up(connection, target)
+
+    def restore(self, copy: Path) -> RestoreReport:
+        from supervisor.store.sqlite.restore import restore  # rarely needed
+
+        return restore(self._place, copy)

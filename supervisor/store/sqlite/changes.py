@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 from supervisor.store.sqlite.connection import Connection
-from supervisor.system.inotify import FolderWatch
+from supervisor.system.files import FolderWatch
 
 # Seconds after a hint. Measured with FULL: visible 1 to 2 ms after it, or later on a busy disk.
 WINDOW = (0.0, 0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)

@@ -15,7 +15,6 @@ from supervisor.store.sql.claims import Claims, Exchange, refuse_impossible
 from supervisor.store.sql.connection import RowRefused
 from supervisor.store.sql.settling import record_run, settle
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
-from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
 from supervisor.store.sqlite.inserting import insert_new
 
 
@@ -75,17 +74,6 @@ class SqliteClaims(Claims):
         self._priority = groups[0][2]
         return [Claim._make(row) for row in rows]
 
-    def show_progress(
-        self, owner: str, runs: Sequence[tuple[int, int]], fraction: float, text: str, now: float
-    ) -> None:
-        with self._connection.write() as raw:
-            for job, token in runs:
-                raw.execute(QUERIES.show_progress, (fraction, text, now, job, owner, token))
-
-    def be_patient(self, seconds: float | None) -> None:
-        milliseconds = (BUSY_TIMEOUT if seconds is None else seconds) * 1000
-        self._connection.raw.execute(f"PRAGMA busy_timeout = {milliseconds:.0f}")
-
     def _anything_due(self, wanted: JobSelector, now: float) -> bool:
         """The cheap check first: after a sleep the pages of the full one are no longer in the CPU's caches."""
         if len(wanted.types) == 1:
@@ -138,15 +126,6 @@ class SqliteClaims(Claims):
         peek = {"now": now, "want": want + len(self._stuck)}
         rows = sorted(row for group in tier for row in raw.execute(QUERIES.peek_group, _named(group) | peek))
         return [job_id for _, job_id in rows if job_id not in self._stuck][:want]
-
-    def _candidates(self, wanted: JobSelector, now: float, want: int) -> list[int]:
-        ids: list[int] = []
-        with self._connection.write() as raw:
-            for tier in _tiers(self._due(wanted, now)):
-                ids += self._first(raw, tier, now, want - len(ids))
-                if len(ids) == want:
-                    break
-        return ids
 
 
 def _tiers(groups: list[Row]) -> Iterator[list[Row]]:

@@ -82,6 +82,7 @@ class Connection:
     ) -> None:
         self.place = place
         self.polls = 0.0  # seconds for which a statement is retried while another program writes
+        self._synchronous = synchronous
         self._generation = _generation
         self._raw = self._open(create, any_thread)
         _living.add(self)
@@ -172,15 +173,16 @@ class Connection:
 
     @contextmanager
     def syncing(self, whether: bool) -> Iterator[None]:
-        """Without it, commits of a FULL connection are not synced meanwhile: that takes a millisecond."""
-        if whether:
+        """Whether commits are synced meanwhile, which takes a millisecond."""
+        level = "FULL" if whether else "NORMAL"
+        if level == self._synchronous:
             yield
             return
-        self.raw.execute("PRAGMA synchronous = NORMAL")
+        self.raw.execute(f"PRAGMA synchronous = {level}")
         try:
             yield
         finally:
-            self.raw.execute("PRAGMA synchronous = FULL")
+            self.raw.execute(f"PRAGMA synchronous = {self._synchronous}")
 
     def poll(self, patience: float) -> None:
         """From now on wait so many seconds for foreign writers, by polling every few milliseconds. SQLite's own pauses
@@ -190,6 +192,9 @@ class Connection:
         self.raw.execute(f"PRAGMA busy_timeout = {_TURN * 1000:.0f}")
         self.polls = patience
         self._lock.patience = min(PATIENCE, patience)
+
+    def be_patient(self, seconds: float | None) -> None:
+        self.raw.execute(f"PRAGMA busy_timeout = {(BUSY_TIMEOUT if seconds is None else seconds) * 1000:.0f}")
 
     def version(self) -> int:
         """Changes whenever another connection has committed. Costs microseconds."""

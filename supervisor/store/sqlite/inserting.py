@@ -77,13 +77,11 @@ def insert_or_find(cursor: sqlite3.Cursor, job: NewJob, now: float) -> tuple[int
 
 def insert_new(raw: sqlite3.Connection, job: NewJob, now: float) -> int | None:
     """Returns its id; None for a duplicate of a unique key. Raises RowRefused if anything else keeps it out."""
-    cursor = raw.cursor()
-    if insert_job(cursor, job, now):
-        return cursor.lastrowid
-    key = {"type": job.type, "unique_key": job.unique_key}
-    if job.unique_key is not None and cursor.execute(QUERIES.find_unique, key).fetchone():
-        return None
-    raise RowRefused(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table, or a trigger refuses it")
+    try:
+        job_id, new = insert_or_find(raw.cursor(), job, now)
+    except Conflict as error:
+        raise RowRefused(str(error)) from None
+    return job_id if new else None
 
 
 def insert_job(cursor: sqlite3.Cursor, job: NewJob, now: float) -> bool:

@@ -9,13 +9,10 @@ from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.store.ownership import Ownership
 from supervisor.store.sql.backlog import Backlog
 from supervisor.store.sql.claims import ClaimLocks
-from supervisor.store.sql.controls import Controls
 from supervisor.store.sql.registry import Registry
-from supervisor.store.sql.schedules import Schedules
 from supervisor.store.sql.statistics import Statistics
 from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
 from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import WriterWatch
 
@@ -41,11 +38,11 @@ def operations(connection: Connection) -> Operations:
 
 
 class SqliteMaintenance(MaintenanceStore):
+    _connection: Connection
+
     def __init__(self, place: Place) -> None:
-        self._connection = connection = Connection(place, synchronous="NORMAL")
-        locks, backlog, controls = ClaimLocks(connection), Backlog(connection), Controls(connection)
-        super().__init__(connection, registry(connection), locks, backlog, controls)
-        self.schedules = Schedules(lambda: Connection(place, synchronous="FULL"))
+        connection = Connection(place, synchronous="NORMAL")
+        super().__init__(connection, registry(connection), ClaimLocks(connection), Backlog(connection))
 
     def duties(self, log: EventLog, *, vacuum: bool = True) -> Sequence[Duty]:
         connection = self._connection
@@ -55,10 +52,7 @@ class SqliteMaintenance(MaintenanceStore):
         checkpoint(self._connection)
 
     def close(self) -> None:
-        try:
-            self.schedules.close()
-        finally:
-            self._connection.close()
+        self._connection.close()
 
 
 ALARM = 256 << 20  # bytes of log: a reader must have been holding a snapshot for minutes
@@ -163,11 +157,11 @@ def checkpoint(connection: Connection) -> int:
 def truncate_log(connection: Connection) -> bool:
     """Truncate a log that has been copied completely; False if it is being read or written at this moment."""
     with connection.exclusive_writers() as raw:
-        raw.execute("PRAGMA busy_timeout = 0")  # do not wait
+        connection.be_patient(0.0)
         try:
             busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
-            raw.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT * 1000:.0f}")
+            connection.be_patient(None)
     return not busy
 
 

@@ -15,13 +15,6 @@ DELETE FROM {table} WHERE {where};
 -- name: insert
 INSERT INTO {table} ({columns}) VALUES ({values});
 
--- name: free_jobs
--- A job that was copied earlier and had the key then: it has changed meanwhile, and is copied again.
-DELETE FROM jobs WHERE type = :type AND unique_key = :unique_key AND status IN ('pending', 'running');
-
--- name: free_job_runs
-DELETE FROM job_runs WHERE job_id = :job_id AND token = :token;
-
 -- name: present
 SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
 
@@ -39,20 +32,40 @@ SELECT name, seq FROM sqlite_sequence WHERE name IN ('jobs', 'job_errors')
 UNION ALL
 SELECT 'job_runs', max(rowid) FROM job_runs;
 
--- name: add_sequence
-INSERT INTO sqlite_sequence (name, seq)
-SELECT :name, 0 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = :name);
-
--- name: raise_sequence
-UPDATE sqlite_sequence SET seq = max(seq, :value) WHERE name = :name;
+-- name: raise_sequences
+-- The rowids of runs go on from the greatest.
+DELETE FROM sqlite_sequence WHERE name IN ('jobs', 'job_errors');
+INSERT INTO sqlite_sequence (name, seq) VALUES ('jobs', :jobs), ('job_errors', :job_errors);
 
 -- name: shut
--- RAISE takes no expression, so the message stands in the trigger.
-CREATE TRIGGER {name} BEFORE {event} ON {table}
+-- RAISE takes no expression, so the message stands in the triggers. There may be some with another message.
+DROP TRIGGER IF EXISTS jobs_closed_insert;
+DROP TRIGGER IF EXISTS jobs_closed_update;
+DROP TRIGGER IF EXISTS jobs_closed_delete;
+DROP TRIGGER IF EXISTS supervisors_closed;
+CREATE TRIGGER jobs_closed_insert BEFORE INSERT ON jobs
+WHEN NOT EXISTS (SELECT 1 FROM job_meta WHERE key = 'move_writer')
+BEGIN
+  SELECT RAISE(ABORT, {message});
+END;
+CREATE TRIGGER jobs_closed_update BEFORE UPDATE ON jobs
+WHEN NOT EXISTS (SELECT 1 FROM job_meta WHERE key = 'move_writer')
+BEGIN
+  SELECT RAISE(ABORT, {message});
+END;
+CREATE TRIGGER jobs_closed_delete BEFORE DELETE ON jobs
+WHEN NOT EXISTS (SELECT 1 FROM job_meta WHERE key = 'move_writer')
+BEGIN
+  SELECT RAISE(ABORT, {message});
+END;
+CREATE TRIGGER supervisors_closed BEFORE INSERT ON job_supervisors
 WHEN NOT EXISTS (SELECT 1 FROM job_meta WHERE key = 'move_writer')
 BEGIN
   SELECT RAISE(ABORT, {message});
 END;
 
 -- name: open
-DROP TRIGGER IF EXISTS {name};
+DROP TRIGGER IF EXISTS jobs_closed_insert;
+DROP TRIGGER IF EXISTS jobs_closed_update;
+DROP TRIGGER IF EXISTS jobs_closed_delete;
+DROP TRIGGER IF EXISTS supervisors_closed;

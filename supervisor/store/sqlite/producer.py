@@ -1,7 +1,4 @@
-"""Enqueueing jobs and looking at them: durably, on a connection of ours, or in a transaction of the caller's.
-
-Frameworks are recognised by the names of the object's classes, so that none is imported here.
-"""
+"""Enqueueing jobs and looking at them: durably, on a connection of ours, or in a transaction of the caller's."""
 
 from __future__ import annotations
 
@@ -14,18 +11,9 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from supervisor.domain.errors import WriteFailed, holdable
-from supervisor.domain.job import Job, NewJob, NewJobs
-from supervisor.store.sql.connection import RowRefused
-from supervisor.store.sql.jobs import job_of
-from supervisor.store.sql.producer import (
-    ASYNC_SESSIONS,
-    Producer,
-    Requests,
-    in_greenlet,
-    kinds_of,
-    of_framework,
-    refused,
-)
+from supervisor.domain.job import NewJob, NewJobs
+from supervisor.store.sql.connection import Row, RowRefused
+from supervisor.store.sql.producer import Producer, Requests, TransactionalInsert
 from supervisor.store.sql.stores import Operations
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES, Connection
@@ -35,17 +23,15 @@ from supervisor.store.sqlite.place import Place
 
 Answer = TypeVar("Answer")
 
-_SYNCHRONOUS = (
-    "SQLite's: a sqlite3.Connection, SQLAlchemy's Session or Connection, Django's connection, peewee's database"
-)
-_ASYNCHRONOUS = "an aiosqlite.Connection, or SQLAlchemy's AsyncSession or AsyncConnection with aiosqlite"
-_AWAITED = {"aiosqlite.Connection"}
-
 _CHECK_EVERY = 10.0  # seconds between two checks whether a supervisor is running
 
 
-class SqliteTransactionalInsert:
-    """Implements `store.base.TransactionalInsert` for every object that `on_driver` knows."""
+class SqliteTransactionalInsert(TransactionalInsert):
+    vendor = "sqlite"
+    driver = sqlite3.Connection
+    awaited_kinds = frozenset({"aiosqlite.Connection"})
+    takes = "SQLite's: a sqlite3.Connection, SQLAlchemy's Session or Connection, Django's connection, peewee's database"
+    takes_awaited = "an aiosqlite.Connection, or SQLAlchemy's AsyncSession or AsyncConnection with aiosqlite"
 
     def __init__(self, place: Place, migrate: Callable[[], object]) -> None:
         self._place = place
@@ -53,33 +39,57 @@ class SqliteTransactionalInsert:
         self.used = False  # since a producer of this engine last wrote
         self._made = False  # tables, in a transaction that may be rolled back
 
-    def prepare(self, connection: Any, *, create: bool) -> bool:
-        def prepare(raw: sqlite3.Connection) -> bool:
-            there = schema.prepare(raw, self._place, create=create, migrate=self._migrate)
-            if there and self._made and raw.in_transaction:
-                return False  # it may be the transaction that has made them
-            self._made = not there
-            return there
+    def _prepare(self, raw: sqlite3.Connection, create: bool) -> bool:
+        there = schema.prepare(raw, self._place, create=create, migrate=self._migrate)
+        if there and self._made and raw.in_transaction:
+            return False  # it may be the transaction that has made them
+        self._made = not there
+        return there
 
-        return on_driver(connection, prepare)
-
-    def insert(self, connection: Any, jobs: NewJobs) -> list[int]:
+    def _insert(self, raw: sqlite3.Connection, jobs: NewJobs) -> list[int]:
         self.used = True
-        return on_driver(connection, lambda raw: insert_whole(raw, jobs))
+        return insert_whole(raw, jobs)
 
-    def put(self, connection: Any, job: NewJob) -> tuple[int, bool]:
+    def _put(self, raw: sqlite3.Connection, job: NewJob) -> tuple[int, bool]:
         self.used = True
-        return on_driver(connection, lambda raw: insert_or_find(plain_cursor(raw), job, time.time()))
+        return insert_or_find(plain_cursor(raw), job, time.time())
 
-    def job(self, connection: Any, job_id: int) -> Job | None:
-        row = on_driver(connection, lambda raw: plain_cursor(raw).execute(QUERIES.job, {"id": job_id}).fetchone())
-        return None if row is None else job_of(row)
+    def _row(self, raw: sqlite3.Connection, job_id: int) -> Row | None:
+        row: Row | None = plain_cursor(raw).execute(QUERIES.job, {"id": job_id}).fetchone()
+        return row
 
-    def is_asynchronous(self, connection: Any) -> bool:
-        return is_asynchronous(connection)
+    def _inside_run_sync(self, connection: Any, found: Any, work: Callable[[Any], Answer]) -> Answer:
+        answer: Answer = sys.modules["sqlalchemy.util"].await_only(self._in_thread(found, work))
+        return answer
 
-    async def awaited(self, connection: Any, call: Callable[[object], Answer]) -> Answer:
-        return await awaited(connection, call)
+    async def _in_thread(self, connection: Any, call: Callable[[Any], Answer]) -> Answer:
+        """In the thread that alone may use the driver's connection of an aiosqlite.Connection.
+
+        Once the caller is cancelled, a call that has not begun is not made, and one that has begun is waited for:
+        nothing of it happens on the connection later.
+        """
+        import asyncio  # only programs with an event loop pay for it
+
+        cancelled = False
+
+        def work() -> Answer | None:
+            if cancelled:
+                return None
+            try:
+                return call(connection._conn)
+            except StopIteration as error:
+                raise holdable(error) from error
+
+        making = asyncio.ensure_future(connection._execute(work))
+        try:
+            answer: Answer = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            cancelled = True
+            while not making.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([making])
+            raise
+        return answer
 
 
 class SqliteProducer(Producer):
@@ -140,72 +150,3 @@ class SqliteProducer(Producer):
 
     def gone(self) -> bool:
         return self._connection.moved or super().gone()
-
-
-def on_driver(connection: Any, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
-    """Run `work` on the driver's connection behind the caller's object, where that connection may be used.
-
-    Raises InvalidJob if there is no SQLite connection behind it.
-    """
-    if isinstance(connection, sqlite3.Connection):
-        return work(connection)
-    kinds = kinds_of(connection)
-    if "peewee.Proxy" in kinds and connection.obj is not None:
-        return on_driver(connection.obj, work)
-    found = connection.connection() if "peewee.Database" in kinds else of_framework(connection, kinds, "sqlite")
-    if found is not connection and "aiosqlite.Connection" in kinds_of(found):  # inside run_sync
-        await_only = sys.modules["sqlalchemy.util"].await_only
-        answer: Answer = await_only(_in_thread(found, work))
-        return answer
-    if not isinstance(found, sqlite3.Connection):
-        raise refused(connection, _SYNCHRONOUS, asynchronous=False, awaiting=_AWAITED)
-    return work(found)
-
-
-def is_asynchronous(connection: Any) -> bool:
-    """Whether `awaited` takes it, and not `on_driver`."""
-    return bool(kinds_of(connection) & {*_AWAITED, *ASYNC_SESSIONS})
-
-
-async def awaited(connection: Any, call: Callable[[object], Answer]) -> Answer:
-    """Run `call` with the synchronous form of the caller's asynchronous connection, without blocking the event loop.
-
-    Raises InvalidJob for any other object.
-    """
-    kinds = kinds_of(connection)
-    if kinds & ASYNC_SESSIONS:
-        answer: Answer = await in_greenlet(connection, kinds, call)
-        return answer
-    if "aiosqlite.Connection" in kinds and connection._connection is not None:
-        return await _in_thread(connection, call)
-    raise refused(connection, _ASYNCHRONOUS, asynchronous=True, blocking={"sqlite3.Connection"})
-
-
-async def _in_thread(connection: Any, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
-    """In the thread that alone may use the driver's connection of an aiosqlite.Connection.
-
-    Once the caller is cancelled, a call that has not begun is not made, and one that has begun is waited for: nothing
-    of it happens on the connection later.
-    """
-    import asyncio  # only programs with an event loop pay for it
-
-    cancelled = False
-
-    def call() -> Answer | None:
-        if cancelled:
-            return None
-        try:
-            return work(connection._conn)
-        except StopIteration as error:
-            raise holdable(error) from error
-
-    making = asyncio.ensure_future(connection._execute(call))
-    try:
-        answer: Answer = await asyncio.shield(making)
-    except asyncio.CancelledError:
-        cancelled = True
-        while not making.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([making])
-        raise
-    return answer

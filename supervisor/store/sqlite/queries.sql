@@ -222,9 +222,9 @@ WHERE jobs.id = CAST(s.key AS INTEGER) AND jobs.status = 'running' AND jobs.lock
   AND jobs.claim_token = :token;
 
 -- name: show_progress
--- What a run has reported so far, as long as its claim holds: fraction, text, now, id, owner, token.
-UPDATE jobs SET progress = ?, progress_text = ?, updated_at = ?
-WHERE id = ? AND status = 'running' AND locked_by = ? AND claim_token = ?;
+-- What a run has reported so far, as long as its claim holds.
+UPDATE jobs SET progress = :fraction, progress_text = :text, updated_at = :now
+WHERE id = :id AND status = 'running' AND locked_by = :owner AND claim_token = :token;
 
 -- name: settle
 -- Every other outcome of a claim, by the same match. A job that is to be cancelled never runs again,
@@ -656,6 +656,12 @@ RETURNING id;
 -- name: delete_finished
 DELETE FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND status NOT IN ('pending', 'running')
 RETURNING id;
+
+-- name: prune
+DELETE FROM jobs
+WHERE id IN (SELECT value FROM json_each(:ids))
+  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
+    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
 
 -- name: prune_errors
 -- Errors of jobs that another program deleted with foreign keys off.

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from supervisor.domain.errors import InvalidJob, StoreError
+from supervisor.domain.errors import InvalidJob, NoTables, StoreError
 from supervisor.store.migrate import Known, Migration, flags_of, known, shipped, statements
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, is_general, result_code, translated
 from supervisor.store.sqlite.place import Place
-from supervisor.store.values import AdoptOptions, AdoptReport, RestoreReport
 
 MINIMUM_SQLITE = (3, 37, 0)  # STRICT tables
 
@@ -131,15 +130,10 @@ def _open(place: Place, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{place.database.as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT)
 
 
-def has_tables(place: Place) -> bool:
-    """Whether an existing database has ours, of whatever version."""
-    return _opened(place).version > 0
-
-
 def require_version(place: Place) -> Known:
     """Raises StoreError for a database that is not ours, or older."""
     if not place.database.exists():
-        raise StoreError(f"{place.database}: there is no such database")
+        raise NoTables(f"{place.database}: there is no such database")
     return _opened(place).require_version()
 
 
@@ -241,65 +235,13 @@ def _publish(partial: Path, target: Path) -> None:
         partial.rename(target)  # a file system without links
 
 
-class SqliteDatabase:
-    """Implements `store.base.Database`."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-
-    @property
-    def file(self) -> Path:
-        return self._place.database
-
-    @property
-    def folder(self) -> Path:
-        return self._place.folder
-
-    def exists(self) -> bool:
-        return self._place.database.exists()
-
-    def check_integrity(self, seconds: float) -> bool:
-        return _is_sound(self._place, seconds)
-
-    def epoch(self) -> str:
-        with closing(Connection(self._place, synchronous="NORMAL")) as connection:
-            row = connection.row(QUERIES.meta, {"key": "epoch"})
-            return str(row[0]) if row else ""
-
-    def migrate(self) -> list[int]:
-        if self.exists() and not self._place.writable():
-            raise StoreError(f"{self._place.database}: the database is read-only for this user")
-        with closing(Connection(self._place, synchronous="FULL", checkpoints=True, create=True)) as connection:
-            return migrate(connection)
-
-    def script(self) -> str:
-        raise StoreError("an SQLite file is migrated by this program alone, after a copy; --print is for PostgreSQL")
-
-    def pin(self) -> None:
-        self._place.pinned = self._place.identity()
-
-    def adopt(self, options: AdoptOptions, *, rehearse: bool = False) -> AdoptReport:
-        from supervisor.store.sqlite.adopt import execution  # rarely needed, and large
-
-        return (execution.rehearse if rehearse else execution.adopt)(self._place, options)
-
-    def back_up(self, target: Path) -> None:
-        with closing(Connection(self._place, synchronous="NORMAL")) as connection:
-            back_up(connection, target)
-
-    def restore(self, copy: Path) -> RestoreReport:
-        from supervisor.store.sqlite.restore import restore  # rarely needed
-
-        return restore(self._place, copy)
-
-
 CHECK = "PRAGMA quick_check"
 _OF_ROWS = ("CHECK constraint failed", "NULL value in", "NUMERIC value in", "TEXT value in")
 _OURS = ("jobs", "job_errors", "job_runs", "job_supervisors", "job_workers", "job_controls", "job_meta")
 _STEPS = 10_000  # of SQLite's machine between two looks at the clock
 
 
-def _is_sound(place: Place, seconds: float) -> bool:
+def is_sound(place: Place, seconds: float) -> bool:
     """Run SQLite's quick check over the file; where an application has tables in it, too, over ours first.
 
     For at most so many seconds; returns whether it came to the end of the file. Raises StoreError that names

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.ownership import DatabaseHolder, Holder
+from supervisor.store.ownership import DatabaseHolder, Holder, Writers
 from supervisor.store.sqlite.place import Place
 from supervisor.system import descriptors, kernel
 from supervisor.system.files import any_holder_of, holder_of
@@ -165,7 +165,7 @@ class WriteLock:
         descriptors.disown_closed(close)
 
 
-class WriterWatch:
+class WriterWatch(Writers):
     """Finds who holds the locks that writers need: for the supervisor, which never writes.
 
     The file is read and not mapped: if it is truncated, that must not kill the supervisor.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from supervisor.worker.loop import Runner
 from supervisor.worker.parts import Parts, is_concurrent
@@ -13,25 +13,7 @@ if TYPE_CHECKING:
     from supervisor.config import PoolSettings
 
 
-class HostedRunner(Runner, Protocol):
-    """A runner, as the threads of its worker see it."""
-
-    def host(self, loop: Callable[[], None]) -> None:
-        """Call `loop` in a suitable thread, and return when it is over. Called in the main thread."""
-
-    def watch(self, now: float) -> float | None:
-        """Called by the heartbeat thread at `now`, monotonic seconds. Returns the seconds until the next call, None if
-        there is nothing to do.
-        """
-
-    def interrupt(self) -> None:
-        """A signal has come, in the main thread: raise JobInterrupted if the run there is to stop."""
-
-    def detach(self) -> None:
-        """This is a process that a handler has forked: the runs are not its own."""
-
-
-def runner_of(pool: PoolSettings, *, cautious: bool = False) -> Callable[[Parts], HostedRunner]:
+def runner_of(pool: PoolSettings, *, cautious: bool = False) -> Callable[[Parts], Runner]:
     """The one that the pool's settings ask for. A cautious worker runs one job at a time. Imports only that one: a
     template calls this before it forks, or each of its workers would have to import it.
     """
@@ -43,7 +25,7 @@ def runner_of(pool: PoolSettings, *, cautious: bool = False) -> Callable[[Parts]
         from supervisor.worker.runners.batch import Batches
 
         return Batches
-    from supervisor.worker.runners.one import OneAtATime
+    from supervisor.worker.runners.current import OneAtATime
 
     return OneAtATime
 

@@ -35,10 +35,11 @@ class Batches(Sequential):
 
     def __init__(self, parts: Parts) -> None:
         executor = parts.executor
-        self._plan = plan_of(parts.pool, executor.handler, executor.log, executor.mark, cautious=parts.cautious)
+        self._plan = plan_of(parts.pool, executor.handler, executor.log, cautious=parts.cautious)
         self._limits: dict[int, int] = {}
         self._begin_at: float | None = None  # when a batch begins that has jobs, but is not full
-        super().__init__(parts, BatchExecutor(executor, too_large=self._plan.too_large))
+        calls = BatchExecutor(executor, too_large=self._plan.too_large)
+        super().__init__(parts, calls.run, calls.failed)
 
     def room(self) -> int:
         return self._plan.want - self._parts.exchange.held.waiting
@@ -140,11 +141,9 @@ class BatchExecutor:
         executor.recorder.run_log.run = claims[0]
         try:
             values = self._handle(payloads, batch)
-            if not executor.mark[0]:
-                forked.end()
+            forked.leave()
         except BaseException as error:
-            if not executor.mark[0]:
-                forked.end(error)
+            forked.leave(error)
             return self.failed(claims, error, started_at)
         finally:
             batch.end()

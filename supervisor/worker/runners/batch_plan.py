@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from supervisor.domain.batching import AutoBatchSize, Candidate, as_cost, as_key, at_path, together
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
-from supervisor.system.mappings import ALWAYS, Mark
 from supervisor.worker import forked
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.executor import decoded, described
@@ -33,12 +32,10 @@ _PAUSE = 60.0  # seconds between two log lines about a method that fails: it may
 Ask = Callable[[Any], Any]
 
 
-def plan_of(
-    pool: PoolSettings, handler: AnyHandler, log: Any, mark: Mark = ALWAYS, *, cautious: bool = False
-) -> BatchPlan:
+def plan_of(pool: PoolSettings, handler: AnyHandler, log: Any, *, cautious: bool = False) -> BatchPlan:
     """Raises HandlerError if nobody says what a job costs. A `cautious` worker runs one job at a time."""
     if cautious:
-        return BatchPlan(1, inf, None, None, None, log=log, mark=mark)
+        return BatchPlan(1, inf, None, None, None, log=log)
     own_key, own_cost = (getattr(handler, name, None) for name in ("batch_key", "batch_cost"))
     key = partial(at_path, path=pool.batch_key) if pool.batch_key else own_key
     cost = partial(at_path, path=pool.batch_cost) if pool.batch_cost else own_cost
@@ -49,12 +46,12 @@ def plan_of(
         raise HandlerError(why)
     size = AutoBatchSize(pool.batch_size, pool.latency_target) if pool.batch_auto else None
     asks = (key is not None and not pool.batch_key) or (cost is not None and not pool.batch_cost)
-    return BatchPlan(pool.batch_size, pool.batch_budget or inf, size, key, cost, asks_handler=asks, log=log, mark=mark)
+    return BatchPlan(pool.batch_size, pool.batch_budget or inf, size, key, cost, asks_handler=asks, log=log)
 
 
 class BatchPlan:
     """`auto` decides the size, at most `most`, if it is given. `key` and `cost` are asked of each payload, which is the
-    handler's own code if `asks_handler`. `mark` distinguishes the worker from a fork of it.
+    handler's own code if `asks_handler`.
     """
 
     def __init__(
@@ -67,7 +64,6 @@ class BatchPlan:
         *,
         asks_handler: bool = False,
         log: Any = None,
-        mark: Mark = ALWAYS,
     ) -> None:
         self._most = most
         self._budget = budget
@@ -76,7 +72,6 @@ class BatchPlan:
         self._cost = cost
         self.asks_handler = asks_handler
         self._log = log
-        self._mark = mark
         self._limits: Mapping[int, int] = {}
         self._ordinary = True  # no job of the batch was in one that went wrong
         self._share = 1.0  # average part of the claims that have the first one's key
@@ -118,11 +113,11 @@ class BatchPlan:
         except JobInterrupted:
             raise
         except BaseException as error:
-            self._leave_if_forked(error)
+            forked.leave(error)
             if not isinstance(error, BadPayload):
                 self._tell(claim, error)
             return Candidate(None, 0.0, 1)
-        self._leave_if_forked()
+        forked.leave()
         return Candidate(key, cost, most)
 
     def divide(self, looked: Sequence[tuple[Claim, Candidate]]) -> tuple[list[Claim], list[Claim]]:
@@ -166,10 +161,6 @@ class BatchPlan:
         if self._ordinary:
             self._auto.out_of_memory(size)
         return True
-
-    def _leave_if_forked(self, error: BaseException | None = None) -> None:
-        if not self._mark[0]:
-            forked.end(error)
 
     def _tell(self, claim: Claim, error: BaseException) -> None:
         now = monotonic()

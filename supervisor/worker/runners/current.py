@@ -8,8 +8,8 @@ from math import inf
 
 # Imported by name, as in the executor: a handler that replaces it must not affect the loop.
 from time import monotonic
-from typing import Protocol
 
+from supervisor.domain.batching import Prefetch
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.system.kernel import unread
@@ -20,32 +20,29 @@ from supervisor.worker.exchange import Run
 from supervisor.worker.handler import Handler
 from supervisor.worker.heartbeat import Beside
 from supervisor.worker.parts import Parts
-from supervisor.worker.slot_board import SlotBoard
+from supervisor.worker.recorder import SlotBoard
 
 _STDERR = 2
 _SHORTEST = 0.001  # seconds of a time limit
 _LONG = 0.001  # seconds from which a run may have printed by other means than Python's, and a look costs nothing
 _MANY_CHILDREN = 1000  # jobs that the runs of one round may enqueue together before they are committed
 
-
-class Calls(Protocol):
-    """Calls the handler for a run."""
-
-    def run(self, claims: Sequence[Claim]) -> list[Settlement]:
-        """Whatever the handler does becomes settlements, also a JobInterrupted that is raised in it."""
-
-    def failed(self, claims: Sequence[Claim], error: BaseException, started_at: float) -> list[Settlement]:
-        """The same for a run that has raised this, or during which it was raised outside of `run`."""
+Call = Callable[[list[Claim]], list[Settlement]]
+Failed = Callable[[list[Claim], BaseException, float], list[Settlement]]
 
 
 class CurrentRun:
     """A round is what `take` of a runner runs, one after the other; a run is of one job, or of several together. `done`
     counts jobs.
+
+    `call` calls the handler for a run: whatever it does becomes settlements, also a JobInterrupted that is raised in
+    it. `failed` makes those of a run that has raised, or during which something was raised outside of `call`, and which
+    began at this Unix time.
     """
 
-    def __init__(self, parts: Parts, calls: Calls) -> None:
+    def __init__(self, parts: Parts, call: Call, failed: Failed) -> None:
         self._parts = parts
-        self._calls = calls
+        self._call, self._failed = call, failed
         self._timeouts = {type_: settings.timeout for type_, settings in parts.pool.by_type.items()}
         self._running: Claim | None = None
         self._interrupted: tuple[int, int] | None = None  # the current run, if it was
@@ -62,8 +59,6 @@ class CurrentRun:
     def begin_round(self, *, rested: bool) -> float:
         """Returns the time, in monotonic seconds. `rested`: the worker had no jobs before these."""
         parts = self._parts
-        if parts.cautious and (seconds := parts.fitness.leftovers.dangerous_for(monotonic())):
-            parts.wakeups.pause(seconds)  # let leftovers do their harm while no job runs
         parts.slot.state(State.BUSY)
         self._enqueued = 0
         now = monotonic()
@@ -78,7 +73,6 @@ class CurrentRun:
         fitness = self._parts.fitness
         self.beside.began = 0.0
         now = monotonic()
-        fitness.leftovers.rest(now)
         if fitness.due(self.done, now):
             fitness.look(self.done)
         return now
@@ -87,11 +81,11 @@ class CurrentRun:
         """Run these together, and give their outcomes to the exchange."""
         try:
             self._begin(claims)
-            settlements = self._calls.run(claims)
+            settlements = self._call(claims)
             self._running = None
         except JobInterrupted as error:
             # Raised just before the handler was called, or just after it returned.
-            settlements = self._calls.failed(claims, error, self._parts.executor.clock())
+            settlements = self._failed(claims, error, self._parts.executor.clock())
             self._running = None
         self._end(claims, settlements)
         if self._interrupted is not None:
@@ -107,7 +101,7 @@ class CurrentRun:
             question()
             self._running = None
         except JobInterrupted as error:
-            settlements = self._calls.failed([claim], error, self._parts.executor.clock())
+            settlements = self._failed([claim], error, self._parts.executor.clock())
             self._running = None
             self._end([claim], settlements)
             self._end_interruption()
@@ -129,11 +123,10 @@ class CurrentRun:
         parts, claim, started = self._parts, claims[0], monotonic()
         work = parts.slot.work
         work.forget_progress()
-        doubtful = parts.fitness.leftovers.new(started)
         deadline = started + self._timeouts.get(claim.type, parts.pool.timeout)
         earlier = _earlier_output() if self._unread or started - self.began >= _LONG else 0
         self._unread, self.began = earlier > 0, started
-        work.begin(claim.job_id, claim.token, started, deadline, len(claims), doubtful=doubtful, unread=earlier)
+        work.begin(claim.job_id, claim.token, started, deadline, len(claims), unread=earlier)
         self.beside.began = started
         self._running = claim
 
@@ -179,17 +172,15 @@ class CurrentRun:
         try:
             quiet = isinstance(handler, Handler) and handler.after_interrupt(ctx)  # no program
         except BaseException as error:
-            if not executor.mark[0]:
-                forked.end(error)
+            forked.leave(error)
             quiet = False
             executor.log.warning("after_interrupt_failed", error=repr(error), exc_info=True)
         finally:
             faulthandler.cancel_dump_traceback_later()
             slot.enter(Phase.SET_UP)
             ctx.close()
-        if not executor.mark[0]:
-            forked.end()
-        return quiet and not self._parts.fitness.leftovers.goes_on()
+        forked.leave()
+        return quiet and not self._parts.fitness.leftovers.go_on()
 
 
 def _earlier_output() -> int:
@@ -204,9 +195,9 @@ class Sequential:
     its runs have ended. `rested`: the worker had no jobs before the next ones.
     """
 
-    def __init__(self, parts: Parts, calls: Calls) -> None:
+    def __init__(self, parts: Parts, call: Call, failed: Failed) -> None:
         self._parts = parts
-        self._current = CurrentRun(parts, calls)
+        self._current = CurrentRun(parts, call, failed)
         self._rested = False
         self.watch, self.interrupt = self._current.beside.look, self._current.interrupt
 
@@ -233,3 +224,33 @@ class Sequential:
 
     def detach(self) -> None:
         """The fork ends where its handler ends; it runs no other job."""
+
+
+class OneAtATime(Sequential):
+    """Implements `Runner`. It claims several quick jobs together, and runs one after the other."""
+
+    def __init__(self, parts: Parts) -> None:
+        executor = parts.executor
+        super().__init__(
+            parts,
+            lambda claims: [executor.run(claims[0])],
+            lambda claims, error, started_at: [executor.failed(claims[0], error, started_at)],
+        )
+        self._pace = Prefetch(parts.pool.prefetch)
+
+    def room(self) -> int:
+        """The first job after a rest begins sooner if it is claimed alone."""
+        return 1 if self._rested or self._parts.cautious else self._pace.want
+
+    def take(self, claims: Sequence[Claim]) -> bool:
+        held, current, requests = self._parts.exchange.held, self._current, self._parts.slot.requests
+        if not held.waiting:
+            return False
+        before, rested, self._rested = current.done, self._rested, False
+        began = current.begin_round(rested=rested)
+        while (claim := held.next()) is not None:
+            current.run([claim])
+            if requests.drain_requested:
+                held.release()
+        self._pace.observe(current.done - before, current.end_round() - began)
+        return True

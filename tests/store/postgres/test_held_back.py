@@ -248,20 +248,3 @@ def test_the_maintainer_counts_from_the_marks_and_names_the_time_of_the_next_loo
     exchange(desk.claims, [], 7)
     foreign.execute(INSERT, ("tag", "", -5, 1000.0))
     assert waiting.unfinished(WANTED, now + 1.0, 10.0)
-
-
-def test_a_slow_query_of_the_maintainer_is_not_repeated_at_once() -> None:
-    clock, asked = Clock(), [0]
-
-    def ask() -> int:
-        asked[0] += 1
-        clock.at += seconds
-        return asked[0]
-
-    query: backlog.Repeated[int] = backlog.Repeated(clock.monotonic)
-    seconds = backlog.SLOW
-    assert [query.answer(ask) for _ in range(3)] == [1, 2, 3]
-    seconds = 0.1
-    assert [query.answer(ask) for _ in range(3)] == [4, 4, 4]
-    clock.at += 2.1
-    assert query.answer(ask) == 5

@@ -14,7 +14,7 @@ from supervisor.maintenance.lease import HostWatch, LeaseRenewal
 from supervisor.maintenance.recovery import Recovered, Recovery
 from supervisor.store.base import Engine, JobSelector, SupervisorRecord
 from supervisor.store.postgres.ownership import PostgresRegistry
-from supervisor.system.claim_gate import GATE_BYTES, ClaimGate, boot_time
+from supervisor.system.scoreboard import GATE_BYTES, ClaimGate, boot_time
 from tests.store.kit import NOW, Desk, supervisor_record, worker_record
 
 END = "UPDATE job_supervisors SET lease_until = extract(epoch FROM now()) - 1"

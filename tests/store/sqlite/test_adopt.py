@@ -442,7 +442,7 @@ class TestOldStatements:
 
         report = app.adopt()
 
-        assert any("NOT NULL constraint failed: jobs.owner" in note for note in report.notes)
+        assert "`owner` must have a value, so that `supervisor enqueue` is refused" in report.notes
         assert report.needing_change == ()
 
 
@@ -487,24 +487,13 @@ class TestRefused:
 
         assert reason in app.refusal()
 
-    @pytest.mark.parametrize(
-        ("sql", "reason"),
-        [
-            ("CREATE TRIGGER t AFTER UPDATE ON jobs BEGIN SELECT app_function(NEW.id); END", "no such function"),
-            (
-                "CREATE TRIGGER t BEFORE UPDATE ON jobs WHEN NEW.status = 'done' AND NEW.result IS NOT NULL "
-                "BEGIN SELECT RAISE(ABORT, 'no results here'); END",
-                "no results here",
-            ),
-        ],
-    )
-    def test_a_table_on_which_our_workers_could_not_work_is_refused(self, app: App, sql: str, reason: str) -> None:
-        app.run(PLAIN.replace("last_error TEXT", "last_error TEXT, result TEXT"))
+    def test_a_table_whose_triggers_our_workers_could_not_run_is_refused(self, app: App) -> None:
+        app.run(PLAIN)
         fill(app, 10)
-        app.run(sql)
+        app.run("CREATE TRIGGER t AFTER UPDATE ON jobs BEGIN SELECT app_function(NEW.id); END")
         before = list(app.db.iterdump())
 
-        with pytest.raises(StoreError, match=reason):
+        with pytest.raises(StoreError, match="no such function"):
             app.adopt()
 
         assert list(app.db.iterdump()) == before

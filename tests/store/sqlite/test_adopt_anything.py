@@ -16,7 +16,7 @@ from supervisor.domain.job import Status
 from supervisor.domain.settlement import done
 from supervisor.engine import open_engine
 from supervisor.store.base import AdoptOptions, AdoptReport
-from supervisor.store.sqlite.adopt.definition import quoted
+from supervisor.store.sqlite.adopt.table import quoted
 from tests.store.kit import Desk
 
 KEYS = (

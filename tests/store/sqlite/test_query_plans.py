@@ -88,6 +88,7 @@ def connected(path: Path) -> sqlite3.Connection:
         ("job", "PRIMARY KEY"),
         ("job_status", "PRIMARY KEY"),
         ("prune", "PRIMARY KEY"),
+        ("prunable", "PRIMARY KEY"),
         ("prune_until", "PRIMARY KEY"),
         ("job_errors", "job_errors_job"),
         ("job_runs", "(job_id=?)"),

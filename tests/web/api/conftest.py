@@ -182,7 +182,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
                 keys_of(chosen),
                 asking,
                 requests,
-                JobStreams(AsyncQueue.of(queue), asking),
+                JobStreams(AsyncQueue.of(queue)),
                 Watch(asking),
                 ("tag", "mail"),
                 own,

@@ -18,7 +18,7 @@ SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(:ta
 SELECT 1 FROM {table} WHERE typeof({column}) <> 'integer' LIMIT 1;
 
 -- name: found_words
-SELECT CAST({column} AS TEXT), count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC, 1;
+SELECT CAST({column} AS TEXT), count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 100;
 
 -- name: found_types
 SELECT CAST({column} AS TEXT), count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 1000;
@@ -160,12 +160,3 @@ END;
 CREATE TRIGGER {name} INSTEAD OF DELETE ON {view} BEGIN
   DELETE FROM jobs WHERE {key} = OLD.{old_key};
 END;
-
-
--- A trial ------------------------------------------------------------------------------------------
-
--- name: make_pending
--- For our own statements, on a row of the application's.
-UPDATE jobs SET status = 'pending', locked_by = NULL, claim_token = claim_token + 1, scheduled_at = 0,
-  unique_key = NULL
-WHERE id = (SELECT max(id) FROM jobs) RETURNING type, requires, priority;

@@ -5,25 +5,20 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from supervisor.domain.errors import InvalidOption, StoreError
-from supervisor.domain.job import Claim, NewJob, Status
-from supervisor.domain.settlement import done
+from supervisor.domain.job import Status
 from supervisor.store.migrate import shipped
 from supervisor.store.sqlite import schema
-from supervisor.store.sqlite.adopt.definition import literal, parameters, quoted
 from supervisor.store.sqlite.adopt.plan import Plan, propose
 from supervisor.store.sqlite.adopt.statements import given_up, statements
-from supervisor.store.sqlite.adopt.table import SQL, TABLE, refusal
-from supervisor.store.sqlite.claims import Outcomes
+from supervisor.store.sqlite.adopt.table import SQL, TABLE, literal, parameters, quoted, refusal
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import is_general, translated
-from supervisor.store.sqlite.inserting import insert_job
 from supervisor.store.sqlite.place import Place
 from supervisor.store.values import AdoptedColumn, AdoptOptions, AdoptReport, NeedsChange
 
@@ -41,7 +36,7 @@ def adopt(place: Place, options: AdoptOptions, *, keep_copy: bool = True) -> Ado
             if keep_copy:  # inside the transaction, so that the copy holds exactly what is adopted
                 backup = place.unused("before-adopt")
                 schema.back_up(reader, backup)
-            return _Adoption(raw).run(options, backup)
+            return _carried_out(raw, options, backup)
     except (StoreError, InvalidOption):
         if backup is not None and _is_unchanged(reader):
             backup.unlink(missing_ok=True)
@@ -95,86 +90,63 @@ def _reading(place: Place) -> Iterator[sqlite3.Connection]:
         yield raw
 
 
-class _Adoption(NamedTuple):
+def _carried_out(raw: sqlite3.Connection, options: AdoptOptions, backup: Path | None) -> AdoptReport:
     """Inside the transaction."""
+    if options.table.lower() != TABLE:
+        _step(raw, SQL.rename_table.format(table=quoted(options.table)))
+    plan = propose(raw, options, TABLE)
+    try:
+        for statement in statements(plan):
+            _step(raw, statement)
+        schema.stamp(raw, shipped("supervisor.store.sqlite"))
+        for statement in (QUERIES.insert_job, QUERIES.claim_group, QUERIES.settle_done):
+            _compile(raw, statement)  # triggers of the application's may need what our programs have not
+    except sqlite3.Error as error:
+        if not _is_of_the_table(error):
+            raise
+        raise refusal([str(error)]) from None
+    return AdoptReport(
+        rows=plan.counts.total(),
+        recovered=plan.counts[Status.RUNNING],
+        finished=sum(plan.counts[status] for status in Status if status.finished),
+        backup=backup,
+        extra_columns=tuple(part.name for part in plan.parts if part.ours is None),
+        notes=tuple(_notes(plan)),
+        needing_change=tuple(_needing_change(raw, options.statements)),
+        columns=tuple(AdoptedColumn(part.old, part.name, part.meaning or None, part.proposed) for part in plan.parts),
+        statuses=plan.statuses,
+        types=options.types,
+        job_types=plan.job_types,
+        view=plan.view or None,
+    )
 
-    raw: sqlite3.Connection
 
-    def run(self, options: AdoptOptions, backup: Path | None) -> AdoptReport:
-        if options.table.lower() != TABLE:
-            self._step(SQL.rename_table.format(table=quoted(options.table)))
-        plan = propose(self.raw, options, TABLE)
+def _step(raw: sqlite3.Connection, sql: str, parameters: Any = ()) -> None:
+    """One statement. Each is a fail-point, `adopt`: tests kill the process, or make it fail, at each."""
+    reach = getattr(raw, "reach", lambda _: None)  # only the connections that tests ask for have fail-points
+    reach("adopt.before")
+    raw.execute(sql, parameters)
+    reach("adopt")
+
+
+def _compile(raw: sqlite3.Connection, sql: str) -> None:
+    names = parameters(sql)
+    _step(raw, f"EXPLAIN {sql}", dict.fromkeys(names) if all(names) else [None] * len(names))
+
+
+def _needing_change(raw: sqlite3.Connection, sqls: Sequence[str]) -> Iterator[NeedsChange]:
+    for sql in sqls:
         try:
-            for statement in statements(plan):
-                self._step(statement)
-            schema.stamp(self.raw, shipped("supervisor.store.sqlite"))
+            _compile(raw, sql)
         except sqlite3.Error as error:
-            if not (isinstance(error, sqlite3.IntegrityError) or is_general(error)):
-                raise  # of the environment, not of the table
-            raise refusal([str(error)]) from None
-        notes = list(_notes(plan))
-        problem = self._refused(lambda: insert_job(self.raw.cursor(), NewJob("adopted", "{}"), time.time()))
-        if problem:
-            notes.append(f"an enqueue that sets our columns alone is refused: {problem}")
-        if plan.rows and (problem := self._refused(self._work)):
-            raise StoreError(f"the jobs table cannot be adopted: it refuses to have jobs settled: {problem}")
-        return AdoptReport(
-            rows=plan.rows,
-            recovered=plan.counts[Status.RUNNING],
-            finished=sum(plan.counts[status] for status in Status if status.finished),
-            backup=backup,
-            extra_columns=tuple(part.name for part in plan.parts if part.ours is None),
-            notes=tuple(notes),
-            needing_change=tuple(
-                NeedsChange(sql, problem)
-                for sql in options.statements
-                if (problem := self._refused(self._compile, sql))
-            ),
-            columns=tuple(
-                AdoptedColumn(part.old, part.name, part.meaning or None, part.proposed) for part in plan.parts
-            ),
-            statuses=plan.statuses,
-            types=options.types,
-            job_types=plan.job_types,
-            view=plan.view or None,
-        )
-
-    def _step(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
-        """One statement. Each is a fail-point, `adopt`: tests kill the process, or make it fail, at each."""
-        reach = getattr(self.raw, "reach", lambda _: None)  # only the connections that tests ask for have fail-points
-        reach("adopt.before")
-        cursor = self.raw.execute(sql, parameters)
-        reach("adopt")
-        return cursor
-
-    # Trials: nothing of them stays
-
-    def _refused(self, work: Callable[..., object], *arguments: object) -> str | None:
-        """Why the table refuses something, or None."""
-        problem = None
-        self._step("SAVEPOINT trial")
-        try:
-            work(*arguments)
-        except sqlite3.Error as error:
-            if not (isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)) or is_general(error)):
+            if not _is_of_the_table(error):
                 raise
-            problem = str(error)
-        self._step("ROLLBACK TO trial")
-        self._step("RELEASE trial")
-        return problem
+            yield NeedsChange(sql, str(error))
 
-    def _work(self) -> None:
-        """A claim and a settlement of ours."""
-        now = time.time()
-        type_, requires, priority = self._step(SQL.make_pending).fetchall()[0]
-        group = {"type": type_, "requires": requires, "priority": priority, "want": 1}
-        row = self._step(QUERIES.claim_group, group | {"owner": "adopt", "now": now, "expires_at": now}).fetchone()
-        Outcomes("adopt", [done(Claim._make(row), "{}")], now).write(self.raw, now)
 
-    def _compile(self, sql: str) -> None:
-        """A statement of the application's."""
-        names = parameters(sql)
-        self._step(f"EXPLAIN {sql}", dict.fromkeys(names) if all(names) else [None] * len(names))
+def _is_of_the_table(error: sqlite3.Error) -> bool:
+    """Or of a statement, and not of the environment."""
+    return isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)) or is_general(error)
 
 
 def _notes(plan: Plan) -> Iterator[str]:
@@ -190,6 +162,9 @@ def _notes(plan: Plan) -> Iterator[str]:
             f"`{plan.view}` shows the table as it was and takes INSERT, UPDATE and DELETE; through it SQLite counts no "
             "changed rows, and RETURNING is incomplete, so it is not for claims"
         )
+    for part in plan.parts:
+        if part.ours is None and part.column.not_null and part.column.default is None and not part.column.generated:
+            yield f"`{part.name}` must have a value, so that `supervisor enqueue` is refused"
     for table, column, on_delete in plan.table.pointing:
         if on_delete in ("NO ACTION", "RESTRICT"):
             yield f"a finished job that {table}.{column} points at stays until that row is gone"

@@ -15,8 +15,7 @@ from supervisor.domain.errors import InvalidOption
 from supervisor.domain.intake import TYPE
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted, like
-from supervisor.store.sqlite.adopt.definition import literal, quoted
-from supervisor.store.sqlite.adopt.table import SQL, TABLE, Column, Table, our_schema, read, refusal
+from supervisor.store.sqlite.adopt.table import SQL, TABLE, Column, Table, literal, our_schema, quoted, read, refusal
 from supervisor.store.values import AdoptOptions
 
 # Proposed if the table has no column of our name, and exactly one of these.
@@ -44,8 +43,11 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "done": ("completed", "complete", "success", "succeeded", "successful", "finished", "ok", "processed"),
     "failed": ("error", "errored", "failure", "dead"),
     "cancelled": ("canceled", "aborted", "skipped"),
+    "quarantined": (),
 }
-_PROPOSED = {word: status for status, words in _WORDS.items() for word in (status, *words)} | {s: s for s in Status}
+_PROPOSED = {word: status for status, words in _WORDS.items() for word in (status, *words)} | {
+    "quarantined": "quarantined"
+}
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([ T])\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
@@ -86,16 +88,12 @@ class Plan(NamedTuple):
     forms: Mapping[str, str]  # by the old column: how the application writes our seconds there, with {value}
     integer_ids: bool  # the application's ids stay the ids of the jobs
     view: str  # for statements in the application's words; empty if none is needed
-    counts: Mapping[str, int]  # rows by our state
+    counts: Counter[str]  # rows by our state
     job_types: tuple[str, ...]  # the most frequent ones, as they will be
 
     @property
     def key(self) -> Part:
         return next(part for part in self.parts if part.meaning == "id")
-
-    @property
-    def rows(self) -> int:
-        return sum(self.counts.values())
 
     def part(self, meaning: str) -> Part | None:
         return next((part for part in self.parts if part.meaning == meaning), None)
@@ -294,28 +292,20 @@ def _understood(
 ) -> tuple[dict[str, str], list[str]]:
     """The meaning of each word of a state, and a reason for each one in the rows that nobody has explained.
 
-    `found` are the words in the rows with their numbers, the most frequent first; those in the column's DEFAULT and
-    CHECK, and in constraints of the table about it, are taken from there.
+    `found` are the words in the rows with their numbers, the most frequent first; before them come those in the
+    column's DEFAULT and CHECK, and in constraints of the table about it.
     """
     about = [item for item in (column.item, *table.constraints) if column.name.lower() in item.names]
-    declared = [word for item in about for word in item.literals]
-    counts = {word: count for word, count in found if word is not None}
-    reasons = [
-        f"`{column.name}` holds what job-supervisor cannot take: NULL ({counted(count, 'row')})"
-        for word, count in found
-        if word is None
-    ]
-    first = [word for word in declared[:1] if column.default == literal(word)]
-    meanings: dict[str, str] = {}
-    for word in dict.fromkeys([*first, *counts, *given, *declared]):
-        meaning = given.get(word) or _PROPOSED.get(word) or _PROPOSED.get(word.strip().lower().replace(" ", "_"))
-        if meaning is not None:
+    counts, meanings, reasons = dict(found), dict[str, str](), list[str]()
+    for word in dict.fromkeys([*(word for item in about for word in item.literals), *counts, *given]):
+        plain = (word or "").strip().lower().replace(" ", "_")
+        meaning = given.get(word or "") or _PROPOSED.get(plain)
+        if word and meaning:
             meanings[word] = meaning
         elif word in counts:
-            reasons.append(
-                f"`{column.name}` holds what job-supervisor cannot take: {word!r} ({counted(counts[word], 'row')}); "
-                f"say what it means with --status {word}=pending"
-            )
+            hint = f"; say what it means with --status {word}=pending" if word else ""
+            rows = counted(counts[word], "row")
+            reasons.append(f"`{column.name}` holds what job-supervisor cannot take: {_short(word)} ({rows}){hint}")
     return meanings, reasons
 
 

@@ -1,23 +1,47 @@
-"""Tables as they stand in a database, the application's and our own: columns, constraints, and everything around."""
+"""Tables as they stand in a database, the application's and our own: columns, constraints, and everything around.
+
+SQLite keeps the text of a definition and offers no other way to learn its CHECKs, so whoever rebuilds a table has to
+read it. Nothing here understands expressions; it only finds where things begin and end.
+"""
 
 from __future__ import annotations
 
 import functools
+import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import NamedTuple
 
 from supervisor.domain.errors import NothingToAdopt, StoreError
 from supervisor.store.migrate import shipped, statements
 from supervisor.store.queries import Queries, load
-from supervisor.store.sqlite.adopt.definition import Item, split
 
 SQL: Queries = load("supervisor.store.sqlite.adopt", "adopt.sql")
 
 TABLE = "jobs"
 # Our columns for limits and order among jobs, which an adopted table has none of: it may have its own of these names.
 _WITHOUT = ("concurrency_key", "fair_key", "expires_at", "hold", "followed", "batch")
+_TOKEN = re.compile(
+    r"""(?P<skip>\s+|--[^\n]*|/\*.*?\*/)
+      | (?P<text>'(?:[^']|'')*')
+      | (?P<quoted>"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\])
+      | (?P<parameter>[?:@$]\w*)
+      | (?P<word>\w+)
+      | (?P<sign>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_CONSTRAINTS = frozenset(("CONSTRAINT", "PRIMARY", "UNIQUE", "CHECK", "FOREIGN"))
+
+
+class Item(NamedTuple):
+    """A column or a constraint."""
+
+    column: str  # its name; empty for a constraint
+    text: str
+    keywords: frozenset[str]  # words outside parentheses, in capitals
+    names: frozenset[str]  # everything that may name a column, in lower case
+    literals: tuple[str, ...]
 
 
 class Column(NamedTuple):
@@ -142,3 +166,52 @@ def _columns(raw: sqlite3.Connection, table: str, items: list[Item]) -> tuple[Co
 
 def refusal(reasons: list[str]) -> StoreError:
     return StoreError("the jobs table cannot be adopted as it is: " + "; ".join(reasons))
+
+
+# Texts
+
+
+def split(sql: str) -> Iterator[Item]:
+    """The parts between the commas of the outermost parentheses."""
+    depth, item, keywords = 0, list[re.Match[str]](), set[str]()
+    for token in _TOKEN.finditer(sql):
+        if token.lastgroup == "skip":
+            continue
+        depth -= token[0] == ")"
+        if depth >= 1 and not (depth == 1 and token[0] == ","):
+            item.append(token)
+            keywords |= {token[0].upper()} if depth == 1 and token.lastgroup == "word" else set()
+        elif item:
+            first = item[0]
+            constraint = first.lastgroup == "word" and first[0].upper() in _CONSTRAINTS
+            yield Item(
+                "" if constraint else _plain(first),
+                sql[first.start() : item[-1].end()],
+                frozenset(keywords),
+                frozenset(_plain(one).lower() for one in item if one.lastgroup in ("word", "quoted", "text")),
+                tuple(_plain(one) for one in item if one.lastgroup == "text"),
+            )
+            item, keywords = [], set()
+        depth += token[0] == "("
+
+
+def _plain(token: re.Match[str]) -> str:
+    """What it names as an identifier, or says as a text."""
+    text = token[0]
+    if token.lastgroup == "word":
+        return text
+    close = "]" if text[0] == "[" else text[0]
+    return text[1:-1].replace(close * 2, close)
+
+
+def parameters(sql: str) -> list[str]:
+    """The names of a statement's parameters; empty ones for those that have none."""
+    return [match[0][1:] for match in _TOKEN.finditer(sql) if match.lastgroup == "parameter"]
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

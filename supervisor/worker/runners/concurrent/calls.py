@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
 from inspect import iscoroutine
-from typing import Any
+from queue import SimpleQueue
+from time import sleep
+from typing import Any, TypeVar
 
 from supervisor.system import signals
 from supervisor.system.slot import Cancel
 from supervisor.worker import forked
 from supervisor.worker.context import Context, JobInterrupted
-from supervisor.worker.event_loop import CURRENT, run_of
+from supervisor.worker.event_loop import CURRENT, EventLoop, run_of
 from supervisor.worker.executor import Executor, decoded
+from supervisor.worker.fitness import Ruined
 from supervisor.worker.handler import Handler
-from supervisor.worker.runners.concurrent import threads
 from supervisor.worker.runners.concurrent.run import ConcurrentRun
 
 Ended = Callable[[ConcurrentRun, Any], None]
@@ -29,8 +32,8 @@ Ended = Callable[[ConcurrentRun, Any], None]
 class Calls:
     """On the event loop if the handler is async, otherwise in a thread: in one, too, if there is middleware around it.
 
-    `ended` is called with what each run has returned, or raised, in any thread. `own_thread` is called for each thread
-    that is started. `uses_device`: what an interrupted run has begun there goes on. Created in the main thread.
+    `ended` is called with what each run has returned, or raised, in any thread. `uses_device`: what an
+    interrupted run has begun there goes on. Created in the main thread.
     """
 
     def __init__(
@@ -38,19 +41,17 @@ class Calls:
         handler: Handler,
         executor: Executor,
         ended: Ended,
-        own_thread: Callable[[], None],
         *,
         uses_device: bool,
     ) -> None:
         self._handler = handler
-        self._mark = executor.mark
         self._around = None if executor.middleware is None else executor.middleware.around(self._inside)
         self._ended = ended
         self._uses_device = uses_device
         self._loop = handler.event_loop.raw
         self._main = threading.get_ident()
         self._variables = copy_context()
-        self._threads = threads.JobThreads(own_thread)
+        self._threads = JobThreads()
         self._may_have_left: set[ConcurrentRun] = set()
         handler.on_shared_loop = self._wait_for_awaitable
 
@@ -74,7 +75,7 @@ class Calls:
             return False
         run.stopped_for = why
         run.interrupted = self._uses_device
-        if not run.on_loop and threads.interrupt(run):
+        if not run.on_loop and interrupt(run):
             run.interrupted = True
             return True
         self._loop.call_soon_threadsafe(self._cancel, run, context=Variables())
@@ -122,8 +123,7 @@ class Calls:
             run.take_permit()
         except JobInterrupted as error:  # raised by the signal just now, and only once
             value = error
-        if not self._mark[0]:
-            forked.end(value if isinstance(value, BaseException) else None)
+        forked.leave(value if isinstance(value, BaseException) else None)
         if isinstance(value, asyncio.CancelledError) and run.stopped_for is not Cancel.NONE:
             value = JobInterrupted().with_traceback(value.__traceback__)
         if not self._may_have_left:  # once for all that end in the same turn of the loop
@@ -152,10 +152,10 @@ class Calls:
             value = error
         if not run.on_loop:
             try:
-                threads.seal(run)
+                seal(run)
             except JobInterrupted as error:  # raised only once
                 value = error
-                threads.seal(run)
+                seal(run)
         self._ended(run, value)
         value = None  # or an error would keep this frame, and this frame the error
 
@@ -174,8 +174,7 @@ class Calls:
     def _wait_for_awaitable(self, awaitable: Awaitable[Any]) -> Any:
         """In the thread of a run whose function has returned this. From now on it is interrupted on the event loop."""
         run: ConcurrentRun = CURRENT.get()
-        if not self._mark[0]:
-            forked.end()
+        forked.leave()
         if not run.take_thread_permit():  # it is being interrupted, or has ignored that
             if iscoroutine(awaitable):
                 awaitable.close()
@@ -201,3 +200,114 @@ class Calls:
         if isinstance(value, BaseException):
             raise value
         return value
+
+
+Found = TypeVar("Found")
+
+
+class MainThread:
+    """Created in the main thread."""
+
+    def __init__(self, loop: EventLoop, log: Any) -> None:
+        self._loop = loop
+        self._log = log
+        self._ident = threading.get_ident()
+        self._left = False
+        self._calls: deque[Callable[[], None]] = deque()
+
+    def serve(self) -> None:
+        """Run the event loop until `leave`. Raises Ruined if a job has broken it."""
+        while not self._left:
+            try:
+                self._loop.serve()
+            except BaseException as error:
+                forked.leave()
+                if isinstance(error, Exception):  # the loop is broken: what a job raises there ends in the loop
+                    raise Ruined(f"a handler has broken the event loop: {error}") from None
+                self._log.warning("event_loop_interrupted", error=repr(error))  # raised by what a job has started
+            forked.leave()
+            while self._calls:
+                self._calls.popleft()()
+
+    def leave(self) -> None:
+        self._left = True
+        self._loop.pause()
+
+    def call(self, call: Callable[[], Found], patience: float) -> Found | None:
+        """Have the main thread do this outside of the event loop. None if it does not begin to within these seconds."""
+        future = Future[Found]()
+
+        def called() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:
+                    future.set_exception(error)
+
+        self._calls.append(called)
+        self._loop.pause()
+        wait([future], patience)
+        return None if future.cancel() else future.result()
+
+    def detach(self) -> None:
+        """In a process that a handler has forked: the other jobs are not its own."""
+        if threading.get_ident() == self._ident:
+            self._loop.detach()
+
+
+class JobThreads:
+    """As many as are used at the same time. A thread is used again, so that what a handler keeps per thread
+    lasts.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._free: deque[bool] = deque()
+        self._count = 0
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Called by one thread. `call` must not raise. Raises RuntimeError if the system allows no more threads."""
+        try:
+            self._free.pop()
+        except IndexError:
+            threading.Thread(target=self._serve, name=f"jobs-{self._count + 1}", daemon=True).start()
+            self._count += 1
+        self._calls.put(call)
+
+    def _serve(self) -> None:
+        while True:
+            call = self._calls.get()
+            call()
+            del call  # and with it, the payload
+            self._free.append(True)
+
+
+def interrupt(run: ConcurrentRun) -> bool:
+    """Raise JobInterrupted in the thread of this run, unless it has ended there. It is raised at the next instruction
+    of Python; a call that waits in the system is not ended by it.
+    """
+    if not run.take_thread_permit():
+        return False
+    _raise_in(run.thread, JobInterrupted)
+    run.thread = 0  # sent
+    return True
+
+
+def seal(run: ConcurrentRun) -> None:
+    """Called by the thread of a run when its handler has ended: afterwards, it is not interrupted any more.
+
+    May raise the JobInterrupted that was under way. Call it again then.
+    """
+    if run.take_thread_permit():
+        return
+    own = threading.get_ident()
+    while run.thread:
+        sleep(0.001)
+    _raise_in(own, None)  # if the handler has not had it yet
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    import ctypes  # imported here: it is rarely needed
+
+    raised = ctypes.c_void_p(0) if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)

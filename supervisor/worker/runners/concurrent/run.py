@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from dataclasses import dataclass, field
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -12,19 +11,16 @@ from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.system.run_log import RunLog
 from supervisor.system.slot import Cancel, Work
+from supervisor.worker import forked
 from supervisor.worker.context import Context
 from supervisor.worker.event_loop import CURRENT
-from supervisor.worker.slot_board import SlotBoard
+from supervisor.worker.recorder import SlotBoard
 
 if TYPE_CHECKING:
     from asyncio import Task
     from collections.abc import Callable
 
 Key = tuple[int, int]  # job and token
-
-
-def _new_permit() -> deque[bool]:
-    return deque([True])
 
 
 @dataclass(eq=False, slots=True)
@@ -54,8 +50,8 @@ class ConcurrentRun:
     log: RunLog | None = None
     progress: tuple[float, str] | None = None
     news: bool = False  # progress that is not in the table yet
-    _permit: deque[bool] = field(default_factory=_new_permit)
-    _thread_permit: deque[bool] = field(default_factory=_new_permit)
+    _permit: Lock = field(default_factory=Lock)
+    _thread_permit: Lock = field(default_factory=Lock)
 
     @property
     def must_end(self) -> float:
@@ -64,19 +60,11 @@ class ConcurrentRun:
 
     def take_permit(self) -> bool:
         """Whether the caller may interrupt it on the loop, or end it there: the first one may."""
-        return _take(self._permit)
+        return self._permit.acquire(blocking=False)
 
     def take_thread_permit(self) -> bool:
         """The same for its thread. One that goes on on the loop has ended in its thread."""
-        return _take(self._thread_permit)
-
-
-def _take(permit: deque[bool]) -> bool:
-    """Removing an element is atomic."""
-    try:
-        return permit.pop()
-    except IndexError:
-        return False
+        return self._thread_permit.acquire(blocking=False)
 
 
 class RunBoard(SlotBoard):
@@ -91,15 +79,14 @@ class RunBoard(SlotBoard):
         self.run = run
         self._changed = changed
         self._told = told
-        self._mark = common._mark
         self._chunks = common._chunks
 
     def keep(self, line: str) -> None:
-        if self._mark[0]:
+        if forked.mark[0]:
             kept(self.run).line(line)
 
     def progress(self, fraction: float, text: str) -> None:
-        if self._mark[0]:
+        if forked.mark[0]:
             run = self.run
             run.progress, run.news = (fraction, text), True
             self._told(run)
@@ -172,9 +159,8 @@ class Shown:
     def __init__(self, work: Work, runs: dict[Key, ConcurrentRun]) -> None:
         self._work = work
         self._runs = runs
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._shown: ConcurrentRun | None = None
-        self._doubtful = False
         self._running = self._ended = 0  # runs; changed under the lock
 
     @property
@@ -182,10 +168,8 @@ class Shown:
         """Whether the run that is shown has ended."""
         return self._shown is not None and self._shown.ended
 
-    def begin(self, new: dict[Key, ConcurrentRun], *, doubtful: bool) -> None:
-        """`doubtful`: something that earlier jobs have left may end the first of them."""
+    def begin(self, new: dict[Key, ConcurrentRun]) -> None:
         with self._lock:
-            self._doubtful = doubtful
             self._running += len(new)
             self._runs.update(new)
         self.refresh()
@@ -208,10 +192,10 @@ class Shown:
                 work.forget_progress()
             self._shown = first
             if first is None:
-                work.show((0, 0, 0.0, 0.0), 0, doubtful=False)
+                work.show((0, 0, 0.0, 0.0), 0)
                 return
-            claim, doubtful = first.claim, self._doubtful and len(runs) == 1
-            work.show((claim.job_id, claim.token, first.started, first.deadline), len(runs), doubtful=doubtful)
+            claim = first.claim
+            work.show((claim.job_id, claim.token, first.started, first.deadline), len(runs))
             if first.progress is not None:
                 work.progress(*first.progress)
 

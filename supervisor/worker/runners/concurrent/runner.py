@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 # Imported by name, as in the executor: a handler that replaces it must not affect the loop.
@@ -16,20 +16,19 @@ from supervisor.domain.settlement import Settlement, Usage
 from supervisor.system.slot import Cancel, RecycleReason, State
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED
+from supervisor.worker.exchange import Exchange
 from supervisor.worker.fitness import leave_ruined
 from supervisor.worker.handler import Handler
 from supervisor.worker.leftovers import an_executor_is_at_work
 from supervisor.worker.parts import Parts
-from supervisor.worker.recorder import WORTH
-from supervisor.worker.runners.concurrent.calls import Calls
-from supervisor.worker.runners.concurrent.places import PATIENCE, Places
+from supervisor.worker.recorder import WORTH, SlotBoard
+from supervisor.worker.runners.concurrent.calls import Calls, MainThread
 from supervisor.worker.runners.concurrent.run import ConcurrentRun, Key, RunBoard, RunLogs, Shown
-from supervisor.worker.runners.concurrent.threads import MainThread
 from supervisor.worker.runners.concurrent.watch import Watch
-from supervisor.worker.slot_board import SlotBoard
 
 _NO_TOKEN = 0  # no claim has it
 _MAIN_PATIENCE = 1.0  # seconds in which the main thread should answer while no job runs
+PATIENCE = 0.05  # seconds that claims may wait for others to end
 
 
 class Concurrent:
@@ -49,8 +48,8 @@ class Concurrent:
         self._void: set[Key] = set()  # runs whose job was deleted
         self._awake = True
         self.done = 0
-        self._main = MainThread(handler.event_loop, executor.mark, executor.log)
-        self._calls = Calls(handler, executor, self._ended, self._own_thread, uses_device=bool(pool.gpus))
+        self._main = MainThread(handler.event_loop, executor.log)
+        self._calls = Calls(handler, executor, self._ended, uses_device=bool(pool.gpus))
         self._shown = Shown(parts.slot.work, self._runs)
         self._places = Places(pool.concurrency, parts.exchange, self._runs)
         watch = Watch(
@@ -73,8 +72,7 @@ class Concurrent:
         try:
             loop()
         except BaseException as error:
-            if not executor.mark[0]:
-                forked.end(error)
+            forked.leave(error)
             leave_ruined(error, self._parts.slot, executor.log)
         self._main.leave()
 
@@ -114,8 +112,6 @@ class Concurrent:
         self._awake = False
         if self._finished:
             return 0.0
-        if not self._runs:
-            self._parts.fitness.leftovers.rest(monotonic())
         return PATIENCE if self._parts.exchange.held.waiting else inf
 
     def check(self) -> None:
@@ -154,8 +150,7 @@ class Concurrent:
             run = new[claim.job_id, claim.token] = ConcurrentRun(claim, now, at, deadline, together, pool.cancel_grace)
             run.ctx = executor.context(claim, RunBoard(board, run, self._shown.refresh, self._told))
             self._logs.begin(run, alone=alone and len(new) == 1)
-        doubtful = alone and self._parts.fitness.leftovers.new(now)
-        self._shown.begin(new, doubtful=doubtful)  # before anything can happen to them
+        self._shown.begin(new)  # before anything can happen to them
         self._calls.begin(new.values())
         self._reported()
 
@@ -168,8 +163,7 @@ class Concurrent:
     def _ended(self, run: ConcurrentRun, value: Any) -> None:
         """Its handler has returned this, or has raised it."""
         executor = self._parts.executor
-        if not executor.mark[0]:
-            forked.end(value if isinstance(value, BaseException) else None)
+        forked.leave(value if isinstance(value, BaseException) else None)
         run.ctx._board = RUN_ENDED
         try:
             settlement = executor.outcome(run.claim, run.ctx, value, run.started_at)
@@ -192,5 +186,67 @@ class Concurrent:
             return settlement
         return settlement._replace(usage=Usage(run.started_at, duration, log=said))
 
-    def _own_thread(self) -> None:
-        self._parts.fitness.leftovers.expect_thread()
+
+class Places:
+    """A job that ran beside others when a worker died has a limit: it runs beside fewer others the next time. What has
+    ended before is committed first.
+
+    Claims that do not fit wait in the exchange. If that takes longer than PATIENCE, another worker may have them.
+    """
+
+    def __init__(self, most: int, exchange: Exchange, runs: Mapping[Key, ConcurrentRun]) -> None:
+        self._most = most
+        self._exchange = exchange
+        self._runs = runs
+        self._limits: dict[int, int] = {}  # of jobs
+        self._waiting_since: float | None = None
+        self._least = 0  # with that many running a claim did not fit: none is claimed until there are fewer
+
+    def room(self) -> int:
+        """How many jobs could begin now that have no limit."""
+        runs = len(self._runs)
+        if self._exchange.held.waiting or (self._least and runs >= self._least):
+            return 0
+        self._least = 0
+        return max(0, self._together() - runs)
+
+    def limit(self, claim: Claim) -> int:
+        """How many may run at the same time as this one, itself included."""
+        return min(self._limits.get(claim.job_id, self._most), self._most)
+
+    def learn(self, limits: Mapping[int, int]) -> None:
+        self._limits |= limits
+
+    def ended(self, claim: Claim) -> None:
+        self._limits.pop(claim.job_id, None)
+        self._waiting_since = None
+
+    def fitting(self, refuse: Callable[[Claim], bool]) -> list[Claim]:
+        """Those of the waiting claims that fit now, in order; not those that `refuse` takes."""
+        exchange, together, running = self._exchange, self._together(), len(self._runs)
+        fitting: list[Claim] = []
+        while (claim := exchange.held.next()) is not None:
+            if refuse(claim):
+                continue
+            limit = self.limit(claim)
+            together = min(together, limit)
+            uncommitted = limit < self._most and exchange.held.unsettled > 0
+            if running + len(fitting) >= together or uncommitted:
+                exchange.held.return_first(claim)
+                self._wait(together)
+                break
+            fitting.append(claim)
+        return fitting
+
+    def _wait(self, together: int) -> None:
+        now = monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        elif now - self._waiting_since >= PATIENCE:
+            self._least, self._waiting_since = together, None
+            self._exchange.held.release()
+            self._limits.clear()
+
+    def _together(self) -> int:
+        """How many may run at the same time beside those that run."""
+        return min([run.together for run in self._runs.values()], default=self._most)

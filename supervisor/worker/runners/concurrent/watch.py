@@ -9,11 +9,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from time import monotonic, time
+from time import monotonic
 from types import FrameType
 from typing import Any
 
-from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.system.slot import CANCELS, Cancel, Slot
 from supervisor.worker.event_loop import CURRENT
 from supervisor.worker.exchange import Exchange
@@ -139,14 +138,9 @@ class Watch:
             if not run.news or run.progress is None or began - run.started < EVERY:
                 continue
             run.news = False
-            self._slot.beat()
-            try:
-                self._exchange.show_progress((run.claim.job_id, run.claim.token), 1, *run.progress, time())
-            except StoreUnavailable:
+            if not self._exchange.show_progress((run.claim.job_id, run.claim.token), 1, *run.progress):
                 run.news = True
                 break
-            except StoreError:  # the application's database refuses it: the job goes on without
-                continue
         self._progress_at = max(self._progress_at, monotonic() + _SHARE * (monotonic() - began))
 
 
