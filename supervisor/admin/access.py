@@ -121,7 +121,7 @@ class AccessMiddleware:
             hint = "send X-Requested-With: supervisor"
             raise Refused(403, "changes require the header X-Requested-With or Authorization", hint)
         kind = media_type(headers)
-        empty = kind is None and not declared_length(request.headers)
+        empty = kind is None and declared_length(headers) == 0
         if not (kind == JSON or empty or is_file(request.method, path, headers)):
             hint = "send Content-Type: application/json; for POST /run also that of a file, such as image/jpeg"
             raise Refused(415, "the body must be JSON, or for POST /run a file", hint)

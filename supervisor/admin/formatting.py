@@ -47,12 +47,8 @@ def age(at: float | None, now: float) -> str:
     ago = now - at
     if abs(ago) < 1:
         return "just now" if ago >= 0 else "now"
-    return f"{whole_span(ago)} ago" if ago > 0 else f"in {whole_span(-ago)}"
-
-
-def whole_span(seconds: float) -> str:
-    """The same without fractions of a second, for ages."""
-    return span(seconds) if seconds >= 9.95 else f"{max(1, math.floor(seconds))} s"
+    text = span(abs(ago)) if abs(ago) >= 9.95 else f"{max(1, math.floor(abs(ago)))} s"
+    return f"{text} ago" if ago > 0 else f"in {text}"
 
 
 def absolute(at: object) -> str:

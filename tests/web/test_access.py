@@ -392,6 +392,7 @@ def test_a_change_needs_what_a_form_cannot_send(door: Door, method: str) -> None
     assert door.ask(headers=session | ours | text, method=method, body=b"{}").status == 415
     assert door.ask(headers=session | ours, method=method, body=b"{}").status == 415
     assert door.ask(headers=ADMIN | text, method=method).status == 415
+    assert door.ask(headers=ADMIN, method=method, parts=[b"{", b"}"]).status == 415
     assert door.seen == []
     assert door.ask(headers=session | ours, method=method).status == 200
     assert door.ask(headers=ADMIN, method=method).status == 200

@@ -17,8 +17,6 @@ from supervisor.client.job_streams import JobListener
 from supervisor.domain.job_stream import data_of, position_of
 
 FOLLOWERS = 400  # of jobs, at most: other requests need some of the connections, too
-_AT_ONCE = 48 * 1024  # bytes for one listener; what is more waits
-_REST = 0.1  # seconds until then
 _OVERVIEW = (
     "`event: overview` with the overview as JSON, immediately and whenever more than the time has changed, at most "
     "once a second; `event: trouble` with an error while the database cannot be used; comments as heartbeats."
@@ -105,5 +103,3 @@ async def _events(listener: JobListener, *, show: bool) -> AsyncIterator[bytes]:
         )
         if message:
             yield message
-        if len(message) > _AT_ONCE:
-            await asyncio.sleep(_REST)
