@@ -30,6 +30,7 @@ from supervisor.store.postgres.driver_errors import (
 )
 from supervisor.store.postgres.inserting import Inserted, insert_new, resolve_doubt
 from supervisor.store.postgres.statements import QUERIES, named, register_arrays
+from supervisor.store.sql import connection as sql
 from supervisor.store.sql.connection import Row, RowRefused
 from supervisor.system import descriptors
 
@@ -104,7 +105,7 @@ def own_sessions() -> set[int]:
     return {raw.info.backend_pid for raw in opened if raw is not None and not raw.closed}
 
 
-class Connection:
+class Connection(sql.Connection):
     """A connection for one process and (apart from an outer lock) one thread. It connects at its first use, and again
     after it was lost.
 
@@ -258,21 +259,12 @@ class Connection:
         raw.execute("COMMIT")
         return found
 
-    def row(self, sql: str, parameters: Any = ()) -> Row | None:
-        rows = self.rows(sql, parameters)
-        return rows[0] if rows else None
-
     def syncing(self, whether: bool) -> AbstractContextManager[None]:
         return nullcontext()  # the session has settled it
 
     def write(self) -> Transaction:
         """One short write transaction: commits at the end, rolls back on any exception."""
         return Transaction(self, announce=self._announce)
-
-    def apply(self, sql: str, parameters: Any) -> int:
-        """One statement in a transaction of its own. Returns the number of rows changed."""
-        with self.write() as raw:
-            return raw.execute(sql, parameters).rowcount
 
     def check(self) -> None:
         """Raises StoreError if the server cannot be reached."""

@@ -21,11 +21,6 @@ _PACKAGE = "supervisor.store.postgres"
 _PATH = "put the schema of the job tables of {} first, with SET search_path or ALTER ROLE ... SET search_path"
 
 
-def newest_version() -> int:
-    """The schema that this program creates."""
-    return shipped(_PACKAGE)[-1].version
-
-
 def migrate(connection: Connection, available: Sequence[Migration] | None = None) -> list[int]:
     """Bring the schema up to date, in one transaction; returns the versions applied now.
 

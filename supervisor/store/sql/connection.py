@@ -57,10 +57,14 @@ class Connection(Protocol):
     def rows(self, sql: str, parameters: Any = ...) -> list[Row]:
         """Run one statement outside a transaction of ours and fetch all of it."""
 
-    def row(self, sql: str, parameters: Any = ...) -> Row | None: ...
+    def row(self, sql: str, parameters: Any = ()) -> Row | None:
+        rows = self.rows(sql, parameters)
+        return rows[0] if rows else None
 
     def apply(self, sql: str, parameters: Any) -> int:
         """One statement in a transaction of its own. Returns the number of rows changed."""
+        with self.write() as raw:
+            return raw.execute(sql, parameters).rowcount
 
     def write(self) -> AbstractContextManager[Transaction]:
         """One short write transaction: commits at the end, rolls back on any exception."""

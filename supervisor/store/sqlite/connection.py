@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import covers, next_candidate
+from supervisor.store.sql import connection as sql
 from supervisor.store.sql.connection import Row as Row
 from supervisor.store.sql.connection import RowRefused
 from supervisor.store.sqlite.driver_errors import (
@@ -61,7 +62,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-class Connection:
+class Connection(sql.Connection):
     """A connection for one process and (apart from an outer lock) one thread.
 
     `synchronous` is FULL for enqueues, whose loss loses work, and NORMAL for claims and completions,
@@ -231,10 +232,6 @@ class Connection:
                 )
             time.sleep(pause)  # SQLite has usually waited; not for a deadlock
 
-    def row(self, sql: str, parameters: Any = ()) -> Row | None:
-        rows = self.rows(sql, parameters)
-        return rows[0] if rows else None
-
     def write(self) -> Transaction:
         """One short write transaction: commits at the end, rolls back on any exception."""
         return self._transaction
@@ -264,11 +261,6 @@ class Connection:
     def yield_to_others(self) -> None:
         """Make all our writers leave the write lock free for a larger share of the time."""
         self._lock.yield_to_others()
-
-    def apply(self, sql: str, parameters: Any) -> int:
-        """One statement in a transaction of its own. Returns the number of rows changed."""
-        with self.write() as raw:
-            return raw.execute(sql, parameters).rowcount
 
     def close(self) -> None:
         if self._generation == _generation:
