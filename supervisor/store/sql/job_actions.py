@@ -136,8 +136,9 @@ class FinishedJobs(Concern):
         def prune(raw: Transaction, jobs: Sequence[int]) -> int:
             deleted = raw.execute(self._queries.prune, bounds | {"ids": json.dumps(jobs)}).rowcount
             raw.execute(self._queries.prune_errors, {"before": failed_before})
-            for name in ("prune_runs", "prune_batch_limits", "prune_second_chances"):
-                raw.execute(self._queries.statements[name], bounds)
+            known = self._queries
+            for query in (known.prune_runs, known.prune_batch_limits, known.prune_second_chances):
+                raw.execute(query, bounds)
             return deleted
 
         # Jobs to which rows of the application's own tables refer are kept.
