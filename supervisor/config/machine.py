@@ -110,5 +110,11 @@ def report_missing(settings: Settings, report: Report, names: Collection[str] = 
         except ValueError as error:
             report.add(("pools", name, "command"), str(error))
         if absent := sorted(set(pool.cpu_affinity) - ours):
-            what = f"not available here: {', '.join(map(str, absent))}; there are {sorted(ours)}"
+            cores = "core" if len(absent) == 1 else "cores"
+            verb = "is" if len(absent) == 1 else "are"
+            what = f"{cores} {_listed(absent)} {verb} not available; there are {_listed(sorted(ours))}"
             report.add(("pools", name, "cpu_affinity"), what)
+
+
+def _listed(cores: Iterable[int]) -> str:
+    return ", ".join(map(str, cores))

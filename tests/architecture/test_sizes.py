@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MOST_METHODS = 15
-MOST_OF_A_PROTOCOL = 10  # each implementation, and each double in a test, must have them all
+MOST_METHODS = 16
+MOST_OF_A_PROTOCOL = 11  # each implementation, and each double in a test, must have them all
 
 
 def public_methods(node: ast.ClassDef) -> set[str]:
@@ -64,7 +64,7 @@ def test_one_method_more_is_found(bases: str, most: int) -> None:
 
 
 # May be raised only with a reason in the commit.
-MOST_LINES, MOST_MODULES = 56_600, 392
+MOST_LINES, MOST_MODULES = 47_900, 290
 MOST_ON_THE_PATH = 1800  # lines, in at most twelve modules
 ROOMS = (
     "client",

@@ -242,9 +242,10 @@ def test_where_memory_is_scarce_new_code_is_tried_with_its_first_job_and_the_old
     code(site, 2, "def set_up(): raise ValueError('no weights')\n")
     told = reload(site)
     assert told.returncode == 0
-    assert "was not tried: they have no workers" in told.stdout
+    assert "was not tried: it has no workers" in told.stdout
     assert answer(site) == 1
-    assert "the new code failed its set-up: ValueError: no weights" in shown(site)["problem"]
+    problem = wait_for(lambda: shown(site)["problem"], "the new code to fail")
+    assert "the new code failed its set-up: ValueError: no weights" in problem
 
 
 @pytest.mark.fault(54)

@@ -37,11 +37,10 @@ for number in range(count):
 WAITER = """
 import os, sys
 from supervisor import Queue, WaitTimeout
-from supervisor.client import requests
 url, count, instead = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-if instead:
-    requests.make_durable = lambda queue: None
 queue = Queue(url)
+if instead:
+    queue._make_durable = lambda: None
 acks = os.open(url.removeprefix("sqlite:///") + "-acks", os.O_WRONLY | os.O_CREAT)
 for number in range(count):
     try:

@@ -182,4 +182,4 @@ def test_a_worker_alone_may_use_all_cores_but_not_if_it_was_forked_from_an_image
 def test_cores_that_are_not_there_are_told_with_their_line(make_site: MakeSite, command: str) -> None:
     site = look_site(make_site, '[pools.look]\nhandler = "jobs:Look"\ncpu_affinity = [0, 4000]\n')
     ended = site.command(command, code=2)
-    assert f"{site.config}:4: pools.look.cpu_affinity: core 4000 is not available; the available ones" in ended.stderr
+    assert f"{site.config}:4: pools.look.cpu_affinity: core 4000 is not available; there are 0" in ended.stderr
