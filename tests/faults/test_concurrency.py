@@ -440,7 +440,7 @@ def test_no_job_is_charged_for_the_time_in_which_another_one_holds_the_interpret
     [guilty] = site.queue.enqueue_many("many", [{"holds": holds}])
     others += site.queue.enqueue_many("many", [{}] * 3)
     site.start()
-    ended = site.queue.wait(guilty, timeout=30)
+    ended = site.queue.wait(guilty, timeout=60)
     jobs = [site.done(job) for job in others]
     assert {(job.attempts, job.crashes) for job in jobs} == {(1, 0)}
     if holds > 5:

@@ -274,7 +274,7 @@ def test_only_who_runs_the_pool_minds_that_its_cores_are_not_there(toml: Path) -
 
     assert load(toml).pools["tag"].cpu_affinity == (4095,)
     assert load(toml, to_run=["other"]).pools
-    with pytest.raises(ConfigError, match=r"toml:3: pools.tag.cpu_affinity: not available here: 4095; "):
+    with pytest.raises(ConfigError, match=r"toml:3: pools.tag.cpu_affinity: core 4095 is not available; there are "):
         load(toml, to_run=["tag"])
 
 
