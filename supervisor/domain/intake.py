@@ -9,12 +9,11 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain, islice
-from json import loads
+from json import dumps, loads
 from typing import Any, TypedDict, final
 
 from supervisor.domain.errors import InvalidJob, InvalidOption, JobNotFound
 from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs, normalise
-from supervisor.domain.spool import is_same
 from supervisor.domain.text import compact_json, seconds
 
 MAX_PAYLOAD_BYTES = 1 << 20
@@ -111,6 +110,25 @@ def require_same(job: Job, wanted: NewJob) -> None:
     """Raises InvalidJob if the job that was found by the idempotency key is that of another request."""
     if not is_same(job.payload, loads(wanted.payload)):
         raise InvalidJob("idempotency_key", f"job {job.id} has it, with another payload")
+
+
+_FILE = re.compile(r"(?:.*/)?[0-9a-f]{32}-([0-9a-f]{64})", re.DOTALL)  # the path of a request's file, with its digest
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two payloads mean the same: they are equal, but for the names of files with equal content."""
+    return _essence(one) == _essence(other)
+
+
+def _essence(payload: Any) -> tuple[str, str]:
+    """The digest of the file that a payload names, empty if it names none of ours, and the rest as JSON: there, unlike
+    in Python, true, 1 and 1.0 are not equal.
+    """
+    path = payload.get("path") if isinstance(payload, dict) else None
+    found = _FILE.fullmatch(path) if isinstance(path, str) else None
+    if found is None:
+        return "", dumps(payload, sort_keys=True)
+    return found[1], dumps({**payload, "path": ""}, sort_keys=True)
 
 
 def payload_of(value: object) -> str:
