@@ -221,17 +221,10 @@ def _brackets(text: str) -> int:
 
 
 def _deeper_than(value: Any, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit + 1):
-        containers = [item for item in level if isinstance(item, (dict, list, tuple))]
-        if not containers:
-            return False
-        level = [
-            child
-            for container in containers
-            for child in (container.values() if isinstance(container, dict) else container)
-        ]
-    return True
+    if not isinstance(value, (dict, list, tuple)):
+        return False
+    parts = value.values() if isinstance(value, dict) else value
+    return limit == 0 or any(_deeper_than(part, limit - 1) for part in parts)
 
 
 def whole(field: str, value: object, low: int, high: int) -> int:
