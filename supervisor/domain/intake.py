@@ -153,9 +153,6 @@ class Enqueue:
     meta: Mapping[str, object] | None = None
 
 
-_OPTIONS = ("priority", "delay", "at", "requires", "max_attempts", "unique_key", "meta")
-
-
 def new_jobs(type: str, values: Iterable[object], **options: Any) -> NewJobs:
     """Validate the jobs of an `enqueue_many`: payloads, and `Enqueue`s among them. Raises InvalidJob."""
     job = new_job(type, **options)
@@ -172,7 +169,7 @@ def new_jobs(type: str, values: Iterable[object], **options: Any) -> NewJobs:
 def _one(job: NewJob, options: Mapping[str, Any], value: object) -> NewJob:
     if not isinstance(value, Enqueue):
         return job._replace(payload=payload_of(value))
-    own = {name: given for name in _OPTIONS if (given := getattr(value, name)) is not None}
+    own = {name: given for name in JobOptions.__optional_keys__ if (given := getattr(value, name)) is not None}
     others = {} if own.keys() & {"delay", "at"} else {name: options.get(name) for name in ("delay", "at")}
     common = {name: given for name, given in options.items() if name not in ("delay", "at")}
     return new_job(value.type or job.type, value.payload, **(common | others | own))
