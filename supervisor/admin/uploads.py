@@ -1,15 +1,20 @@
 """Requests whose body is a file: from the connection into the spool, and away when no job needs it.
 
-See `system/spool.py` for what lies there.
+See `system/spool.py` for what lies there. A file is made of two: TOKEN-SHA256 is the body of a request, and TOKEN.label
+says which job it is for. While the body arrives, its name is TOKEN.part.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import json
+import re
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -27,7 +32,6 @@ from supervisor.domain.errors import (
 )
 from supervisor.domain.intake import once_key, payload_of
 from supervisor.domain.job import NewJob
-from supervisor.domain.spool import Label, Spooled, SpooledFile, grouped, may_go, payload_of_file
 from supervisor.store.base import Operations
 from supervisor.system.spool import Spool, Upload
 from supervisor.telemetry import events
@@ -43,6 +47,8 @@ _NOT_INSERTED = (InvalidJob, QueueFull, StoreBusy, WriteFailed)
 EVERY = 30.0  # seconds between two looks at the folder
 _REST = 0.2  # while there is more to compare: others use the database, too
 _MOST = 500  # files that are compared at once
+GRACE = 600.0  # seconds: an insert that waits for other writers is certainly over by then
+_NAME = re.compile(r"([0-9a-f]{32})(?:\.part|\.label|-([0-9a-f]{64}))")
 
 
 class NoSpool(QueueError):
@@ -74,6 +80,82 @@ def declared_length(headers: Headers) -> int | None:
     """The length of a body in bytes as declared in the head; None if it is not declared."""
     length = headers.get("content-length", "0")
     return None if "transfer-encoding" in headers or not length.isdecimal() else int(length[:20])
+
+
+class Label(NamedTuple):
+    """Which job a file is for. It is known before the job is there: a crash leaves no file that nobody can judge."""
+
+    database: str  # its URL, without a password
+    type: str
+    unique_key: str
+
+    def written(self) -> bytes:
+        return json.dumps(self._asdict()).encode()
+
+    @classmethod
+    def read(cls, text: bytes) -> Label | None:
+        """None for what is not a label."""
+        try:
+            found = json.loads(text)
+            return cls(**{name: str(found[name]) for name in cls._fields})
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """What lies in the folder under one token. `body` is the name of its whole body, empty if there is none; `changed`
+    is when the latest of its `names` was written, Unix seconds.
+    """
+
+    token: str
+    names: tuple[str, ...]
+    body: str
+    changed: float
+
+    def is_young(self, now: float) -> bool:
+        """Whether its body may still arrive, or its job be inserted."""
+        return now - self.changed < GRACE
+
+
+def grouped(files: Iterable[tuple[str, float]]) -> list[Spooled]:
+    """The files of a folder, (name, time of the last change) each, by token. Files with other names are left out."""
+    found = defaultdict[str, list[tuple[str, float, bool]]](list)
+    for name, at in files:
+        if parts := _NAME.fullmatch(name):
+            found[parts[1]].append((name, at, parts[2] is not None))
+    return [
+        Spooled(
+            token,
+            tuple(sorted(name for name, _, _ in its)),
+            next((name for name, _, is_body in its if is_body), ""),
+            max(at for _, at, _ in its),
+        )
+        for token, its in sorted(found.items())
+    ]
+
+
+def may_go(has_job: bool, succeeded_at: float | None, now: float, keep_done: float | None) -> bool:
+    """Whether nobody needs the file any more. `keep_done`: seconds after the success of its job; None: as long as the
+    job. A job that has not succeeded can be retried, so it keeps its file.
+    """
+    if not has_job:
+        return True
+    return succeeded_at is not None and keep_done is not None and succeeded_at < now - keep_done
+
+
+def payload_of_file(path: str, media_type: str, fields: str | None) -> dict[str, Any]:
+    """The payload of a job for a file. `fields` is a JSON object with further ones. Raises InvalidJob."""
+    try:
+        found = {} if fields is None else json.loads(fields)
+    except (ValueError, RecursionError) as error:
+        raise InvalidJob("fields", f"it is not valid JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidJob("fields", 'it must be a JSON object, like {"width": 400}')
+    own = {"path": path, "media_type": media_type}
+    if given := own.keys() & found.keys():
+        raise InvalidJob("fields", f"{min(given)} is that of the file; leave it out")
+    return found | own
 
 
 class Uploads:
@@ -176,7 +258,7 @@ class Uploads:
             if label is None:
                 going.append(one)
             elif label.database == self._database:
-                files[one.body] = (one, SpooledFile(one.body, label.type, label.unique_key))
+                files[one.body] = (one, (one.body, label.type, label.unique_key))
         if files:
             named, then = await self._executor.ask(lambda operations: _compared(operations, files))
             going += [
@@ -192,7 +274,7 @@ class Uploads:
 
 
 def _compared(
-    operations: Operations, files: Mapping[str, tuple[Spooled, SpooledFile]]
+    operations: Operations, files: Mapping[str, tuple[Spooled, tuple[str, str, str]]]
 ) -> tuple[Mapping[str, float | None], float]:
     """Which files jobs name, with the time of success, and the time by the clock of these."""
     return operations.backlog.spooled(file for _, file in files.values()), operations.statistics.now()

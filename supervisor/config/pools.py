@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 
 from supervisor.config.checks import NAME, Way
 from supervisor.config.problems import Checked, Report, checked, dotted
-from supervisor.config.settings import NAMING, POOL, TASK, TYPE, VISIBLE_DEVICES, PoolSettings, TypeSettings
+from supervisor.config.settings import NAMING, POOL, TASK, TYPE, VISIBLE_DEVICES, PoolSettings, Trial, TypeSettings
 from supervisor.config.tasks import Declared, Unreadable, of_module
 from supervisor.domain.settlement import RetryPolicy
 from supervisor.domain.text import human, like
-from supervisor.domain.trial import Trial
 
 _EITHER = 'handler = "module:attribute", tasks = ["module"] or command = ["program", "argument"]'
 _RANGE = ("min_workers", "max_workers")

@@ -20,7 +20,6 @@ from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.schedule import Schedule
 from supervisor.domain.settlement import RetryPolicy
 from supervisor.domain.text import SQLITE_URL, like
-from supervisor.domain.trial import Trial
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """The environment variable that assigns a worker one of its pool's `gpus`."""
@@ -141,6 +140,17 @@ TASK: Keys = {**TYPE, "priority": Key(whole(-MAX_PRIORITY, MAX_PRIORITY), 0)}
 
 WARMUP: Keys = {"type": Key(checks.job_type, None), "payload": Key(checks.payload, None)}
 CANARY: Keys = {**WARMUP, "expect": Key(checks.payload, None), "tolerance": Key(number(0.0, 1e308), 0.0)}
+
+
+class Trial(NamedTuple):
+    """A run of a handler that is no job. `payload` and `expect` are JSON texts; `expect` is None if any result will do.
+    Numbers may differ by `tolerance`.
+    """
+
+    type: str
+    payload: str
+    expect: str | None = None
+    tolerance: float = 0.0
 
 
 class PoolSettings(NamedTuple):

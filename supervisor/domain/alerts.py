@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from supervisor.domain.job import NewJob
-from supervisor.domain.text import human
 
 FACTS = "alert"  # the key of the payload with the facts, and of the meta by which an alert's own jobs are known
 FAILURES = {"given_up": "failed", "quarantined": "quarantined"}  # and the status of their jobs
@@ -101,15 +100,3 @@ def of_failures(when: str, type_: str, jobs: int, job: int, error: str) -> Event
     whose = f"a job of the type {type_} has" if jobs == 1 else f"{jobs} jobs of the type {type_} have"
     what = "failed for good" if when == "given_up" else "been quarantined because workers died with them"
     return Event(type_, f"{whose} {what}", {"jobs": jobs, "job": job, "error": error})
-
-
-def of_pool(pool: str, problem: str) -> Event:
-    return Event(pool, f"the pool {pool} cannot start its workers: {problem}", {"problem": problem})
-
-
-def of_backlog(pool: str, age: float) -> Event:
-    return Event(pool, f"jobs of the pool {pool} have been due for {human(age)}", {"age": age})
-
-
-def of_schedule(schedule: str, late: float) -> Event:
-    return Event(schedule, f"the schedule {schedule} is {human(late)} late", {"late": late})

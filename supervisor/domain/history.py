@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from supervisor.domain.job import Status
-from supervisor.domain.settlement import Settlement
+from supervisor.domain.settlement import Settlement, run_of
 
 LONGEST_WAIT = 365 * 86_400.0  # seconds; a due time further back means "before all others", not a real wait
 
@@ -34,7 +34,8 @@ def finished_run(settlement: Settlement, until: float) -> FinishedRun | None:
     if claim is None or (failed and (failure is None or failure.kind == "cancelled")):
         return None
     started = settlement.started_at
-    run = _seconds(settlement)
+    known = run_of(settlement)
+    run = known[1].duration if known else None
     if run is None and started is not None:
         run = max(0.0, until - started)
     if started is None and run is not None:
@@ -46,13 +47,6 @@ def waiting_time(due_at: float, started: float) -> float:
     """Seconds from the time a job could have run to the time it did."""
     wait = started - due_at
     return wait if 0.0 <= wait <= LONGEST_WAIT else 0.0
-
-
-def _seconds(settlement: Settlement) -> float | None:
-    usage, failure = settlement.usage, settlement.failure
-    if usage is not None and usage.duration is not None:
-        return usage.duration
-    return None if failure is None else failure.duration
 
 
 MINUTE = 60.0  # seconds

@@ -9,12 +9,11 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain, islice
-from json import loads
+from json import dumps, loads
 from typing import Any, TypedDict, final
 
 from supervisor.domain.errors import InvalidJob, InvalidOption, JobNotFound
 from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs, normalise
-from supervisor.domain.spool import is_same
 from supervisor.domain.text import compact_json, seconds
 
 MAX_PAYLOAD_BYTES = 1 << 20
@@ -113,6 +112,25 @@ def require_same(job: Job, wanted: NewJob) -> None:
         raise InvalidJob("idempotency_key", f"job {job.id} has it, with another payload")
 
 
+_FILE = re.compile(r"(?:.*/)?[0-9a-f]{32}-([0-9a-f]{64})", re.DOTALL)  # the path of a request's file, with its digest
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two payloads mean the same: they are equal, but for the names of files with equal content."""
+    return _essence(one) == _essence(other)
+
+
+def _essence(payload: Any) -> tuple[str, str]:
+    """The digest of the file that a payload names, empty if it names none of ours, and the rest as JSON: there, unlike
+    in Python, true, 1 and 1.0 are not equal.
+    """
+    path = payload.get("path") if isinstance(payload, dict) else None
+    found = _FILE.fullmatch(path) if isinstance(path, str) else None
+    if found is None:
+        return "", dumps(payload, sort_keys=True)
+    return found[1], dumps({**payload, "path": ""}, sort_keys=True)
+
+
 def payload_of(value: object) -> str:
     """JSON text of a payload. Raises InvalidJob."""
     return encode("payload", {} if value is None else value)
@@ -135,9 +153,6 @@ class Enqueue:
     meta: Mapping[str, object] | None = None
 
 
-_OPTIONS = ("priority", "delay", "at", "requires", "max_attempts", "unique_key", "meta")
-
-
 def new_jobs(type: str, values: Iterable[object], **options: Any) -> NewJobs:
     """Validate the jobs of an `enqueue_many`: payloads, and `Enqueue`s among them. Raises InvalidJob."""
     job = new_job(type, **options)
@@ -154,7 +169,7 @@ def new_jobs(type: str, values: Iterable[object], **options: Any) -> NewJobs:
 def _one(job: NewJob, options: Mapping[str, Any], value: object) -> NewJob:
     if not isinstance(value, Enqueue):
         return job._replace(payload=payload_of(value))
-    own = {name: given for name in _OPTIONS if (given := getattr(value, name)) is not None}
+    own = {name: given for name in JobOptions.__optional_keys__ if (given := getattr(value, name)) is not None}
     others = {} if own.keys() & {"delay", "at"} else {name: options.get(name) for name in ("delay", "at")}
     common = {name: given for name, given in options.items() if name not in ("delay", "at")}
     return new_job(value.type or job.type, value.payload, **(common | others | own))
@@ -203,17 +218,10 @@ def _brackets(text: str) -> int:
 
 
 def _deeper_than(value: Any, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit + 1):
-        containers = [item for item in level if isinstance(item, (dict, list, tuple))]
-        if not containers:
-            return False
-        level = [
-            child
-            for container in containers
-            for child in (container.values() if isinstance(container, dict) else container)
-        ]
-    return True
+    if not isinstance(value, (dict, list, tuple)):
+        return False
+    parts = value.values() if isinstance(value, dict) else value
+    return limit == 0 or any(_deeper_than(part, limit - 1) for part in parts)
 
 
 def whole(field: str, value: object, low: int, high: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from supervisor.domain.text import compact_json
+from supervisor.domain.text import compact_json, text_of
 
 _LONGEST = 4096  # characters of a text that is shown
 
@@ -209,10 +209,7 @@ class Run:
 
 def shown(value: object) -> str:
     """A text of the table for display and as a key: other programs may have stored anything, of any length."""
-    if isinstance(value, bytes):
-        value = value[:_LONGEST].decode("utf-8", "backslashreplace")
-    text = value if isinstance(value, str) else "" if value is None else str(value)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return "" if value is None else text_of(value, _LONGEST)
 
 
 def decoded(text: object) -> Any:

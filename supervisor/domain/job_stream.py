@@ -111,18 +111,14 @@ class Follower:
         self._state, self._trouble = state, None
         self.ended = state.status.finished
         found = self._sent(there)  # of a run that was there before
-        if state.token != self.at.token and self._has_begun(state, there):
+        # A job that has ended need not have had a run.
+        ended = self.ended and any(chunk.token == state.token for chunk in there)
+        if state.token != self.at.token and (ended or state.status is Status.RUNNING):
             found.append(self._attempt(state, elsewhere))
         now = [self._job(state)] if changed and state.status is Status.RUNNING else []
         found += now + self._sent(there)
         self._open = state.status is Status.RUNNING
         return found if now or not changed else [*found, self._job(state)]
-
-    def _has_begun(self, state: JobEvent, chunks: Iterable[Chunk]) -> bool:
-        """Whether the run of this state is to be announced. A job that has ended need not have had one."""
-        if state.status is Status.RUNNING:
-            return True
-        return state.status.finished and any(chunk.token == state.token for chunk in chunks)
 
     def _sent(self, chunks: Iterable[Chunk]) -> list[StreamEvent]:
         """The chunks of the current run that were not sent yet, and how many are missing before each."""
@@ -195,20 +191,13 @@ def data_of(event: StreamEvent, *, show: bool) -> str:
     if chunk is not None and show:  # as it was emitted; white space between its parts must not end the line
         value = chunk.data.translate(None, b"\r\n").decode()
         return f'{{"attempt": {chunk.attempt}, "number": {chunk.number}, "chunk": {value}}}'
-    return json.dumps(json_safe(_data(event, show)), ensure_ascii=False, allow_nan=False)
-
-
-def _data(event: StreamEvent, show: bool) -> dict[str, Any]:
-    if event.chunk is not None:
-        return {"attempt": event.attempt, "number": event.chunk.number, "chunk": None, "redacted": True}
-    if event.name == "trouble":
-        return {"error": event.error}
-    if about := _of_run(event):
-        return about
     state = event.job
-    if state is None:
-        return {"status": "deleted"}
-    about = state.as_json()
-    if not state.status.finished:
-        return about
-    return about | {"result": state.result if show else None, "redacted": not show}
+    if chunk is not None:
+        about: dict[str, Any] = {"attempt": chunk.attempt, "number": chunk.number, "chunk": None, "redacted": True}
+    elif event.name == "trouble":
+        about = {"error": event.error}
+    else:
+        about = _of_run(event) or ({"status": "deleted"} if state is None else state.as_json())
+    if state is not None and state.status.finished:
+        about |= {"result": state.result if show else None, "redacted": not show}
+    return json.dumps(json_safe(about), ensure_ascii=False, allow_nan=False)

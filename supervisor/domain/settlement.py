@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from supervisor.domain.errors import Retry
@@ -66,10 +66,6 @@ class RetryPolicy:
         """The same for a program's error, which is known by a message that begins with its class."""
         name = message.partition(":")[0].strip()
         return any(listed in (name, name.rpartition(".")[2]) for listed in self.give_up_on)
-
-    def limited(self, max_attempts: int | None) -> RetryPolicy:
-        """For a job with this limit of its own, if it has one."""
-        return replace(self, max_attempts=self.attempts_for(max_attempts))
 
     def attempts_for(self, max_attempts: int | None) -> int:
         """The limit of one job: its own if it has one, otherwise the pool's."""

@@ -237,15 +237,13 @@ def without_password(url: str) -> str:
 
 
 def unknown_url(url: str) -> str:
-    """One sentence about a URL of no engine."""
-    return f"{hidden_url(url)} is not an SQLite or PostgreSQL URL; write it like {SQLITE_URL} or {SERVER_URL}"
-
-
-def hidden_url(url: str) -> str:
-    """The URL in quotes, without what may be a user name or a password: before an @, or among the parameters."""
+    """One sentence about a URL of no engine, without what may be a user name or a password: before an @, or among the
+    parameters.
+    """
     start, at, end = url.partition("?")[0].rpartition("@")
     scheme, mark, _ = start.partition("://")
-    return repr((f"{scheme if mark else ''}{mark}…@{end}" if at else end) + ("?…" if "?" in url else ""))
+    shown = (f"{scheme if mark else ''}{mark}…@{end}" if at else end) + ("?…" if "?" in url else "")
+    return f"{shown!r} is not an SQLite or PostgreSQL URL; write it like {SQLITE_URL} or {SERVER_URL}"
 
 
 _LONGEST = 300  # characters that are compared

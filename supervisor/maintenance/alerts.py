@@ -11,13 +11,11 @@ from supervisor.domain.alerts import (
     Event,
     State,
     job_of,
-    of_backlog,
     of_failures,
-    of_pool,
-    of_schedule,
 )
 from supervisor.domain.duty import Duty, Needs, Result, moved
 from supervisor.domain.schedule import Schedule
+from supervisor.domain.text import human
 from supervisor.store.base import AlertStore, Backlog, JobSelector, Schedules
 from supervisor.telemetry import events
 
@@ -140,7 +138,10 @@ class RaiseAlert(Duty):
         return list(found.values()), reached < latest
 
     def _broken_pools(self, now: float) -> list[Event]:
-        return [of_pool(pool, problem) for pool, problem in self._sources.broken().items()]
+        return [
+            Event(pool, f"the pool {pool} cannot start its workers: {problem}", {"problem": problem})
+            for pool, problem in self._sources.broken().items()
+        ]
 
     def _old_jobs(self, now: float) -> list[Event]:
         over, found = self._alert.over, []
@@ -148,8 +149,8 @@ class RaiseAlert(Duty):
             if not self._alert.concerns(pool):
                 continue
             depth = self._sources.backlog.depth(wanted, now, 1)
-            if depth.oldest is not None and now - depth.oldest > over:
-                found.append(of_backlog(pool, now - depth.oldest))
+            if depth.oldest is not None and (age := now - depth.oldest) > over:
+                found.append(Event(pool, f"jobs of the pool {pool} have been due for {human(age)}", {"age": age}))
             elif depth.oldest is not None or depth.next_due is not None:
                 first = depth.oldest if depth.oldest is not None else depth.next_due or now
                 self._again(first + over + 0.001)
@@ -161,8 +162,8 @@ class RaiseAlert(Duty):
             paused = row.paused_at is not None
             if paused or ours.get(row.name) != row.timing or not self._alert.concerns(row.name):
                 continue
-            if now - row.next_at > LATE:
-                found.append(of_schedule(row.name, now - row.next_at))
+            if (late := now - row.next_at) > LATE:
+                found.append(Event(row.name, f"the schedule {row.name} is {human(late)} late", {"late": late}))
             else:
                 self._again(row.next_at + LATE + 0.001)
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from supervisor.domain.errors import JobNotFound
@@ -183,8 +183,9 @@ class Limits(NamedTuple):
 def limits_of(job: Job, settings: Settings) -> list[Limits]:
     """For each pool that takes the job; its own `max_attempts` comes before the pool's."""
     return [
-        Limits(pool.name, pool.timeout_of(job.type), pool.policy.retry_of(job.type).limited(job.max_attempts))
+        Limits(pool.name, pool.timeout_of(job.type), replace(retry, max_attempts=retry.attempts_for(job.max_attempts)))
         for pool in settings.pools.values()
+        for retry in [pool.policy.retry_of(job.type)]
         if job.type in pool.types
         and covers(" ".join(pool.capabilities), job.requires)
         and high_enough(job.priority, pool.min_priority)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from typing import TYPE_CHECKING, Any
 
 from supervisor.domain.intake import encode
 from supervisor.domain.job import Claim
-from supervisor.domain.trial import Trial
+from supervisor.domain.text import shortened
 from supervisor.system.slot import Phase, Slot
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED
@@ -15,7 +16,9 @@ from supervisor.worker.executor import Executor, decoded, described
 from supervisor.worker.handler import Handler, HandlerError, for_one_job
 
 if TYPE_CHECKING:
-    from supervisor.config import PoolSettings
+    from supervisor.config.settings import PoolSettings, Trial
+
+_SHOWN = 60  # characters of a value in a sentence
 
 
 def try_out(executor: Executor, pool: PoolSettings, slot: Slot, *, unproven: bool) -> None:
@@ -55,5 +58,33 @@ def _try(executor: Executor, pool: PoolSettings, trial: Trial, name: str) -> Non
         if isinstance(handler, Handler):
             handler.on_shared_loop = shared
         handler.loop_changed = False  # what a set-up leaves in the process is what jobs find there
-    if why := trial.mismatch(result):
+    if trial.expect is None:
+        return
+    if why := mismatch(json.loads(trial.expect), json.loads(result or "null"), trial.tolerance):
         raise HandlerError(f"{name} failed: {why}")
+
+
+def mismatch(expected: Any, found: Any, tolerance: float, where: str = "result") -> str:
+    """Why a value is not what is expected, as a sentence; "" if it is. It may have keys that are not expected; lists
+    must have the same length.
+    """
+    if isinstance(expected, dict) and isinstance(found, dict):
+        missing = next((key for key in expected if key not in found), None)
+        if missing is not None:
+            return f"{where} has no {shortened(missing, _SHOWN)!r}"
+        pairs = [(f"{where}.{shortened(key, _SHOWN)}", each, found[key]) for key, each in expected.items()]
+    elif isinstance(expected, list) and isinstance(found, list):
+        if len(expected) != len(found):
+            return f"{where} has {len(found)} elements, not {len(expected)}"
+        pairs = [(f"{where}[{at}]", each, found[at]) for at, each in enumerate(expected)]
+    else:
+        if {type(expected), type(found)} <= {int, float}:
+            same = abs(expected - found) <= tolerance
+        else:
+            same = type(expected) is type(found) and expected == found
+        return "" if same else f"{where} is {_shown(found)}, not {_shown(expected)}"
+    return next((why for at, one, other in pairs if (why := mismatch(one, other, tolerance, at))), "")
+
+
+def _shown(value: Any) -> str:
+    return shortened(json.dumps(value, ensure_ascii=False), _SHOWN)

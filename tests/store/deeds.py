@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from supervisor.domain.history import Minute
 from supervisor.domain.job import AlikeJobs, Claim, NewJob, Status
 from supervisor.domain.settlement import Settlement, Usage, cancelled, crashed, done, failed, released, suspected
-from supervisor.domain.spool import SpooledFile
 from supervisor.store.base import (
     Claims,
     Cursor,
@@ -334,7 +333,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
             ),
             True,
         ),
-        "spooled": (lambda r: r.backlog.spooled([SpooledFile("0" * 97, "tag", "run:k")]), True),
+        "spooled": (lambda r: r.backlog.spooled([("0" * 97, "tag", "run:k")]), True),
         "backlog": (lambda r: (r.backlog.by_type(NOW, 9)["mail"], r.backlog.due_groups(NOW)), True),
         "retry": (lambda r: r.actions.retry([13, 14, 1], NOW), False),
         "rerun": (lambda r: r.actions.rerun(13, NOW, payload='{"a": 2}', done=True), False),

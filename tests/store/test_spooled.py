@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from supervisor.domain.job import NewJob, Status
-from supervisor.domain.spool import SpooledFile
 from supervisor.engine import open_engine
 from tests.store.kit import NOW, T0, Desk
 
@@ -20,7 +19,7 @@ def put(desk: Desk, key: str, name: str = NAME, **fields: object) -> int:
 
 
 def named(desk: Desk, key: str = "run:k", type: str = "tag") -> dict[str, float | None]:
-    return desk.operations.backlog.spooled([SpooledFile(NAME, type, key), SpooledFile("f" * 97, type, key)])
+    return desk.operations.backlog.spooled([(NAME, type, key), ("f" * 97, type, key)])
 
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.QUARANTINED])

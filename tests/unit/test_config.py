@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import LogSettings, PoolSettings, RetentionSettings, Settings, load, locate
-from supervisor.config.settings import AdminSettings
+from supervisor.config.settings import AdminSettings, Trial
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.settlement import RetryPolicy
-from supervisor.domain.trial import Trial
 
 SAMPLE = """\
 database = "sqlite:///./jobs.db"     # relative to this file

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.admin.uploads import GRACE, Label, Spooled, grouped, may_go, payload_of_file
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import require_same
+from supervisor.domain.intake import is_same, require_same
 from supervisor.domain.job import Job, NewJob, Status
-from supervisor.domain.spool import GRACE, Label, Spooled, grouped, is_same, may_go, payload_of_file
 
 ONE, TWO = "1" * 32, "2" * 32
 CAT, DOG = "c" * 64, "d" * 64

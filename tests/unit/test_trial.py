@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from supervisor.domain.trial import Trial
+from supervisor.worker import trial
 
 
 def mismatch(expected: Any, found: Any, tolerance: float = 0.0) -> str:
-    return Trial("t", "{}", json.dumps(expected), tolerance).mismatch(None if found is None else json.dumps(found))
+    return trial.mismatch(expected, found, tolerance)
 
 
 @pytest.mark.parametrize(
@@ -50,11 +49,6 @@ def test_what_differs_is_named(expected: Any, found: Any, why: str) -> None:
 def test_numbers_may_differ_by_the_tolerance_and_no_more() -> None:
     assert mismatch({"p": 0.5}, {"p": 0.509}, 0.01) == ""
     assert mismatch({"p": 0.5}, {"p": 0.52}, 0.01) == "result.p is 0.52, not 0.5"
-
-
-def test_without_an_expectation_any_result_will_do() -> None:
-    assert Trial("t", "{}").mismatch('{"anything": 1}') == ""
-    assert Trial("t", "{}").mismatch(None) == ""
 
 
 def test_a_long_value_is_shortened() -> None:

@@ -33,6 +33,9 @@ class PostgresMaintenance(MaintenanceStore):
     def duties(self, log: EventLog) -> Sequence[Duty]:
         return (ServerCheck(self._connection),)
 
+    def close(self) -> None:
+        self._connection.close()
+
 
 class ServerCheck(Duty):
     """Checks that the server can be reached and written: for a supervisor that has nothing to write."""

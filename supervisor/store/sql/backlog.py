@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from supervisor.domain.history import QueueSizes
 from supervisor.domain.job import at_least, shown
-from supervisor.domain.spool import SpooledFile
 from supervisor.store.sql.connection import Concern, Connection, Row, Transaction, change_each, lock_jobs
 
 
@@ -129,9 +128,9 @@ class Backlog(Concern):
         parts = (ids[at : at + _BOUND] for at in range(0, len(ids), _BOUND))
         return sum(change_each(self._connection, part, change)[0] for part in parts)
 
-    def spooled(self, files: Iterable[SpooledFile]) -> dict[str, float | None]:
+    def spooled(self, files: Iterable[tuple[str, str, str]]) -> dict[str, float | None]:
         """Those of these files that a job's payload names, by the name of the body, with the Unix time at which the job
-        succeeded; None if it has not.
+        succeeded; None if it has not. Given are the body's name, and the type and the unique key of the job.
         """
         rows = self._connection.rows(self._queries.spooled, {"files": json.dumps(list(files))})
         return {body: at if isinstance(at, float) else None for body, at in rows}

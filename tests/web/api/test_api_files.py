@@ -18,8 +18,8 @@ import pytest
 from supervisor.admin import requests, uploads
 from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.keys import Keys
+from supervisor.admin.uploads import GRACE, Label
 from supervisor.domain.errors import StoreError
-from supervisor.domain.spool import GRACE, Label
 from tests.web.api.conftest import KEEP_DONE, LARGEST_FILE, LARGEST_SPOOL, Site, checked
 
 CAT = b"\xff\xd8 a cat" * 1000
