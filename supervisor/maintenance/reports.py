@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 from supervisor.domain.duty import Duty, Result
 from supervisor.domain.errors import StoreError, StoreGone
 from supervisor.domain.text import text_of
-from supervisor.maintenance.failed_items import FailedItems
 from supervisor.maintenance.lease import taken_elsewhere
-from supervisor.maintenance.scheduler import Failing, Scheduler
+from supervisor.maintenance.scheduler import FailedItems, Failing, Scheduler
 from supervisor.maintenance.waking import Admitted, CommitWatch, at_rest
 from supervisor.store.base import Backlog, ClaimLocks, Controls, Depth, JobSelector, Registry
 from supervisor.system.channel import Message
