@@ -85,7 +85,7 @@ def check(target: Target, as_json: AsJson = False) -> None:
 def doctor(target: Target, as_json: AsJson = False) -> None:
     """Check the environment and say what to fix.
 
-    Checks libraries, file system, permissions, memory, clock and leftovers of dead processes.
+    Checks libraries, file system, permissions, memory and leftovers of dead processes.
     """
     from supervisor.ops.doctor import examine
 

@@ -58,10 +58,8 @@ class StateReport:
         self._watch = watch
         self._trouble = trouble_of(None)
         self._failing: dict[str, Failing] | None = None
-        self._problem = watch.problem
+        self._problem = ""
         self._log = events(process="maintainer")
-        if self._problem:
-            self._log.warning("inotify_unavailable", error=self._problem, poll_seconds=watch.every)
 
     def send(self, scheduler: Scheduler) -> None:
         """Send what has changed since the last time."""
