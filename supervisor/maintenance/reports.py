@@ -42,12 +42,6 @@ def trouble_of(error: StoreError | None) -> dict[str, Any]:
     return {"trouble": "" if error is None else text_of(error, _REASON), "gone": gone}
 
 
-def failing_duties(failing: dict[str, Failing]) -> dict[str, Any]:
-    """The failing duties, each with the start (Unix seconds) and the error."""
-    first = islice(failing.items(), _MOST_DUTIES)
-    return {"duties": {text_of(name): {"since": one.since, "error": one.error} for name, one in first}}
-
-
 class StateReport:
     """Whether the database can be used, and which duties fail: the supervisor opens no database, so it learns it here.
     A database without hints is only logged.
@@ -73,7 +67,8 @@ class StateReport:
                 self._log.warning("notifications_missing", error=self._problem, poll_seconds=self._watch.every)
         failing = scheduler.failing
         if failing != self._failing:
-            self._send(failing_duties(failing))
+            first = islice(failing.items(), _MOST_DUTIES)
+            self._send({"duties": {text_of(name): one._asdict() for name, one in first}})
             self._failing = failing
 
 

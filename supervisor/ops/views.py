@@ -63,11 +63,6 @@ class WorkerView:
             return self.leaving or ""
         return f"to be replaced: {self.leaving}"
 
-    @property
-    def home(self) -> tuple[str, int]:
-        """Its supervisor: on several hosts, these may have the same pid."""
-        return self.host, self.supervisor
-
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
@@ -102,11 +97,6 @@ class PoolView:
     spares_wanted: int = 0
     min_priority: int | None = None
     threads: str = ""  # of numerical libraries in a worker, and why
-
-    @property
-    def home(self) -> tuple[str, int]:
-        """Its supervisor: on several hosts, these may have the same pid."""
-        return self.host, self.supervisor
 
     @property
     def spares_shown(self) -> str:
