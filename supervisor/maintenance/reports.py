@@ -188,8 +188,8 @@ class DepthGauge(Duty):
             self._send({"depths": {name: _message_of(depth, now, self._looked[name]) for name, depth in part}})
         self._depths = measured
         # While some jobs are due, others become due without a timer of their own.
-        self.every = 1.0 if any(depth.due for depth in measured.values()) else 60.0
         due = any(depth.due for depth in measured.values())
+        self.every = 1.0 if due else 60.0
         return Result(news=changed and due, problem=self._failing.problem)  # a delayed job becomes due without a commit
 
     def _depth(self, wanted: JobSelector, now: float) -> Depth:
