@@ -19,8 +19,8 @@ from supervisor.client.queue import naming, result_of
 from supervisor.domain.errors import JobFailed, JobNotFound, QueueError, StoreError, WaitTimeout
 from supervisor.domain.job import Job, NewJob, Status, high_enough
 from supervisor.maintenance.waking import idle_workers, wake_workers
-from supervisor.ops.commands import UnknownType
 from supervisor.ops.serving import NotServed, Serving, serving, why_untaken
+from supervisor.ops.supervisors import Unknown
 from supervisor.store.base import Filter, JobSelector, Operations
 from supervisor.system.scoreboard import Scoreboard
 
@@ -79,7 +79,7 @@ class Requests:
         self._leaving = False
 
     async def require(self, job: NewJob) -> None:
-        """Raises UnknownType if no pool takes the job's type; NotServed if one does and none can run its jobs.
+        """Raises Unknown if no pool takes the job's type; NotServed if one does and none can run its jobs.
 
         Nobody is refused by a look at the pools that is older than the request, nor with the unique key of an earlier
         request: the job of that one is the answer. A look for a type of the configuration may fail, or take long.
@@ -95,7 +95,7 @@ class Requests:
                     refusal = NotServed(found) if found else None
                 else:
                     why = await self._executor.ask(lambda operations: why_untaken(operations, job.type, self._types))
-                    refusal = UnknownType([why]) if why else None
+                    refusal = Unknown([why]) if why else None
         if refusal is not None and not await self._is_there(job):
             raise refusal
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -14,13 +13,12 @@ import typer
 from supervisor.cli import tables
 from supervisor.cli.errors import FAILED, wrong_usage
 from supervisor.cli.options import AsJson
-from supervisor.cli.output import note, result
+from supervisor.cli.output import result
 from supervisor.domain.text import counted
 
 if TYPE_CHECKING:
     from supervisor.ops.move import MoveReport
 
-_TOLD = 10_000  # rows of a table, of which those who wait are told
 _MOST_LISTED = 20
 
 
@@ -48,7 +46,7 @@ def move(
         moving.abandon(here, there)
         result({"abandoned": True}, f"{source} takes jobs again; {target} is empty", as_json=as_json)
         return
-    report = moving.plan(here, there) if plan else moving.move(here, there, leave_columns=leave_columns, tell=_tell)
+    report = moving.plan(here, there) if plan else moving.move(here, there, leave_columns=leave_columns)
     told = asdict(report) | {"moved": not plan, "aside": [one._asdict() for one in report.aside]}
     result(told, *_lines(report, there, planned=plan), as_json=as_json)
     if report.set_aside and not plan:
@@ -63,11 +61,6 @@ def _url(given: str) -> str:
         return absolute(given if ":" in given else f"sqlite:///{given}", Path())
     except ValueError as error:
         raise wrong_usage(str(error)) from None
-
-
-def _tell(table: str, rows: int) -> None:
-    if rows >= _TOLD and sys.stderr.isatty():
-        note(f"{table}: {counted(rows, 'row')}")
 
 
 def _lines(report: MoveReport, target: str, *, planned: bool) -> Iterator[str]:

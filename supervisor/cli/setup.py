@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -11,19 +12,39 @@ from supervisor.cli.errors import FAILED, USAGE
 from supervisor.cli.options import AsJson, Target, on_target
 from supervisor.cli.output import document, note, result, show, table
 
+_STARTER = Path(__file__).with_name("starter")  # a commented configuration, and a module with a task
+
 
 def init(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", show_default=False)] = Path(),
     as_json: AsJson = False,
 ) -> None:
     """Write a starter configuration and a module with a task."""
-    from supervisor.ops.scaffold import write_starter
-
     written = write_starter(folder)
     inside = "" if folder == Path() else f"cd {folder} && "
     texts = [f"wrote {path}" for path in written]
     texts.append(f'next: {inside}supervisor enqueue greet \'{{"name": "Ada"}}\' && supervisor run --burst')
     result({"written": [str(path) for path in written]}, *texts, as_json=as_json)
+
+
+def write_starter(folder: Path) -> list[Path]:
+    """Write the starter files into `folder`, which is created if necessary, and return their paths.
+
+    Raises Conflict if one of them exists, and ConfigError if they cannot be written.
+    """
+    from supervisor.domain.errors import ConfigError, Conflict
+
+    files = {folder / "supervisor.toml": _STARTER / "supervisor.toml", folder / "jobs.py": _STARTER / "jobs.py.txt"}
+    for path in files:
+        if os.path.lexists(path):
+            raise Conflict(f"{path} already exists; nothing was written")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, starter in files.items():
+            path.write_bytes(starter.read_bytes())
+    except OSError as error:
+        raise ConfigError([f"{folder}: the starter files cannot be written: {error.strerror or error}"]) from None
+    return [*files]
 
 
 @on_target
@@ -64,7 +85,7 @@ def check(target: Target, as_json: AsJson = False) -> None:
 def doctor(target: Target, as_json: AsJson = False) -> None:
     """Check the environment and say what to fix.
 
-    Checks libraries, file system, permissions, memory, clock and leftovers of dead processes.
+    Checks libraries, file system, permissions, memory and leftovers of dead processes.
     """
     from supervisor.ops.doctor import examine
 

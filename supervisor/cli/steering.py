@@ -47,7 +47,7 @@ def resume(target: Target, type: JobType, host: Host = "", as_json: AsJson = Fal
 def _set(target: Target, type_: str, host: str, *, paused: bool, force: bool = False, as_json: bool) -> None:
     from supervisor.domain.intake import checked_type
     from supervisor.ops import commands
-    from supervisor.ops.supervisors import UnknownHost
+    from supervisor.ops.supervisors import Unknown
 
     checked_type(type_)  # before the database is opened
     configured = target.types()
@@ -56,7 +56,7 @@ def _set(target: Target, type_: str, host: str, *, paused: bool, force: bool = F
             changed = commands.pause(
                 operations, type_, paused, operations.statistics.now(), configured=configured, force=force, host=host
             )
-        except (commands.UnknownType, UnknownHost) as error:
+        except Unknown as error:
             raise wrong_usage(error.problems[0], "--force pauses it anyway" if paused else "") from None
     done, unchanged = ("is paused", "was already paused") if paused else ("is resumed", "was not paused")
     text = f"{type_} {done if changed else unchanged}" + (f" on {host}" if host else "")
@@ -116,14 +116,14 @@ def drain(
     Default: this host. It stays drained, over restarts too, until `supervisor undrain`.
     """
     from supervisor.config.machine import own_host
-    from supervisor.ops.supervisors import UnknownHost, await_drained, claims_on, require_host
+    from supervisor.ops.supervisors import Unknown, await_drained, claims_on, require_host
 
     host = host or own_host(target.url())
     with target.operations() as operations:
         try:
             if not force:
                 require_host(operations, host)
-        except UnknownHost as error:
+        except Unknown as error:
             raise wrong_usage(error.problems[0], "--force drains it anyway") from None
         changed = operations.controls.drain(host, operations.statistics.now())
         if wait:

@@ -15,7 +15,7 @@ from supervisor.domain.history import finished_run
 from supervisor.domain.job import Claim
 from supervisor.domain.recovery import Charge, JobPolicy, settle_held, with_log
 from supervisor.domain.settlement import Failure, Settlement
-from supervisor.maintenance.failed_items import FailedItems
+from supervisor.maintenance.scheduler import FailedItems
 from supervisor.store.base import ClaimLocks
 from supervisor.system import failpoints, run_log, settled_notice
 from supervisor.system.channel import Message

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from supervisor.domain.duty import Duty, Needs, Result, moved
-from supervisor.maintenance.failed_items import FailedItems
+from supervisor.maintenance.scheduler import FailedItems
 from supervisor.store.base import Cursor, FinishedJobs, JobSelector
 from supervisor.telemetry import events
 

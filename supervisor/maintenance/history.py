@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 from supervisor.domain.duty import Duty, Needs, Result
@@ -65,7 +64,8 @@ class HistoryRecorder(Duty):
         counted = decoded_sums(before)
         sums = sums_of(self._path)
         minutes = recorded(minute, sums, counted, self._backlog.queue_sizes(now))
-        if not minutes or not self._history.record(self._supervisor, before, encoded_sums(sums), minutes):
+        after = json.dumps({name: list(total) for name, total in sorted(sums.items())})
+        if not minutes or not self._history.record(self._supervisor, before, after, minutes):
             return 0
         return len(minutes)
 
@@ -74,10 +74,6 @@ def sums_of(path: Path) -> dict[str, Sums]:
     """What the counters in this file have counted, by type."""
     types = counters.read(path).types
     return {name: Sums(one.done, one.failed, one.run_seconds, one.wait_seconds) for name, one in types.items()}
-
-
-def encoded_sums(sums: Mapping[str, Sums]) -> str:
-    return json.dumps({name: list(total) for name, total in sorted(sums.items())})
 
 
 def decoded_sums(text: str) -> dict[str, Sums]:

@@ -11,7 +11,7 @@ from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
 from supervisor.maintenance.waking import present_workers
-from supervisor.store.base import Controls, Lease, Registry, SupervisorRecord
+from supervisor.store.base import Controls, Registry, SupervisorRecord
 from supervisor.system.scoreboard import ClaimGate, Scoreboard, boot_time
 from supervisor.system.slot import SLOT_BYTES, Slot, Snapshot, State
 from supervisor.telemetry import events
@@ -85,12 +85,9 @@ def read_published(text: str, now: float = 0.0) -> PublishedBoard:
 
 def taken_elsewhere(registry: Registry) -> set[str]:
     """The types that pools of supervisors with a lease take, as they have published."""
-    pools = [pool for lease in registry.leases().values() if lease.left > 0 for pool in _pools(lease)]
+    posted = [read_published(lease.posted) for lease in registry.leases().values() if lease.left > 0]
+    pools = [pool for board in posted for pool in board.status.get("pools", {}).values()]
     return {str(type_) for pool in pools for type_ in pool.get("types", ())}
-
-
-def _pools(lease: Lease) -> list[dict[str, Any]]:
-    return list(read_published(lease.posted).status.get("pools", {}).values())
 
 
 def _worker(told: list[Any], behind: float) -> tuple[int, Snapshot]:

@@ -14,7 +14,7 @@ from supervisor.domain.process_health import Signs, Verdict, first_late, judge
 from supervisor.domain.recovery import JobPolicy, LeaseObserver, observation_time, renewal_interval, settle_expired
 from supervisor.domain.settlement import Settlement
 from supervisor.maintenance.deaths import Counter
-from supervisor.maintenance.failed_items import FailedItems
+from supervisor.maintenance.scheduler import FailedItems
 from supervisor.maintenance.waking import pool_of, present_workers
 from supervisor.store.base import ClaimLocks, Expired, Registry
 from supervisor.system.kernel import cpu_and_state

@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 from supervisor.domain.duty import Duty, Result
 from supervisor.domain.errors import StoreError, StoreGone
 from supervisor.domain.text import text_of
-from supervisor.maintenance.failed_items import FailedItems
 from supervisor.maintenance.lease import taken_elsewhere
-from supervisor.maintenance.scheduler import Failing, Scheduler
+from supervisor.maintenance.scheduler import FailedItems, Failing, Scheduler
 from supervisor.maintenance.waking import Admitted, CommitWatch, at_rest
 from supervisor.store.base import Backlog, ClaimLocks, Controls, Depth, JobSelector, Registry
 from supervisor.system.channel import Message
@@ -43,12 +42,6 @@ def trouble_of(error: StoreError | None) -> dict[str, Any]:
     return {"trouble": "" if error is None else text_of(error, _REASON), "gone": gone}
 
 
-def failing_duties(failing: dict[str, Failing]) -> dict[str, Any]:
-    """The failing duties, each with the start (Unix seconds) and the error."""
-    first = islice(failing.items(), _MOST_DUTIES)
-    return {"duties": {text_of(name): {"since": one.since, "error": one.error} for name, one in first}}
-
-
 class StateReport:
     """Whether the database can be used, and which duties fail: the supervisor opens no database, so it learns it here.
     A database without hints is only logged.
@@ -59,10 +52,8 @@ class StateReport:
         self._watch = watch
         self._trouble = trouble_of(None)
         self._failing: dict[str, Failing] | None = None
-        self._problem = watch.problem
+        self._problem = ""
         self._log = events(process="maintainer")
-        if self._problem:
-            self._log.warning("inotify_unavailable", error=self._problem, poll_seconds=watch.every)
 
     def send(self, scheduler: Scheduler) -> None:
         """Send what has changed since the last time."""
@@ -76,7 +67,8 @@ class StateReport:
                 self._log.warning("notifications_missing", error=self._problem, poll_seconds=self._watch.every)
         failing = scheduler.failing
         if failing != self._failing:
-            self._send(failing_duties(failing))
+            first = islice(failing.items(), _MOST_DUTIES)
+            self._send({"duties": {text_of(name): one._asdict() for name, one in first}})
             self._failing = failing
 
 
@@ -196,8 +188,8 @@ class DepthGauge(Duty):
             self._send({"depths": {name: _message_of(depth, now, self._looked[name]) for name, depth in part}})
         self._depths = measured
         # While some jobs are due, others become due without a timer of their own.
-        self.every = 1.0 if any(depth.due for depth in measured.values()) else 60.0
         due = any(depth.due for depth in measured.values())
+        self.every = 1.0 if due else 60.0
         return Result(news=changed and due, problem=self._failing.problem)  # a delayed job becomes due without a commit
 
     def _depth(self, wanted: JobSelector, now: float) -> Depth:

@@ -54,26 +54,13 @@ class FireSchedule(Duty):
         self._planned = self._plan(decision.next_at)
         if ids is None:
             return Result()
+        told = {"schedule": schedule.name, "type": schedule.type, "next_at": self._planned.next_at}
         if before > now:
             self._log.warning("schedule_replanned", schedule=schedule.name, planned=before, next_at=decision.next_at)
-            return Result()
-        if jobs and not ids:
-            self._log.info(
-                "schedule_skipped",
-                schedule=schedule.name,
-                type=schedule.type,
-                unique_key=key,
-                next_at=self._planned.next_at,
-            )
-            return Result()
-        self._log.info(
-            "schedule_fired",
-            schedule=schedule.name,
-            type=schedule.type,
-            jobs=ids,
-            missed=decision.missed,
-            next_at=self._planned.next_at,
-        )
+        elif jobs and not ids:
+            self._log.info("schedule_skipped", unique_key=key, **told)
+        else:
+            self._log.info("schedule_fired", jobs=ids, missed=decision.missed, **told)
         return Result(len(ids))
 
     def _plan(self, next_at: float) -> Planned:

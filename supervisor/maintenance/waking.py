@@ -12,8 +12,7 @@ from math import inf
 
 from supervisor.domain.duty import Duty, Result
 from supervisor.domain.polling import HintWindow
-from supervisor.maintenance.failed_items import FailedItems
-from supervisor.maintenance.scheduler import Scheduler
+from supervisor.maintenance.scheduler import FailedItems, Scheduler
 from supervisor.store.base import Backlog, ChangeFeed, JobSelector
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import Scoreboard

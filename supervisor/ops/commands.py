@@ -16,6 +16,7 @@ from supervisor.domain.job import Status
 from supervisor.domain.text import like, no_pool, not_retried, text_of
 from supervisor.ops.supervisors import (
     Seen,
+    Unknown,
     check_hosts,
     living,
     pools_of,
@@ -44,18 +45,6 @@ class NoSupervisor(Conflict):
 
 class HasSucceeded(Conflict):
     """The job is done: it runs again only if that is asked for in so many words."""
-
-
-class UnknownPool(ConfigError):
-    """Neither the configuration nor a running supervisor has a pool of that name."""
-
-
-class UnknownSchedule(ConfigError):
-    """No supervisor has ever planned a schedule of that name on this database."""
-
-
-class UnknownType(ConfigError):
-    """No configuration, pool or job has a type of that name."""
 
 
 _MOST_COMPARED = 2000  # names that are compared to find similar ones
@@ -143,7 +132,7 @@ def scale(
     """Fix a pool's size, or return it to automatic scaling with None: everywhere, in the place of what was set for
     single hosts, or where the host's name matches `host`, where None returns it to what holds everywhere.
 
-    Raises the errors of `check_scale`, and UnknownHost.
+    Raises the errors of `check_scale`, and Unknown.
     """
     check_scale(operations, pool, workers, configured)
     if host and not (workers is None and host in operations.controls.current().hosts_of("workers", pool)):
@@ -152,7 +141,7 @@ def scale(
 
 
 def check_scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str]) -> None:
-    """Raises ConfigError for a size out of range, and UnknownPool for a pool that neither the configuration nor a
+    """Raises ConfigError for a size out of range, and Unknown for a pool that neither the configuration nor a
     running supervisor has, if any pools are known.
     """
     if workers is not None and not 0 <= workers <= MOST_WORKERS:
@@ -162,7 +151,7 @@ def check_scale(operations: Operations, pool: str, workers: int | None, configur
     controls = operations.controls.current()
     stale = workers is None and (pool in controls.sizes or controls.hosts_of("workers", pool))
     if known and pool not in known and not stale:
-        raise UnknownPool([no_pool(pool, sorted(known))])
+        raise Unknown([no_pool(pool, sorted(known))])
 
 
 def pause(
@@ -177,9 +166,9 @@ def pause(
 ) -> bool:
     """Pause or resume a type, everywhere or where the host's name matches `host`. Returns whether that is a change.
 
-    Resumed everywhere, it is so on hosts where it was paused alone, too. Raises InvalidJob, and UnknownType for a type
+    Resumed everywhere, it is so on hosts where it was paused alone, too. Raises InvalidJob, and Unknown for a type
     to pause that no configuration, pool or job has: it is probably mistyped, and the intended type would keep running.
-    The same holds for a host, UnknownHost. `force` pauses it anyway, for future jobs and hosts.
+    The same holds for a host, Unknown. `force` pauses it anyway, for future jobs and hosts.
     """
     controls = operations.controls.current()
     on_hosts = controls.hosts_of("paused", checked_type(type_))
@@ -203,7 +192,7 @@ def pause(
 
 
 def _refuse_to_resume(operations: Operations, type_: str, host: str, on_hosts: Sequence[str]) -> None:
-    """Raises Conflict if it would stay paused there, and UnknownHost."""
+    """Raises Conflict if it would stay paused there, and Unknown."""
     require_hosts(operations, host)
     controls = operations.controls.current()
     if type_ in controls.paused:
@@ -215,20 +204,20 @@ def _refuse_to_resume(operations: Operations, type_: str, host: str, on_hosts: S
 
 
 def require_type(operations: Operations, type_: str, configured: Iterable[str]) -> None:
-    """Raises UnknownType if no configuration, pool or job has it."""
+    """Raises Unknown if no configuration, pool or job has it."""
     known = {*configured, *types_taken(operations)}
     if type_ in known or operations.jobs.latest(status=None, type=type_, before=None, limit=1):
         return
     known.update(name for name, _, _ in operations.statistics.open_counts() if isinstance(name, str))
     near = like(type_, sorted(known)[:_MOST_COMPARED])
-    raise UnknownType([f"no pool takes the type {type_!r}, and no job has it{near}"])
+    raise Unknown([f"no pool takes the type {type_!r}, and no job has it{near}"])
 
 
 def pause_pool(operations: Operations, pool: str, paused: bool, now: float, *, host: str = "") -> None:
-    """Pause or resume all types of a pool. Raises UnknownPool if no running supervisor has it, and UnknownHost."""
+    """Pause or resume all types of a pool. Raises Unknown if no running supervisor has it, and Unknown."""
     types = types_taken(operations, pool)
     if not types:
-        raise UnknownPool([f"no running supervisor has a pool {pool!r}"])
+        raise Unknown([f"no running supervisor has a pool {pool!r}"])
     if host:
         require_hosts(operations, host, pool)
     for type_ in types:
@@ -236,7 +225,7 @@ def pause_pool(operations: Operations, pool: str, paused: bool, now: float, *, h
 
 
 def pause_schedule(operations: Operations, name: str, paused: bool, now: float) -> bool:
-    """Pause or resume a schedule. Returns whether that is a change. Raises UnknownSchedule.
+    """Pause or resume a schedule. Returns whether that is a change. Raises Unknown.
 
     The times that a resumed one has missed are handled according to its `misfire`.
     """
@@ -248,7 +237,7 @@ def pause_schedule(operations: Operations, name: str, paused: bool, now: float) 
 def run_schedule(operations: Operations, name: str, now: float) -> int:
     """Enqueue the job of a schedule now, also of a paused one, and return its id.
 
-    Raises UnknownSchedule, and Conflict if it is not known what the schedule enqueues.
+    Raises Unknown, and Conflict if it is not known what the schedule enqueues.
     """
     _schedule(operations, name)
     job_id = operations.schedules.run(name, now)
@@ -261,7 +250,7 @@ def _schedule(operations: Operations, name: str) -> Planned:
     schedules = {planned.name: planned for planned in operations.schedules.planned()}
     if name not in schedules:
         known = f"; the schedules are {', '.join(sorted(map(text_of, schedules)))}" if schedules else ""
-        raise UnknownSchedule([f"there is no schedule {name!r}{known}"])
+        raise Unknown([f"there is no schedule {name!r}{known}"])
     return schedules[name]
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from supervisor.domain.job import covers, high_enough
 from supervisor.domain.text import counted, human, human_size, text_of
-from supervisor.store.base import Keeper
 
 if TYPE_CHECKING:
     from supervisor.ops.views import Overview, ServerView, SupervisorView
@@ -266,21 +265,20 @@ def _of_server(server: ServerView | None) -> Iterator[Finding]:
     """What makes claims slower or keeps jobs of dead hosts waiting, with its cause."""
     if server is None:
         return
-    strong = [Keeper(one.kind, one.who, one.seconds, one.transactions) for one in server.keepers]
     advice = {
         "transaction": "end it, and set idle_in_transaction_session_timeout",
         "prepared transaction": "commit it or roll it back: COMMIT PREPARED, ROLLBACK PREPARED",
         "replication slot": "let its reader catch up, or drop the slot",
     }
-    for one in strong:
+    for one in server.keepers:
         if one.long:
-            age = f"{one.xids} transactions" if one.seconds is None else human(one.seconds)
+            age = f"{one.transactions} transactions" if one.seconds is None else human(one.seconds)
             fact = f"dead rows cannot be removed, and claims become slower: {one.kind} since {age}: {one.who}"
             yield Finding("warning", "server", fact, advice.get(one.kind, "end it"), one.kind.replace(" ", "_"))
     for table in server.tables:
         if table.dead > _MANY_DEAD and table.dead > table.live:
             fact = f"the table {table.name} has {table.dead} dead rows beside {table.live} live ones"
-            kept = "; they go when what keeps them has ended" if any(one.long for one in strong) else ""
+            kept = "; they go when what keeps them has ended" if any(one.long for one in server.keepers) else ""
             if not (server.sees_all or kept):
                 kept = "; transactions of other users are not visible to this one, without pg_read_all_stats"
             yield Finding("warning", "server", fact, f"see whether autovacuum is on{kept}", "dead_rows")

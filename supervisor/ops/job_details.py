@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
@@ -127,16 +126,15 @@ def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
         (found.scheduled_at if _waited(found) else None, "due", ""),
         (found.cancel_requested_at, "asked to stop", "cancelled"),
     ]
-    runs: Counter[int] = Counter()  # of each attempt: one whose worker died is run again under the same number
     for trial in reversed(tried):
-        began, named = trial.began, _named(trial.attempt, runs)
+        began, named = trial.began, f"attempt {trial.attempt}"
         moments.append((began, f"{named} started" + (f" in {trial.worker}" if trial.worker else ""), "running"))
         if trial.outcome not in _ENDS_OF_JOBS:
             moments.append((trial.ended, f"{named} ended: {trial.outcome}", trial.tone))
     start = found.started_at
     if _is_time(start) and not any(abs(trial.began - start) < _SAME for trial in tried):
         # It is still running, or was too short to be recorded.
-        moments.append((start, f"{_named(max(1, found.attempts), runs)} started", "running"))
+        moments.append((start, f"attempt {max(1, found.attempts)} started", "running"))
     known = [Step(float(at), what, tone) for at, what, tone in moments if _is_time(at)]
     ended = found.completed_at
     if _is_time(ended):
@@ -144,18 +142,6 @@ def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
         known = [step for step in known if step.at <= ended]
         known.append(Step(float(ended), found.status.value, found.status.value))
     return sorted(known, key=lambda step: step.at)
-
-
-def names(tried: Iterable[Trial]) -> list[str]:
-    """What the timeline calls these runs, of which the latest is the first."""
-    runs: Counter[int] = Counter()
-    return [_named(trial.attempt, runs) for trial in reversed([*tried])][::-1]
-
-
-def _named(attempt: int, runs: Counter[int]) -> str:
-    """The next run of this attempt, which `runs` counts: `attempt 1`, then `attempt 1 (run 2)`."""
-    runs[attempt] += 1
-    return f"attempt {attempt}" + (f" (run {runs[attempt]})" if runs[attempt] > 1 else "")
 
 
 def _is_time(value: Any) -> TypeGuard[float]:

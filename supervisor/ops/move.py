@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
@@ -25,8 +25,6 @@ MOST_LISTED = 1000
 _PARENT = "job_id"  # the column of what belongs to a job
 
 Row = tuple[Any, ...]
-Tell = Callable[[str, int], object]
-"""Called with a table and the number of its rows."""
 
 
 class Aside(NamedTuple):
@@ -78,7 +76,7 @@ def plan(source_url: str, target_url: str) -> MoveReport:
             return report if done is None or done.moved_at is None else done
 
 
-def move(source_url: str, target_url: str, *, leave_columns: bool = False, tell: Tell) -> MoveReport:
+def move(source_url: str, target_url: str, *, leave_columns: bool = False) -> MoveReport:
     """Move everything, or complete what was begun. Raises Conflict while supervisors run, for a target with other jobs,
     and for a source with columns of its own unless `leave_columns`; InvalidOption; StoreError.
     """
@@ -86,7 +84,7 @@ def move(source_url: str, target_url: str, *, leave_columns: bool = False, tell:
     with closing(open_move_end(source_url)) as source:
         _refuse_running(source.shown, source.running())
         with closing(_with_tables(target_url)) as target:
-            report = _refuse_others(source, target) or _moved(source, target, leave_columns, tell)
+            report = _refuse_others(source, target) or _moved(source, target, leave_columns)
             if MOVED_TO not in source.flags():  # the target may be used: tell so
                 source.shut(MoveWords.MOVED.format(target.shown), {CLOSED_FOR: None, MOVED_TO: target.shown})
                 failpoints.reach("move.finished")
@@ -117,7 +115,7 @@ def _with_tables(url: str) -> MoveEnd:
         return open_move_end(url)
 
 
-def _moved(source: MoveEnd, target: MoveEnd, leave_columns: bool, tell: Tell) -> MoveReport:
+def _moved(source: MoveEnd, target: MoveEnd, leave_columns: bool) -> MoveReport:
     """All but the last step."""
     copy = _Copy(source, target)
     if (left := copy.state.report.left_columns) and not leave_columns:
@@ -134,7 +132,7 @@ def _moved(source: MoveEnd, target: MoveEnd, leave_columns: bool, tell: Tell) ->
     if not closed:
         _refuse_running(source.shown, source.shut(MoveWords.CLOSED.format(target.shown), {CLOSED_FOR: target.shown}))
     failpoints.reach("move.closed")
-    copy.run(tell)
+    copy.run()
     given = (source.sequences(), target.sequences())
     greatest = {table: max(each.get(table, 0) for each in given) for table in ("jobs", "job_errors", "job_runs")}
     done = replace(copy.state, report=replace(copy.state.report, moved_at=time.time()))
@@ -232,7 +230,7 @@ class _Copy:
         self.state = _State(self._source.epoch(), report)
         self._target.clear({ARRIVING: self.state.text()})
 
-    def run(self, tell: Tell) -> None:
+    def run(self) -> None:
         tables = list(KEYS)
         for table in tables[tables.index(self.state.table or tables[0]) :]:
             after = self.state.after if table == self.state.table else None
@@ -240,7 +238,6 @@ class _Copy:
             while rows := self._source.block(table, self._columns[table], after, BLOCK):
                 self._move(table, after, rows)
                 after = self.state.after
-            tell(table, self.state.report.rows[table])
         here, there = ({table: end.count(table) for table in KEYS} for end in (self._source, self._target))
         report = self.state.report
         if there != report.rows or sum(here.values()) != sum(there.values()) + report.set_aside:

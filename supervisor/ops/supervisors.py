@@ -23,8 +23,8 @@ from supervisor.system.slot import Snapshot
 _LOOK_EVERY = 0.5  # seconds
 
 
-class UnknownHost(ConfigError):
-    """No supervisor of that host is registered."""
+class Unknown(ConfigError):
+    """There is no pool, type, schedule or host of that name."""
 
 
 def registered(operations: Operations) -> Iterator[tuple[SupervisorRecord, bool | None, Scoreboard | None]]:
@@ -92,7 +92,7 @@ def types_taken(operations: Operations, pool: str | None = None) -> list[str]:
 
 
 def require_host(operations: Operations, host: str) -> None:
-    """Raises UnknownHost if no supervisor runs on a host of that name."""
+    """Raises Unknown if no supervisor runs on a host of that name."""
     _require(operations, host, lambda known: known == host)
 
 
@@ -104,7 +104,7 @@ def require_hosts(operations: Operations, pattern: str, pool: str = "") -> None:
     _require(operations, pattern, lambda known: fnmatchcase(known, pattern))
     pools = {name for name, _ in pools_of(operations, pattern)} if pool else set()
     if pools and pool not in pools:
-        raise UnknownHost([f"the pool {pool!r} does not run on {pattern}; the pools there are {_named(pools)}"])
+        raise Unknown([f"the pool {pool!r} does not run on {pattern}; the pools there are {_named(pools)}"])
 
 
 def check_hosts(pattern: str) -> None:
@@ -121,7 +121,7 @@ def _require(operations: Operations, host: str, matches: Callable[[str], bool]) 
         known.add(own_host("sqlite:"))  # the only one that there is, also before a supervisor runs
     if not any(map(matches, known)):
         there = f"supervisors run on {_named(known)}" if known else "no supervisor is running"
-        raise UnknownHost([f"no supervisor runs on the host {host!r}; {there}"])
+        raise Unknown([f"no supervisor runs on the host {host!r}; {there}"])
 
 
 def _named(names: Iterable[str]) -> str:

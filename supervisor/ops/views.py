@@ -13,7 +13,7 @@ from typing import Any
 from supervisor.domain.history import QUIET, Hour
 from supervisor.domain.scaling import OLD_VERSION
 from supervisor.domain.text import text_of
-from supervisor.store.base import ControlState, Planned, ServerState
+from supervisor.store.base import ControlState, GoneView, KeeperView, Planned, ServerState, TableView
 
 COUNT_LIMIT = 10_000  # due jobs of a pool are counted no further
 MOST_TYPES = 200  # types listed individually; the others are summed
@@ -63,11 +63,6 @@ class WorkerView:
             return self.leaving or ""
         return f"to be replaced: {self.leaving}"
 
-    @property
-    def home(self) -> tuple[str, int]:
-        """Its supervisor: on several hosts, these may have the same pid."""
-        return self.host, self.supervisor
-
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
@@ -102,11 +97,6 @@ class PoolView:
     spares_wanted: int = 0
     min_priority: int | None = None
     threads: str = ""  # of numerical libraries in a worker, and why
-
-    @property
-    def home(self) -> tuple[str, int]:
-        """Its supervisor: on several hosts, these may have the same pid."""
-        return self.host, self.supervisor
 
     @property
     def spares_shown(self) -> str:
@@ -211,18 +201,6 @@ class SupervisorView:
 
 
 @dataclass(frozen=True, slots=True)
-class GoneView:
-    """A host that had a supervisor within the last day and has none now: its last one, and when it had gone (Unix
-    seconds). If it has not `stopped` by itself, it died, or was cut off.
-    """
-
-    host: str
-    pid: int
-    at: float
-    stopped: bool
-
-
-@dataclass(frozen=True, slots=True)
 class TypeView:
     """One type: its jobs by state, failed attempts of the last hour, and how long its latest jobs took.
 
@@ -276,27 +254,6 @@ def schedules_of(planned: Iterable[Planned], now: float) -> list[ScheduleView]:
 
 
 @dataclass(frozen=True, slots=True)
-class TableView:
-    """A table of ours on a server: its live and its dead rows, as far as the server knows."""
-
-    name: str
-    live: int
-    dead: int
-
-
-@dataclass(frozen=True, slots=True)
-class KeeperView:
-    """What keeps dead rows from being removed: `who` names it. `seconds` is its age, None if that is not known, and
-    `transactions` how many have begun since.
-    """
-
-    kind: str
-    who: str
-    seconds: float | None
-    transactions: int
-
-
-@dataclass(frozen=True, slots=True)
 class ServerView:
     """A database server. `notifications` is the part of their queue that is in use, 1 being all. `sees_all`: this user
     may see the transactions of other users, so that the `keepers` of dead rows are all that there are. `powerless` are
@@ -315,12 +272,8 @@ class ServerView:
 def server_of(state: ServerState | None) -> ServerView | None:
     if state is None:
         return None
-    tables = [TableView(text_of(table.name), table.live, table.dead) for table in state.tables]
-    keepers = [KeeperView(one.kind, text_of(one.who), finite(one.seconds), one.xids) for one in state.keepers]
-    powerless = [text_of(name) for name in state.powerless]
-    return ServerView(
-        state.connections, state.max_connections, state.notifications, tables, keepers, state.sees_all, powerless
-    )
+    lists: dict[str, Any] = {name: [*getattr(state, name)] for name in ("tables", "keepers", "powerless")}
+    return ServerView(state.connections, state.max_connections, state.notifications, sees_all=state.sees_all, **lists)
 
 
 def paused_on_hosts(controls: ControlState) -> dict[str, list[str]]:

@@ -23,9 +23,18 @@ from supervisor.store.sql.controls import Controls, ControlState, HostControl
 from supervisor.store.sql.job_actions import Cursor, FinishedJobs, JobActions, Redriven, Retried
 from supervisor.store.sql.jobs import Filter, Jobs, Page, RecordedRun, Sort
 from supervisor.store.sql.producer import Producer, TransactionalInsert
-from supervisor.store.sql.registry import GoneHost, Lease, Registry, WorkerRecord
+from supervisor.store.sql.registry import GoneView, Lease, Registry, WorkerRecord
 from supervisor.store.sql.schedules import AlertStore, Planned, Schedules
-from supervisor.store.sql.statistics import Anomalies, ErrorGroup, History, Keeper, ServerState, Statistics, TypeSpeed
+from supervisor.store.sql.statistics import (
+    Anomalies,
+    ErrorGroup,
+    History,
+    KeeperView,
+    ServerState,
+    Statistics,
+    TableView,
+    TypeSpeed,
+)
 from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
 from supervisor.store.values import AdoptedColumn, AdoptOptions, AdoptReport, NeedsChange, RestoreReport
 

@@ -278,17 +278,6 @@ def test_limits_that_are_too_low_for_the_workers_are_told(tmp_path: Path, monkey
     assert "LimitNPROC" in processes.advice
 
 
-def test_a_clock_that_was_never_set_or_that_nothing_keeps_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "synchronised", lambda: True)
-    assert machine.clock().level == "ok"
-    monkeypatch.setattr(machine, "synchronised", lambda: False)
-    assert machine.clock().level == "note"
-
-
-def test_the_kernel_is_asked_about_its_clock() -> None:
-    assert machine.synchronised() in (True, False)
-
-
 # systemd
 
 UNIT = (ROOT / "deploy" / "job-supervisor.service").read_text(encoding="utf-8")

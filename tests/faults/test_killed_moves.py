@@ -76,7 +76,7 @@ def in_a_child(work: Callable[[], object], points: str = "", after: float = 0.0)
 
 
 def moved(source: str, target: str) -> moving.MoveReport:
-    return moving.move(source, target, tell=lambda table, rows: None)
+    return moving.move(source, target)
 
 
 def completes(ground: Ground, source: str, target: str) -> None:

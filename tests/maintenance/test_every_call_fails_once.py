@@ -25,7 +25,7 @@ from supervisor.domain.job import Status
 from supervisor.domain.schedule import Schedule
 from supervisor.domain.settlement import failed
 from supervisor.engine import open_engine
-from supervisor.maintenance import failed_items
+from supervisor.maintenance import scheduler
 from supervisor.maintenance.alerts import RaiseAlert, Sources
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.finished_jobs import Pruner, RedrivePolicy, Redriver
@@ -248,7 +248,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Items are tried again without a pause: their clock is not ours. Nobody reads what is logged."""
-    monkeypatch.setattr(failed_items, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(scheduler, "FIRST_PAUSE", 0.0)
     configure("json", "error", io.StringIO())
     yield
     unconfigure()

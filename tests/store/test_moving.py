@@ -48,7 +48,7 @@ def made(postgres: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def moved(source: str, target: str) -> MoveReport:
-    return moving.move(source, target, tell=lambda table, rows: None)
+    return moving.move(source, target)
 
 
 def write(url: str, sql: str) -> None:
@@ -417,7 +417,7 @@ def test_columns_of_the_application_are_named(made: Made) -> None:
     with pytest.raises(Conflict, match=r"jobs\.customer would stay behind.*--leave-columns"):
         moved(source, target)
     assert moving.plan(source, target).left_columns == ["jobs.customer"]
-    report = moving.move(source, target, leave_columns=True, tell=lambda table, rows: None)
+    report = moving.move(source, target, leave_columns=True)
     assert report.rows["jobs"] == 5
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.store.base import Engine, GoneHost, SupervisorRecord
+from supervisor.store.base import Engine, GoneView, SupervisorRecord
 from tests.store.kit import NOW, Desk, python, supervisor_record, until
 
 # Holds the ownership of the supervisor named in its second argument until it is told to go.
@@ -171,7 +171,7 @@ def test_a_host_is_remembered_for_a_day_after_its_last_supervisor(desk: Desk, mo
     registry, peer, day = desk.maintenance.registry, desk.engine.maintenance(), 86400.0
     registry.register(supervisor_record("s1", desk.engine, "/nowhere", host="alpha", pid=11))
     registry.forget("s1", NOW)
-    assert registry.gone(NOW + 1) == [GoneHost("alpha", 11, NOW, stopped=True)]
+    assert registry.gone(NOW + 1) == [GoneView("alpha", 11, NOW, stopped=True)]
     assert registry.gone(NOW + day + 1) == []
 
     record = supervisor_record("s2", desk.engine, "/nowhere", host="alpha", pid=12)
@@ -180,7 +180,7 @@ def test_a_host_is_remembered_for_a_day_after_its_last_supervisor(desk: Desk, mo
     monkeypatch.setattr("supervisor.store.ownership.Ownership.lives", lambda self, owner: False)
     peer.registry.declare_dead(record)
     peer.registry.forget("s2", NOW)
-    assert registry.gone(NOW) == [GoneHost("alpha", 12, NOW, stopped=False)]
+    assert registry.gone(NOW) == [GoneView("alpha", 12, NOW, stopped=False)]
     peer.close()
 
     registry.register(supervisor_record("s3", desk.engine, "/nowhere", host="beta"))

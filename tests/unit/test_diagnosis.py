@@ -13,13 +13,11 @@ from supervisor.ops.diagnosis import diagnose, unmet
 from supervisor.ops.views import (
     AdminView,
     DutyView,
-    GoneView,
-    KeeperView,
     MemoryView,
     ScheduleView,
     ServerView,
-    TableView,
 )
+from supervisor.store.base import GoneView, KeeperView, TableView
 from tests.cli.test_top_screen import overview, pool, type_
 from tests.cli.test_top_screen import supervisor as some_supervisor
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.cli.setup import write_starter
 from supervisor.config import load
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import ConfigError, Conflict
-from supervisor.ops.scaffold import write_starter
 
 
 def test_the_starter_is_a_configuration_that_loads_and_a_module_with_its_tasks(tmp_path: Path) -> None:

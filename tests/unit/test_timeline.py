@@ -21,8 +21,8 @@ def test_each_end_is_told_that_of_a_released_run_too() -> None:
         (10.0, "created"),
         (11.0, "attempt 1 started in tag-1"),
         (13.0, "attempt 1 ended: released"),
-        (14.0, "attempt 1 (run 2) started in tag-1"),
-        (15.0, "attempt 1 (run 2) ended: exception"),
+        (14.0, "attempt 1 started in tag-1"),
+        (15.0, "attempt 1 ended: exception"),
     ]
 
 

@@ -269,22 +269,6 @@ def test_a_failed_job_shows_what_happened_to_it(queue: Queue, read: Callable[...
     assert re.search(r"created .* attempt 1 started .* attempt 1 ended: exception .* failed", timeline), timeline
 
 
-def test_runs_under_the_same_number_have_the_names_of_the_timeline(queue: Queue, read: Callable[..., Reader]) -> None:
-    job = queue.enqueue("tag")
-    for token in (1, 2):
-        write(
-            queue,
-            "INSERT INTO job_runs(job_id, token, attempt, outcome, worker, started_at, duration)"
-            " VALUES (?, ?, 1, 'crash', 'tag-1', ?, 1.0)",
-            *(job, token, 10.0 * token),
-        )
-
-    page = read().get(f"/jobs/{job}").text
-
-    assert re.findall(r"<h3>(.ttempt[^<]*)</h3>", page) == ["Attempt 1 (run 2)", "Attempt 1"]
-    assert "attempt 1 (run 2) started" in page
-
-
 @pytest.mark.parametrize("more", [0, 6], ids=["cards", "table"])
 def test_a_pool_shows_its_spares_and_no_figures_that_belong_to_others(
     read: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch, more: int

@@ -28,9 +28,8 @@ from supervisor.domain.errors import (
 )
 from supervisor.domain.job import Status
 from supervisor.domain.text import json_safe
-from supervisor.ops.commands import UnknownPool, UnknownSchedule, UnknownType
 from supervisor.ops.serving import NotServed
-from supervisor.ops.supervisors import UnknownHost
+from supervisor.ops.supervisors import Unknown
 from supervisor.system.spool import FileTooLarge, SpoolFull
 
 RETRY_AFTER = 2  # seconds after which a retry may succeed
@@ -43,7 +42,7 @@ class Hidden(QueueError):
 _CODES: dict[type, int] = {  # the nearest class of an error counts
     QueueError: 409,
     Hidden: 403,
-    **dict.fromkeys((UnknownPool, UnknownType, UnknownSchedule, UnknownHost, JobNotFound), 404),
+    **dict.fromkeys((Unknown, JobNotFound), 404),
     FileTooLarge: 413,
     NoSpool: 415,
     **dict.fromkeys((InvalidJob, ConfigError), 422),

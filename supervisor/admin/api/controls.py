@@ -13,8 +13,8 @@ from supervisor.admin.api.answers import answer, changing, reading
 from supervisor.admin.state import TheState
 from supervisor.ops import commands
 from supervisor.ops.supervisors import types_taken
-from supervisor.ops.views import GoneView, PoolView, ScheduleView, SupervisorView, TypeView
-from supervisor.store.base import Operations
+from supervisor.ops.views import PoolView, ScheduleView, SupervisorView, TypeView
+from supervisor.store.base import GoneView, Operations
 
 router = APIRouter(prefix="/api/admin", tags=["pools and types"])
 schedules = APIRouter(prefix="/api/admin/schedules", tags=["schedules"])

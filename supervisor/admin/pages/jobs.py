@@ -15,7 +15,7 @@ from supervisor.admin.state import TheState
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Job, Status
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
-from supervisor.ops.job_details import everything, names, steps, trials
+from supervisor.ops.job_details import everything, steps, trials
 from supervisor.store.base import Operations, Page
 
 PAGE = 50  # jobs on a page
@@ -121,7 +121,6 @@ async def job(request: Request, state: TheState, job_id: models.JobId) -> HTMLRe
         shown,
         job=found,
         trials=latest,
-        names=names(latest),
         hidden=max(0, len(tried) - MOST_ATTEMPTS),
         steps=steps(found, latest),
         worker=next((worker for worker in shown.workers if worker.job == found.id), None),

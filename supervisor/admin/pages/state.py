@@ -52,7 +52,8 @@ def _pool_card(pool: PoolView, shown: Overview, data: ChartData) -> dict[str, An
     """One pool with data of its workers and types: `sums` and `failures` of the last hour, with the current minute;
     `runs` as in the charts, without it. The history knows types, not pools.
     """
-    own = [worker for worker in shown.workers if (worker.pool, worker.home) == (pool.name, pool.home)]
+    place = pool.name, pool.supervisor, pool.host  # on several hosts, supervisors may have the same pid
+    own = [worker for worker in shown.workers if (worker.pool, worker.supervisor, worker.host) == place]
     kept = [view for view in shown.types if view.type in pool.paused]
     others = {type_ for other in shown.pools if other.name != pool.name for type_ in other.types}
     shared = not others.isdisjoint(pool.types)  # `sums` and `failures` are not known then

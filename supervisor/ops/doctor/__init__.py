@@ -24,7 +24,7 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
     from supervisor.ops.doctor import configuration, machine, services
     from supervisor.ops.doctor.database import examine as examine_database
 
-    found = [machine.interpreter(), machine.names(), machine.clock()]
+    found = [machine.interpreter(), machine.names()]
     url, settings, problems = database, None, list[str]()
     try:
         read, report = survey(locate(config), database)

@@ -1,18 +1,15 @@
-"""The machine and what is installed on it: libraries, clock, memory, limits and GPUs, for the configured pools."""
+"""The machine and what is installed on it: libraries, memory, limits and GPUs, for the configured pools."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import re
 import resource
 import shutil
 import sqlite3
-import struct
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -29,10 +26,8 @@ NETWORK = re.compile(
     r"ncpfs|nfs[34]?|ocfs2|orangefs|pvfs2|smb3|smbfs|virtiofs"
 )
 _VOLATILE = frozenset({"tmpfs", "ramfs"})
-_NEWEST_PYTHON = (3, 15)
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _FIXED_SQLITE = (3, 51, 3)  # connections that write and checkpoint at once
-_TIMEX_STATUS, _STA_UNSYNC = 40, 0x40  # where the kernel's struct timex has its status, and the bit in it
 # Of a supervisor without workers, and for each worker: a pidfd, a channel, a run log and temporary ones.
 _FILES, _FILES_OF_A_WORKER = 64, 8
 _TASKS_OF_A_WORKER = 4  # the worker, its threads, and the program of a pool with a command
@@ -48,9 +43,6 @@ def interpreter() -> Finding:
             f"{version} is free-threaded, a build with which job-supervisor is not tested",
             "use the usual build of this version: workers are processes, so they use all cores with it, too",
         )
-    if sys.version_info[:2] > _NEWEST_PYTHON:
-        newest = ".".join(map(str, _NEWEST_PYTHON))
-        return note("python", f"{version}: newer than {newest}, the newest version tested", "report what does not work")
     return good("python", version)
 
 
@@ -103,24 +95,6 @@ def kind_of(folder: Path, mounts: str) -> str:
     found = (line.split(" ") for line in mounts.splitlines())
     kinds = {Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), point)): kind for _, point, kind, *_ in found}
     return next((kinds[point] for point in (place, *place.parents) if point in kinds), "")
-
-
-def clock() -> Finding:
-    """It decides when jobs are due, and nothing else."""
-    text = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-    if synchronised() is False:
-        advice = "install chrony or systemd-timesyncd, unless the host of this virtual machine does it"
-        return note("clock", f"it shows {text} and is not synchronized", advice)
-    return good("clock", text)
-
-
-def synchronised() -> bool | None:
-    """Whether the kernel's clock is synchronized, as adjtimex(2) reports; None if it is unavailable."""
-    buffer = ctypes.create_string_buffer(256)  # at least a struct timex; its modes are 0: only read
-    adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)
-    if adjtimex is None or adjtimex(buffer) < 0 or struct.calcsize("l") != 8:
-        return None
-    return not struct.unpack_from("i", buffer, _TIMEX_STATUS)[0] & _STA_UNSYNC
 
 
 def memory(settings: Settings) -> Finding:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.job import Status
+from supervisor.domain.text import text_of
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.backlog import PostgresBacklog
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.ownership import PostgresClaimLocks, PostgresRegistry
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.statistics import Keeper, ServerState, Statistics, TableRows
+from supervisor.store.sql.statistics import KeeperView, ServerState, Statistics, TableView
 from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
 
 
@@ -54,13 +55,13 @@ class ServerCheck(Duty):
         return Result()
 
 
-def tables_of(connection: Connection) -> list[TableRows]:
-    return [TableRows(*row) for row in connection.rows(QUERIES.table_rows)]
+def tables_of(connection: Connection) -> list[TableView]:
+    return [TableView(text_of(name), *rows) for name, *rows in connection.rows(QUERIES.table_rows)]
 
 
-def keepers_of(connection: Connection) -> list[Keeper]:
+def keepers_of(connection: Connection) -> list[KeeperView]:
     """What keeps dead rows from being removed: of each kind the strongest."""
-    return [Keeper(*row) for row in connection.rows(QUERIES.keepers)]
+    return [KeeperView(kind, text_of(who), *age) for kind, who, *age in connection.rows(QUERIES.keepers)]
 
 
 _COUNTED = 2_000_000  # rows that are read to count them
@@ -87,5 +88,5 @@ class PostgresStatistics(Statistics):
         """Raises StoreError."""
         [row] = self._connection.rows(QUERIES.server_state)
         rows, keepers = tables_of(self._connection), keepers_of(self._connection)
-        powerless = tuple(name for (name,) in self._connection.rows(QUERIES.powerless))
+        powerless = tuple(text_of(name) for (name,) in self._connection.rows(QUERIES.powerless))
         return ServerState._make((*row, tuple(rows), tuple(keepers), self._connection.pooled, powerless))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from supervisor.domain.intake import known_time
@@ -37,7 +38,8 @@ class WorkerRecord(NamedTuple):
     pid_started: int | None = None
 
 
-class GoneHost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GoneView:
     """A host whose last supervisor has gone: its pid, when that was noticed (Unix seconds), and whether it had stopped
     by itself; otherwise it died, or was cut off.
     """
@@ -114,7 +116,7 @@ class Registry(Concern):
         row = self._connection.row(self._queries.worker, {"incarnation": incarnation})
         return None if row is None else _started(WorkerRecord(*row))
 
-    def gone(self, now: float) -> list[GoneHost]:
+    def gone(self, now: float) -> list[GoneView]:
         """The hosts that had supervisors within the last day and have none now, the latest first."""
         here = {text_of(one.host) for one in self.supervisors()}
         found = [_gone(*row) for row in self._connection.rows(self._queries.gone)]
@@ -127,10 +129,10 @@ def _started(record: Record) -> Record:
     return record._replace(started_at=known_time(record.started_at) or 0.0)
 
 
-def _gone(key: str, value: str) -> GoneHost | None:
+def _gone(key: str, value: str) -> GoneView | None:
     """None for what is not a row of ours."""
     try:
         at, pid, stopped = value.split()
-        return GoneHost(text_of(key.removeprefix(_GONE)), int(pid), float(at), stopped == "stopped")
+        return GoneView(text_of(key.removeprefix(_GONE)), int(pid), float(at), stopped == "stopped")
     except ValueError:
         return None

@@ -44,7 +44,8 @@ class TypeSpeed:
     longest: float
 
 
-class TableRows(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TableView:
     """One of our tables, as far as the server's statistics know."""
 
     name: str
@@ -52,19 +53,20 @@ class TableRows(NamedTuple):
     dead: int
 
 
-class Keeper(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class KeeperView:
     """What keeps dead rows from being removed: a transaction, a prepared one, or a replication slot. `seconds` is its
-    age, None if that is not known; `xids` is how many transactions have begun since.
+    age, None if that is not known; `transactions` is how many have begun since.
     """
 
     kind: str
     who: str
     seconds: float | None
-    xids: int
+    transactions: int
 
     @property
     def long(self) -> bool:
-        return self.xids > _MANY_XIDS if self.seconds is None else self.seconds > _OLD
+        return self.transactions > _MANY_XIDS if self.seconds is None else self.seconds > _OLD
 
 
 class ServerState(NamedTuple):
@@ -80,8 +82,8 @@ class ServerState(NamedTuple):
     max_connections: int
     notifications: float
     sees_all: bool
-    tables: tuple[TableRows, ...]
-    keepers: tuple[Keeper, ...]
+    tables: tuple[TableView, ...]
+    keepers: tuple[KeeperView, ...]
     pooled: bool = False
     powerless: tuple[str, ...] = ()
 
