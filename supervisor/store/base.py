@@ -10,24 +10,23 @@ times are Unix seconds given by the caller, so that tests decide them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from supervisor.domain.job import Job, NewJob, NewJobs
 from supervisor.store.ownership import DatabaseHolder, Holder, OwnerLock, Ownership, SupervisorRecord, Writers
 from supervisor.store.sql.backlog import Backlog, Depth, JobSelector
 from supervisor.store.sql.claims import ClaimLocks, Claims, Exchange, Expired, SettleExpired
 from supervisor.store.sql.connection import RowRefused
-from supervisor.store.sql.controls import Controls, ControlState, HostControl
 from supervisor.store.sql.job_actions import Cursor, FinishedJobs, JobActions, Redriven, Retried
 from supervisor.store.sql.jobs import Filter, Jobs, Page, RecordedRun, Sort
 from supervisor.store.sql.producer import Producer, TransactionalInsert
-from supervisor.store.sql.registry import GoneHost, Lease, Registry, WorkerRecord
+from supervisor.store.sql.registry import Controls, ControlState, GoneHost, HostControl, Lease, Registry, WorkerRecord
 from supervisor.store.sql.schedules import AlertStore, Planned, Schedules
 from supervisor.store.sql.statistics import Anomalies, ErrorGroup, History, Keeper, ServerState, Statistics, TypeSpeed
 from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
-from supervisor.store.values import AdoptedColumn, AdoptOptions, AdoptReport, NeedsChange, RestoreReport
 
 Answer = TypeVar("Answer")
 
@@ -67,6 +66,72 @@ class ChangeFeed(Protocol):
         """Hints again. True if they were paused: commits in the meantime gave none."""
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptOptions:
+    """How an application's table is to be understood; whatever is left out is proposed.
+
+    `renames` are {column: new name or meaning}, `statuses` {word: state}, `types` {old: new}. `statements` are the
+    application's, to be tried. `view` is the name of the view for statements in the old words.
+    """
+
+    table: str = "jobs"
+    renames: Mapping[str, str] = field(default_factory=dict)
+    statuses: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    statements: tuple[str, ...] = ()
+    view: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsChange:
+    """A statement of an application that its adopted table refuses, and why."""
+
+    statement: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedColumn:
+    """What becomes of a column: `kept_as` is where the application's values stand, `meaning` the column of a job that
+    takes them over, if any. `proposed`: no option said so.
+    """
+
+    column: str
+    kept_as: str
+    meaning: str | None
+    proposed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptReport:
+    """The result of taking over a table, or of its rehearsal, which has no `backup`.
+
+    `recovered` are running rows put back; `extra_columns` are the application's own. `job_types` are the most frequent
+    ones.
+    """
+
+    rows: int
+    recovered: int
+    finished: int
+    backup: Path | None
+    extra_columns: tuple[str, ...]
+    notes: tuple[str, ...]
+    needing_change: tuple[NeedsChange, ...]
+    columns: tuple[AdoptedColumn, ...]
+    statuses: Mapping[str, str]
+    types: Mapping[str, str]
+    job_types: tuple[str, ...]
+    view: str | None
+
+
+class RestoreReport(NamedTuple):
+    """The result of restoring a copy. `kept` is the new path of the previous database, if there was one."""
+
+    jobs: int
+    schema: int
+    kept: Path | None
 
 
 class Database(Protocol):

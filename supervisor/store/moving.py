@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from supervisor.domain.errors import StoreError
 
 if TYPE_CHECKING:
-    from supervisor.store.queries import Queries
-    from supervisor.store.sql.connection import Connection, Row, Transaction
+    from supervisor.store.sql.connection import Connection, Queries, Row, Transaction
     from supervisor.store.sql.registry import Registry
 
 # The keys of job_meta. At the source: where the jobs go, and where they have gone. At the target: how far the move is,
@@ -43,6 +42,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "job_supervisors": ("id",),
     "job_workers": ("incarnation",),
 }
+TABLES = frozenset(KEYS)
+"""All tables of the schema, for tools that would take them for leftovers."""
 
 Key = Sequence[Any]
 """A row's values in the columns of a table's key."""

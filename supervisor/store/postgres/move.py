@@ -13,8 +13,7 @@ from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.ownership import PostgresRegistry
 from supervisor.store.postgres.statements import for_driver
-from supervisor.store.queries import Queries, load
-from supervisor.store.sql.connection import Row
+from supervisor.store.sql.connection import Queries, Row, load
 
 SQL: Queries = load("supervisor.store.postgres", "move.sql")
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.domain.errors import StoreError
+from supervisor.store.base import AdoptOptions, AdoptReport, RestoreReport
 from supervisor.store.migrate import Known, Migration, Rows, flags_of, known, shipped
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.values import AdoptOptions, AdoptReport, RestoreReport
 
 _PACKAGE = "supervisor.store.postgres"
 _PATH = "put the schema of the job tables of {} first, with SET search_path or ALTER ROLE ... SET search_path"

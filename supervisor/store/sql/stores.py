@@ -9,10 +9,9 @@ from supervisor.domain.duty import Duty
 from supervisor.store.sql.backlog import Backlog
 from supervisor.store.sql.claims import ClaimLocks
 from supervisor.store.sql.connection import Connection
-from supervisor.store.sql.controls import Controls
 from supervisor.store.sql.job_actions import FinishedJobs, JobActions
 from supervisor.store.sql.jobs import Jobs
-from supervisor.store.sql.registry import Registry
+from supervisor.store.sql.registry import Controls, Registry
 from supervisor.store.sql.schedules import Schedules
 from supervisor.store.sql.statistics import History, Statistics
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import decoded
+from supervisor.store.base import AdoptOptions, AdoptReport, RestoreReport
 from supervisor.store.sql.stores import Operations
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.changes import SqliteChanges, SqliteSettled
@@ -18,7 +19,6 @@ from supervisor.store.sqlite.maintenance import SqliteMaintenance, ownership, re
 from supervisor.store.sqlite.maintenance import operations as operations_on
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.producer import SqliteProducer, SqliteTransactionalInsert
-from supervisor.store.values import AdoptOptions, AdoptReport, RestoreReport
 from supervisor.system import settled_notice
 
 if TYPE_CHECKING:

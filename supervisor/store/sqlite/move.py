@@ -8,8 +8,7 @@ from typing import Any
 
 from supervisor.store.migrate import statements
 from supervisor.store.moving import MoveEnd, Unfit
-from supervisor.store.queries import Queries, load
-from supervisor.store.sql.connection import Row
+from supervisor.store.sql.connection import Queries, Row, load
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import Connection
 from supervisor.store.sqlite.maintenance import registry
