@@ -1,8 +1,8 @@
 """The interface between the rest of the system and a database.
 
 Nothing above `store/` knows which engine it talks to, and it imports this module alone. What an opened store offers is
-in the classes of `sql/`, one for each concern, which both engines share; the protocols here are what each engine does
-in its own way. What an engine opens may be used only in the process that opened it; in a forked child each call raises
+in the classes of `sql/`, one for each concern, which both engines share; the classes here say what each engine does in
+its own way. What an engine opens may be used only in the process that opened it; in a forked child each call raises
 StoreError. Methods raise StoreBusy when another writer held the lock for too long (trying again is right), StoreGone
 when what was opened is no longer the database that the URL names, and StoreError when the database cannot be used. All
 times are Unix seconds given by the caller, so that tests decide them.
@@ -11,15 +11,17 @@ times are Unix seconds given by the caller, so that tests decide them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from supervisor.domain.job import Job, NewJob, NewJobs
+from supervisor.domain.job import Job, NewJob, NewJobs, decoded
+from supervisor.store.moving import MoveEnd
 from supervisor.store.ownership import DatabaseHolder, Holder, OwnerLock, Ownership, SupervisorRecord, Writers
 from supervisor.store.sql.backlog import Backlog, Depth, JobSelector
 from supervisor.store.sql.claims import ClaimLocks, Claims, Exchange, Expired, SettleExpired
-from supervisor.store.sql.connection import RowRefused
+from supervisor.store.sql.connection import Connection, RowRefused
 from supervisor.store.sql.job_actions import Cursor, FinishedJobs, JobActions, Redriven, Retried
 from supervisor.store.sql.jobs import Filter, Jobs, Page, RecordedRun, Sort
 from supervisor.store.sql.producer import Producer, TransactionalInsert
@@ -134,29 +136,43 @@ class RestoreReport(NamedTuple):
     kept: Path | None
 
 
-class Database(Protocol):
+class Database:
     """The database as a whole: where it is, its schema, its copies."""
 
-    @property
-    def file(self) -> Path | None:
-        """The database's file; None for a server."""
+    file: Path | None = None
+    """The database's file; None for a server."""
+
+    def connect(self) -> Connection:
+        """To look at something."""
+        raise NotImplementedError
 
     @property
     def folder(self) -> Path:
         """Where supervisors of this database keep shared files."""
+        raise NotImplementedError
 
-    def exists(self) -> bool: ...
+    def exists(self) -> bool:
+        raise NotImplementedError
 
     def check_integrity(self, seconds: float) -> bool:
         """Raises StoreError if it is damaged. Returns whether the check was completed in this time."""
+        return True
 
     def epoch(self) -> str:
         """Identifies this life of the database: after a restore, ids may be used again."""
+        with closing(self.connect()) as connection:
+            row = connection.row(connection.queries.meta, {"key": "epoch"})
+            return str(row[0]) if row else ""
 
     def migrate(self) -> list[int]:
         """Create the schema or bring it up to date. Returns the versions applied. Raises StoreError if the database
         cannot be written, even if there is nothing to do.
         """
+        raise NotImplementedError
+
+    def script(self) -> str:
+        """What `migrate` would do, as SQL; empty if there is nothing to do."""
+        raise NotImplementedError
 
     def pin(self) -> None:
         """From now on accept only the database that is there now: opening another one raises StoreGone."""
@@ -165,42 +181,50 @@ class Database(Protocol):
         """Take over an application's table, or say what that would do. Raises InvalidOption, StoreError with all
         reasons, or NothingToAdopt; then nothing is changed.
         """
+        raise NotImplementedError
 
     def back_up(self, target: Path) -> None:
         """An online copy into a new file."""
+        raise NotImplementedError
 
     def restore(self, copy: Path) -> RestoreReport:
         """Replace the database with a copy; the previous one is kept beside it."""
+        raise NotImplementedError
 
 
-class Engine(Protocol):
+class Engine:
     """One database, by URL. Creating the engine connects to nothing; opening a store does. It may be pickled."""
 
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def database(self) -> Database: ...
-
-    @property
-    def ownership(self) -> Ownership: ...
-
-    @property
-    def transactional(self) -> TransactionalInsert: ...
+    url: str
+    database: Database
+    ownership: Ownership
+    transactional: TransactionalInsert
 
     def meta(self, job_id: int) -> Any:
         """The `meta` of a job; None if it has none. Opens a connection of its own."""
+        with closing(self.database.connect()) as connection:
+            row = connection.row(connection.queries.job_meta, {"id": job_id})
+            return None if row is None else decoded(row[0])
 
     def producer(self, patience: float | None = None, *, create: bool = True) -> Producer:
         """`patience`: seconds to wait for other writers. With `create`, a missing database is made."""
+        raise NotImplementedError
 
     def claims(self, *, keep_done: bool = True) -> Claims:
         """Without `keep_done`, jobs may be deleted with success."""
+        raise NotImplementedError
 
-    def maintenance(self) -> MaintenanceStore: ...
+    def maintenance(self) -> MaintenanceStore:
+        raise NotImplementedError
 
     def operations(self) -> Operations:
         """Only for a database that exists and has the current schema; any other is left untouched."""
+        raise NotImplementedError
 
     def changes(self, *, ends: bool = False) -> ChangeFeed:
         """With `ends` the hints need only tell of jobs that end or change, otherwise of jobs that come."""
+        raise NotImplementedError
+
+    def move_end(self) -> MoveEnd:
+        """This database as one side of a move. Raises NoTables, or StoreError for tables of another version."""
+        raise NotImplementedError

@@ -66,13 +66,13 @@ class Unfit(NamedTuple):
 
 class MoveEnd:
     """A database as a source or a target; its URL `shown` has no password. `notes` are stored in job_meta; None removes
-    one. An engine says the rest. `registry` has a connection of its own: it looks during writes.
+    one. An engine says the rest. `registry` has the `other` connection: it looks during writes.
     """
 
     _sql: Queries
 
-    def __init__(self, connection: Connection, shown: str, registry: Registry) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, shown: str, registry: Registry, other: Connection) -> None:
+        self._connection, self._other = connection, other
         self.shown = shown
         self._registry = registry
 
@@ -182,6 +182,7 @@ class MoveEnd:
 
     def close(self) -> None:
         self._connection.close()
+        self._other.close()
 
     # Statements
 

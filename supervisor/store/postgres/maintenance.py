@@ -51,15 +51,6 @@ class ServerCheck(Duty):
         return Result()
 
 
-def tables_of(connection: Connection) -> list[TableRows]:
-    return [TableRows(*row) for row in connection.rows(QUERIES.table_rows)]
-
-
-def keepers_of(connection: Connection) -> list[Keeper]:
-    """What keeps dead rows from being removed: of each kind the strongest."""
-    return [Keeper(*row) for row in connection.rows(QUERIES.keepers)]
-
-
 _COUNTED = 2_000_000  # rows that are read to count them
 
 
@@ -76,13 +67,13 @@ class PostgresStatistics(Statistics):
         return float(now)
 
     def closed_counts(self) -> list[tuple[str, Status, int]]:
-        """Estimates where the table is large."""
         rows = self._connection.rows(QUERIES.count_closed, {"most": _COUNTED})
         return [(type_, Status(status), count) for type_, status, count in rows]
 
     def server(self) -> ServerState | None:
         """Raises StoreError."""
         [row] = self._connection.rows(QUERIES.server_state)
-        rows, keepers = tables_of(self._connection), keepers_of(self._connection)
+        tables = tuple(TableRows(*one) for one in self._connection.rows(QUERIES.table_rows))
+        keepers = tuple(Keeper(*one) for one in self._connection.rows(QUERIES.keepers))  # of each kind the strongest
         powerless = tuple(name for (name,) in self._connection.rows(QUERIES.powerless))
-        return ServerState._make((*row, tuple(rows), tuple(keepers), self._connection.pooled, powerless))
+        return ServerState._make((*row, tables, keepers, self._connection.pooled, powerless))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.domain.errors import StoreError
-from supervisor.store.base import AdoptOptions, AdoptReport, RestoreReport
+from supervisor.store.base import AdoptOptions, AdoptReport, Database, RestoreReport
 from supervisor.store.migrate import Known, Migration, Rows, flags_of, known, shipped
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
@@ -139,15 +139,12 @@ def prepare(raw: Any, where: str, *, create: bool, migrate: Any) -> bool:
     return True
 
 
-class PostgresDatabase:
-    """Implements `store.base.Database`."""
-
+class PostgresDatabase(Database):
     def __init__(self, address: Address) -> None:
         self._address = address
 
-    @property
-    def file(self) -> Path | None:
-        return None
+    def connect(self) -> Connection:
+        return Connection(self._address)
 
     @property
     def folder(self) -> Path:
@@ -156,29 +153,18 @@ class PostgresDatabase:
 
     def exists(self) -> bool:
         """With or without our tables. Raises StoreError if the server cannot be reached, or has no such database."""
-        with closing(Connection(self._address)) as connection:
+        with closing(self.connect()) as connection:
             connection.check()
             return True
 
-    def check_integrity(self, seconds: float) -> bool:
-        return True  # the server's business: data checksums, amcheck
-
-    def epoch(self) -> str:
-        with closing(Connection(self._address)) as connection:
-            row = connection.row(QUERIES.meta, {"key": "epoch"})
-            return str(row[0]) if row else ""
-
     def migrate(self) -> list[int]:
-        with closing(Connection(self._address)) as connection:
+        with closing(self.connect()) as connection:
             connection.check_writable()  # even if there is nothing to do
             return migrate(connection)
 
     def script(self) -> str:
-        with closing(Connection(self._address)) as connection:
+        with closing(self.connect()) as connection:
             return script(connection)
-
-    def pin(self) -> None:
-        """Nobody can exchange a server's database unnoticed."""
 
     def adopt(self, options: AdoptOptions, *, rehearse: bool = False) -> AdoptReport:
         raise StoreError("tables on PostgreSQL cannot be adopted yet; give job-supervisor a schema of its own")

@@ -45,7 +45,7 @@ class MaintenanceStore:
         """Called before `close` when the supervisor ends: complete writes that are still deferred."""
 
     def close(self) -> None:
-        raise NotImplementedError
+        self._connection.close()
 
 
 class Operations:

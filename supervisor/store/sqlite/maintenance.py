@@ -51,9 +51,6 @@ class SqliteMaintenance(MaintenanceStore):
     def flush(self) -> None:
         checkpoint(self._connection)
 
-    def close(self) -> None:
-        self._connection.close()
-
 
 ALARM = 256 << 20  # bytes of log: a reader must have been holding a snapshot for minutes
 _WORTHWHILE = 4 << 20  # bytes
