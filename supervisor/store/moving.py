@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.domain.errors import StoreError
+from supervisor.store.sql.connection import Connection, Queries, Row, Transaction, literal
 
 if TYPE_CHECKING:
-    from supervisor.store.sql.connection import Connection, Queries, Row, Transaction
     from supervisor.store.sql.registry import Registry
 
 # The keys of job_meta. At the source: where the jobs go, and where they have gone. At the target: how far the move is,
@@ -221,8 +221,3 @@ class MoveEnd:
 
 class _Undo(Exception):
     """Ends a transaction that changes nothing."""
-
-
-def literal(text: str) -> str:
-    """A text in a statement."""
-    return "'" + text.replace("'", "''") + "'"

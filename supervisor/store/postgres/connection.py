@@ -9,7 +9,7 @@ import os
 import re
 import weakref
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -282,8 +282,11 @@ class Connection(sql.Connection):
         found = translated(error, self.address.shown)
         if not isinstance(error, psycopg.errors.LockNotAvailable):
             return found
-        another = Connection(self.address, durable=False, patience=PATIENCE)
-        return explained(found, self, another, own_sessions(), sql, parameters)
+        with suppress(StoreError, psycopg.Error):
+            if not self.pooled:  # a pooler hides the session that waits
+                with closing(Connection(self.address, durable=False, patience=PATIENCE)) as another:
+                    return explained(found, self, another.raw, own_sessions(), sql, parameters)
+        return found
 
     def drop_if_lost(self, error: BaseException) -> None:
         """A connection that has failed once is never used again, nor is one whose transaction is still open, or one to

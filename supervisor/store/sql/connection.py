@@ -127,6 +127,11 @@ class Concern:
         self._queries = connection.queries
 
 
+def literal(text: str) -> str:
+    """A text in a statement."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def lock_jobs(queries: Queries, raw: Transaction, ids: Sequence[int]) -> None:
     """Lock these rows, where there may be several writers at a time: a first statement that leaves a job alone
     and a second one that does not know its new state would both miss it.

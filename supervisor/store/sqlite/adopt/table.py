@@ -211,7 +211,3 @@ def parameters(sql: str) -> list[str]:
 
 def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
