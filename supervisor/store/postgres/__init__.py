@@ -41,7 +41,7 @@ class PostgresEngine(Engine):
             if create:
                 schema.migrate(connection)
             else:
-                schema.require_current(connection)
+                schema.require_version(connection).require_usable()
         except BaseException:
             connection.close()
             raise
@@ -58,7 +58,7 @@ class PostgresEngine(Engine):
     def operations(self) -> Operations:
         connection = Connection(self._address, announce=True)
         try:
-            schema.require_current(connection)
+            schema.require_version(connection).require_usable()
         except BaseException:
             connection.close()
             raise

@@ -86,25 +86,12 @@ def _fetching(raw: Any) -> Rows:
     return lambda sql: list(raw.execute(sql).fetchall())
 
 
-def version(connection: Connection) -> int:
-    """The schema's version, 0 without our tables. Raises StoreError for tables that are not ours."""
-    return _look(connection.rows, connection.address.shown).version
-
-
 def require_version(connection: Connection) -> Known:
     """Raises StoreError for a database that is not ours, or older."""
     found = _look(connection.rows, connection.address.shown)
     if not found.version:
         _require_schema(connection)
     return found.require_version()
-
-
-def require_current(connection: Connection) -> None:
-    """Raises StoreError for a database that is not ours, or older, or too new, or whose jobs were moved elsewhere.
-
-    It is left untouched.
-    """
-    require_version(connection).require_usable()
 
 
 def _require_schema(connection: Connection) -> None:

@@ -58,7 +58,7 @@ class SqliteEngine(Engine):
         return SqliteMaintenance(self._place)
 
     def operations(self) -> Operations:
-        schema.require_current(self._place)
+        schema.require_version(self._place).require_usable()
         return operations_on(Connection(self._place, synchronous="FULL", checkpoints=True))
 
     def move_end(self) -> MoveEnd:

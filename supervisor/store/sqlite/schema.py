@@ -29,11 +29,6 @@ _PART = re.compile(r"^(CREATE|DROP) (?:UNIQUE )?(?:INDEX|VIEW|TRIGGER) (\w+)", r
 Raw = sqlite3.Connection | sqlite3.Cursor
 
 
-def newest_version() -> int:
-    """The schema that this program creates."""
-    return shipped(_PACKAGE)[-1].version
-
-
 def migrate(connection: Connection, available: Sequence[Migration] | None = None) -> list[int]:
     """Bring the schema up to date; returns the versions applied now.
 
@@ -115,34 +110,21 @@ def _look(raw: Raw, where: object, plan: Sequence[Migration] | None = None) -> K
     return known(raw.execute, QUERIES, where, plan, "`supervisor adopt` can take it over")
 
 
-def _opened(place: Place) -> Known:
-    """The same of a file. A connection with our settings would switch another program's database to WAL before it could
-    look.
-    """
-    try:
-        with closing(_open(place, "ro")) as raw:
-            return _look(raw, place.database)
-    except sqlite3.Error as error:
-        raise translated(error, place.database) from None
-
-
 def _open(place: Place, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{place.database.as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT)
 
 
 def require_version(place: Place) -> Known:
-    """Raises StoreError for a database that is not ours, or older."""
+    """Raises StoreError for a database that is not ours, or older. A connection with our settings would switch another
+    program's database to WAL before it could look.
+    """
     if not place.database.exists():
         raise NoTables(f"{place.database}: there is no such database")
-    return _opened(place).require_version()
-
-
-def require_current(place: Place) -> None:
-    """Raises StoreError for a database that is not ours, or older, or too new, or whose jobs were moved elsewhere.
-
-    It is left untouched.
-    """
-    require_version(place).require_usable()
+    try:
+        with closing(_open(place, "ro")) as raw:
+            return _look(raw, place.database).require_version()
+    except sqlite3.Error as error:
+        raise translated(error, place.database) from None
 
 
 def readable_version(raw: sqlite3.Connection, path: Path) -> int:
