@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from supervisor.domain.job import Job, NewJob, NewJobs, decoded
 from supervisor.store.moving import MoveEnd
@@ -33,41 +33,41 @@ from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
 Answer = TypeVar("Answer")
 
 
-class ChangeFeed(Protocol):
+class ChangeFeed:
     """Reports that somebody has committed, whoever it was.
 
     Its descriptor is only a hint: the commit that it announces may become visible a little later. So the caller checks
     `version` repeatedly, at the `window`'s distances after the hint. Where there are no hints, `problem` says why.
+    `unhinted` is the seconds after which something may have been committed without a hint.
     """
 
-    @property
-    def window(self) -> Sequence[float]: ...
-
-    @property
-    def problem(self) -> str: ...
-
-    @property
-    def unhinted(self) -> float:
-        """The seconds after which something may have been committed without a hint."""
+    window: Sequence[float]
+    problem = ""
+    unhinted: float
 
     def fileno(self) -> int | None:
         """Readable when there are hints; None where there never are."""
+        raise NotImplementedError
 
     def drain(self) -> bool:
         """Consume the hints that have come; whether one of them was about this database. May wait for others that come
         with them.
         """
+        raise NotImplementedError
 
     def version(self) -> int:
         """Changes whenever anybody has committed. Cheap."""
+        raise NotImplementedError
 
     def pause(self) -> None:
         """No hints for a while: they slow down writers."""
 
     def resume(self) -> bool:
         """Hints again. True if they were paused: commits in the meantime gave none."""
+        return False
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

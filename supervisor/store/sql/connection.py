@@ -9,7 +9,9 @@ transaction; if that is refused, with a transaction for each row, since a trigge
 from __future__ import annotations
 
 import json
+import os
 import re
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from importlib import resources
@@ -117,6 +119,29 @@ class Connection(Protocol):
         """Raises StoreGone if this is no longer the database that the URL names."""
 
     def close(self) -> None: ...
+
+
+class Forks:
+    """Connections inherited through a fork are never closed there: closing would end the parent's, or drop its locks.
+    So they are kept out of the garbage collector's reach. `living` are objects with a method `leave`, which returns
+    what must not be closed; `count` is how many forks there were: os.getpid would be a system call at every use.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.living: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._abandoned: list[object] = []
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self.count += 1
+        self._abandoned.extend(one.leave() for one in list(self.living))
+
+    def refuse(self) -> StoreError:
+        return StoreError("this connection was opened before a fork; open the store again in this process")
+
+
+FORKS = Forks()
 
 
 class Concern:
