@@ -59,9 +59,6 @@ class PostgresStatistics(Statistics):
 
     _connection: Connection
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection, lambda: 0)
-
     def now(self) -> float:
         [(now,)] = self._connection.rows(QUERIES.clock)
         return float(now)

@@ -106,7 +106,7 @@ _ROWS = 10_000  # the latest attempts, which are considered
 class Statistics(Concern):
     """Numbers about the whole table."""
 
-    def __init__(self, connection: Connection, log_size: Callable[[], int]) -> None:
+    def __init__(self, connection: Connection, log_size: Callable[[], int] = int) -> None:
         super().__init__(connection)
         self._log_size = log_size
 

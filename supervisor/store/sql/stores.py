@@ -24,18 +24,28 @@ class EventLog(Protocol):
     def warning(self, event: str, **fields: Any) -> Any: ...
 
 
-class MaintenanceStore:
-    """What the maintainer works with."""
+class _Store:
+    """What maintainers and operators need alike."""
 
-    def __init__(self, connection: Connection, registry: Registry, locks: ClaimLocks, backlog: Backlog) -> None:
+    def __init__(self, connection: Connection, registry: Registry, backlog: Backlog) -> None:
         self._connection = connection
         self.registry = registry
-        self.locks = locks
         self.backlog = backlog
         self.controls = Controls(connection)
         self.history = History(connection)
-        self.finished = FinishedJobs(connection)
         self.schedules = Schedules(connection)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class MaintenanceStore(_Store):
+    """What the maintainer works with."""
+
+    def __init__(self, connection: Connection, registry: Registry, locks: ClaimLocks, backlog: Backlog) -> None:
+        super().__init__(connection, registry, backlog)
+        self.locks = locks
+        self.finished = FinishedJobs(connection)
 
     def duties(self, log: EventLog) -> Sequence[Duty]:
         """The engine's own maintenance. A duty that needs nothing checks that the database is there."""
@@ -44,22 +54,14 @@ class MaintenanceStore:
     def flush(self) -> None:
         """Called before `close` when the supervisor ends: complete writes that are still deferred."""
 
-    def close(self) -> None:
-        self._connection.close()
 
-
-class Operations:
+class Operations(_Store):
     """What operators work with: the command line and the admin process. Its connection commits durably."""
 
     def __init__(self, connection: Connection, registry: Registry, statistics: Statistics) -> None:
-        self._connection = connection
-        self.registry = registry
+        super().__init__(connection, registry, Backlog(connection))
         self.jobs = Jobs(connection)
         self.actions = JobActions(connection)
-        self.backlog = Backlog(connection)
-        self.controls = Controls(connection)
-        self.history = History(connection)
-        self.schedules = Schedules(connection)
         self.statistics = statistics
 
     def check(self, *, writable: bool = False) -> None:
@@ -71,6 +73,3 @@ class Operations:
             return
         with self._connection.write():
             return
-
-    def close(self) -> None:
-        self._connection.close()

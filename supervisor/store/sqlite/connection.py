@@ -10,6 +10,7 @@ import os
 import sqlite3
 import stat
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
@@ -303,18 +304,13 @@ class Transaction:
             raise translated(error, self._connection.place.database) from None
 
 
-class _Anything(dict[str, None]):
-    def __missing__(self, name: str) -> None:
-        return None
-
-
 def _compile(raw: sqlite3.Connection) -> bool:
     """Whether the statements that change jobs, and their triggers, fit the schema: EXPLAIN compiles both. If they do,
     an error came from the contents of a row.
     """
     try:
         for name in ("claim_ids", "settle", "set_aside", "insert_error", "insert_run", "insert_job"):
-            raw.execute(f"EXPLAIN {QUERIES.statements[name]}", _Anything()).close()
+            raw.execute(f"EXPLAIN {QUERIES.statements[name]}", defaultdict(lambda: None)).close()
     except sqlite3.Error:
         return False
     return True

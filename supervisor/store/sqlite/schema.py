@@ -16,6 +16,7 @@ from pathlib import Path
 
 from supervisor.domain.errors import InvalidJob, NoTables, StoreError
 from supervisor.store.migrate import Known, Migration, flags_of, known, shipped, statements
+from supervisor.store.moving import KEYS
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, is_general, result_code, translated
 from supervisor.store.sqlite.place import Place
@@ -219,7 +220,6 @@ def _publish(partial: Path, target: Path) -> None:
 
 CHECK = "PRAGMA quick_check"
 _OF_ROWS = ("CHECK constraint failed", "NULL value in", "NUMERIC value in", "TEXT value in")
-_OURS = ("jobs", "job_errors", "job_runs", "job_supervisors", "job_workers", "job_controls", "job_meta")
 _STEPS = 10_000  # of SQLite's machine between two looks at the clock
 
 
@@ -234,7 +234,7 @@ def is_sound(place: Place, seconds: float) -> bool:
         with closing(_open(place, "rw")) as raw:
             raw.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
             tables = {name for (name,) in raw.execute(QUERIES.tables) if not name.startswith("sqlite_")}
-            first = [f"({table})" for table in _OURS if table in tables] if tables.difference(_OURS) else []
+            first = [f"({table})" for table in KEYS if table in tables] if tables.difference(KEYS) else []
             # The check is about the file, not about the contents of rows.
             raw.execute("PRAGMA ignore_check_constraints = ON")
             for what in (*first, ""):
