@@ -1,10 +1,10 @@
-"""What the maintainer and operators work with on a server, and the duty that checks whether it can be reached."""
+"""What the maintainer and operators work with on a server."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.domain.duty import Duty
 from supervisor.domain.job import Status
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.backlog import PostgresBacklog
@@ -12,7 +12,7 @@ from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.ownership import PostgresClaimLocks, PostgresRegistry
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.statistics import Keeper, ServerState, Statistics, TableRows
-from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
+from supervisor.store.sql.stores import DatabaseCheck, EventLog, MaintenanceStore, Operations
 
 
 def operations(connection: Connection) -> Operations:
@@ -31,24 +31,7 @@ class PostgresMaintenance(MaintenanceStore):
         super().__init__(connection, registry, locks, PostgresBacklog(connection))
 
     def duties(self, log: EventLog) -> Sequence[Duty]:
-        return (ServerCheck(self._connection),)
-
-
-class ServerCheck(Duty):
-    """Checks that the server can be reached and written: for a supervisor that has nothing to write."""
-
-    name = "server"
-    every = 1.0  # seconds
-    needs = Needs.NOTHING
-    quiet = True
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def run(self, now: float) -> Result:
-        """Raises StoreUnavailable if it cannot."""
-        self._connection.check_writable()
-        return Result()
+        return (DatabaseCheck("server", self._connection.check_writable),)
 
 
 _COUNTED = 2_000_000  # rows that are read to count them
