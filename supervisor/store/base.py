@@ -30,8 +30,6 @@ from supervisor.store.sql.schedules import AlertStore, Planned, Schedules
 from supervisor.store.sql.statistics import Anomalies, ErrorGroup, History, Keeper, ServerState, Statistics, TypeSpeed
 from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
 
-Answer = TypeVar("Answer")
-
 
 class ChangeFeed:
     """Reports that somebody has committed, whoever it was.

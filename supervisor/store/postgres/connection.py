@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from psycopg.adapt import Buffer
@@ -48,7 +48,6 @@ _SESSION = {
 _FAILPOINTS = "SUPERVISOR_FAILPOINTS"
 _SEARCH_PATH = re.compile(r"search_path=(\S+)")
 
-Answer = TypeVar("Answer")
 
 _living: weakref.WeakSet[_Session] = weakref.WeakSet()
 
