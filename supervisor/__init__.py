@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from supervisor.domain.intake import Enqueue
     from supervisor.domain.job import Job, JobEvent, Progress, Status
     from supervisor.domain.job_stream import FollowEvent
-    from supervisor.store.values import TABLES
+    from supervisor.store.moving import TABLES
     from supervisor.tasks import Task, configure, task
     from supervisor.worker.context import Context
 
@@ -77,7 +77,7 @@ _HOMES = {
     "JobPage": "supervisor.client.administration",
     "Progress": "supervisor.domain.job",
     "Queue": "supervisor.client",
-    "TABLES": "supervisor.store.values",
+    "TABLES": "supervisor.store.moving",
     "Status": "supervisor.domain.job",
     "Task": "supervisor.tasks",
     "configure": "supervisor.tasks",

@@ -11,8 +11,6 @@ from supervisor.store.base import Engine
 
 if TYPE_CHECKING:
     from supervisor.store.moving import MoveEnd
-    from supervisor.store.postgres import PostgresEngine
-    from supervisor.store.sqlite import SqliteEngine
 
 
 def open_engine(url: str, listening: str | None = None) -> Engine:
@@ -20,15 +18,6 @@ def open_engine(url: str, listening: str | None = None) -> Engine:
 
     `listening` is a second URL of the same PostgreSQL database: see `listen_database` in docs/configuration.md.
     """
-    return _engine(url, listening)
-
-
-def open_move_end(url: str) -> MoveEnd:
-    """A database as one side of a move, also if its jobs were moved elsewhere. Raises NoTables and StoreError."""
-    return _engine(url).move_end()
-
-
-def _engine(url: str, listening: str | None = None) -> SqliteEngine | PostgresEngine:
     if not isinstance(url, str):
         raise TypeError(f"a database's URL must be a string, not {url!r}")
     scheme = url.partition(":")[0]
@@ -45,9 +34,14 @@ def _engine(url: str, listening: str | None = None) -> SqliteEngine | PostgresEn
     raise StoreError(unknown_url(url))
 
 
+def open_move_end(url: str) -> MoveEnd:
+    """A database as one side of a move, also if its jobs were moved elsewhere. Raises NoTables and StoreError."""
+    return open_engine(url).move_end()
+
+
 def migration_script(url: str) -> str:
     """What migrating this database would do, as SQL; empty if there is nothing to do. Raises StoreError."""
-    return _engine(url).database.script()
+    return open_engine(url).database.script()
 
 
 def missing_driver(url: str) -> str:

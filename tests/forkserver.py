@@ -197,13 +197,13 @@ def _import_all() -> None:
                 if module.name != "testing.py":
                     __import__(f"{package}.{module.stem}")
     from supervisor.ops.doctor.machine import names
-    from supervisor.store.sqlite.schema import newest_version
+    from supervisor.store.migrate import shipped
 
     get_command(app).get_command(None, "run")
     with contextlib.redirect_stdout(io.StringIO()):
         main(["--version"])  # what the parser imports when it is first used
     names()  # the list of all installed packages, which the library keeps
-    newest_version()  # the same for the schema
+    shipped("supervisor.store.sqlite")  # the same for the schema
     gc.collect()
     gc.freeze()  # what is shared stays shared
 

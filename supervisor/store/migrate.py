@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from supervisor.domain.errors import NoTables, StoreError, StoreMoved, StoreOutdated, StoreUnavailable
 from supervisor.store.moving import ARRIVING, CLOSED_FOR, MOVED_TO, MoveWords
-from supervisor.store.queries import Queries
+from supervisor.store.sql.connection import Queries
 
 Rows = Callable[[str], Iterable[Sequence[Any]]]
 """Runs a statement."""

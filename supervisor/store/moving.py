@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.domain.errors import StoreError
+from supervisor.store.sql.connection import Connection, Queries, Row, Transaction, literal
 
 if TYPE_CHECKING:
-    from supervisor.store.queries import Queries
-    from supervisor.store.sql.connection import Connection, Row, Transaction
     from supervisor.store.sql.registry import Registry
 
 # The keys of job_meta. At the source: where the jobs go, and where they have gone. At the target: how far the move is,
@@ -43,6 +42,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "job_supervisors": ("id",),
     "job_workers": ("incarnation",),
 }
+TABLES = frozenset(KEYS)
+"""All tables of the schema, for tools that would take them for leftovers."""
 
 Key = Sequence[Any]
 """A row's values in the columns of a table's key."""
@@ -65,13 +66,13 @@ class Unfit(NamedTuple):
 
 class MoveEnd:
     """A database as a source or a target; its URL `shown` has no password. `notes` are stored in job_meta; None removes
-    one. An engine says the rest. `registry` has a connection of its own: it looks during writes.
+    one. An engine says the rest. `registry` has the `other` connection: it looks during writes.
     """
 
     _sql: Queries
 
-    def __init__(self, connection: Connection, shown: str, registry: Registry) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, shown: str, registry: Registry, other: Connection) -> None:
+        self._connection, self._other = connection, other
         self.shown = shown
         self._registry = registry
 
@@ -181,6 +182,7 @@ class MoveEnd:
 
     def close(self) -> None:
         self._connection.close()
+        self._other.close()
 
     # Statements
 
@@ -219,8 +221,3 @@ class MoveEnd:
 
 class _Undo(Exception):
     """Ends a transaction that changes nothing."""
-
-
-def literal(text: str) -> str:
-    """A text in a statement."""
-    return "'" + text.replace("'", "''") + "'"

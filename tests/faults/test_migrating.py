@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.store.migrate import shipped
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import Connection
 from supervisor.store.sqlite.place import Place
@@ -40,7 +41,7 @@ def work(payload, ctx):
         time.sleep(0.01)
     record("end", ctx)
 """
-NEWEST = schema.newest_version()
+NEWEST = len(shipped("supervisor.store.sqlite"))
 VERSION = "SELECT value FROM job_meta WHERE key = 'schema'"
 PROGRAM = (sys.executable, "-m", "supervisor")
 

@@ -26,7 +26,7 @@ from supervisor.store.base import (
     SupervisorRecord,
     WorkerRecord,
 )
-from supervisor.store.values import TABLES
+from supervisor.store.moving import TABLES
 from tests.fresh import make_tables
 
 ENGINES = ("postgres", "sqlite")

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 from supervisor.engine import open_engine
-from supervisor.store.values import TABLES
+from supervisor.store.moving import TABLES
 
 Row = tuple[Any, ...]
 Tables = dict[str, list[Row]]

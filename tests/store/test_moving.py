@@ -21,8 +21,7 @@ from supervisor.domain.text import without_password
 from supervisor.engine import open_engine, open_move_end
 from supervisor.ops import move as moving
 from supervisor.ops.move import MoveReport
-from supervisor.store.moving import KEYS, MoveEnd
-from supervisor.store.values import TABLES
+from supervisor.store.moving import KEYS, TABLES, MoveEnd
 from supervisor.testing import run_due
 from tests.postgres_server import Databases
 from tests.store.kit import supervisor_record

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.domain.errors import StoreOutdated
 from supervisor.store.migrate import Migration, flags_of, known, plan_of, shipped, statements
-from supervisor.store.queries import Queries
+from supervisor.store.sql.connection import Queries
 
 
 def package(folder: Path, *names: str) -> Path:

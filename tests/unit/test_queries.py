@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.store.queries import Queries, load, of_engine
+from supervisor.store.sql.connection import Queries, load, of_engine
 
 
 @pytest.fixture

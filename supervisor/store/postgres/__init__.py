@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
-
-from supervisor.domain.job import decoded
+from supervisor.store.base import Engine
+from supervisor.store.moving import MoveEnd
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.changes import PostgresChanges
@@ -13,22 +11,18 @@ from supervisor.store.postgres.claims import PostgresClaims
 from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection
 from supervisor.store.postgres.maintenance import PostgresMaintenance
 from supervisor.store.postgres.maintenance import operations as operations_on
-from supervisor.store.postgres.ownership import ownership as ownership_at
+from supervisor.store.postgres.ownership import PostgresOwnership
 from supervisor.store.postgres.producer import PostgresProducer, PostgresTransactionalInsert
 from supervisor.store.postgres.schema import PostgresDatabase
-from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.stores import Operations
-
-if TYPE_CHECKING:
-    from supervisor.store.postgres.move import PostgresMoveEnd
 
 __all__ = ["PostgresEngine"]
 
 _PATIENCE_TO_LISTEN = {"connect_timeout": 2}  # seconds: whoever listens does other things, too
 
 
-class PostgresEngine:
-    """Implements `store.base.Engine` for `postgresql://user@host/database`.
+class PostgresEngine(Engine):
+    """For `postgresql://user@host/database`.
 
     `listening` is a URL of the same database that leads to the server itself, where `url` is a pooler's.
     """
@@ -38,13 +32,8 @@ class PostgresEngine:
         self._listening = None if listening is None else Address(listening, _PATIENCE_TO_LISTEN)
         self.url = url
         self.database = PostgresDatabase(self._address)
-        self.ownership = ownership_at(self._address)
+        self.ownership = PostgresOwnership(self._address)
         self.transactional = PostgresTransactionalInsert(self._address, self.database.migrate)
-
-    def meta(self, job_id: int) -> Any:
-        with closing(Connection(self._address)) as connection:
-            row = connection.row(QUERIES.job_meta, {"id": job_id})
-            return None if row is None else decoded(row[0])
 
     def producer(self, patience: float | None = None, *, create: bool = True) -> PostgresProducer:
         connection = Connection(self._address, patience=_limit(patience))
@@ -52,7 +41,7 @@ class PostgresEngine:
             if create:
                 schema.migrate(connection)
             else:
-                schema.require_current(connection)
+                schema.require_version(connection).require_usable()
         except BaseException:
             connection.close()
             raise
@@ -69,16 +58,16 @@ class PostgresEngine:
     def operations(self) -> Operations:
         connection = Connection(self._address, announce=True)
         try:
-            schema.require_current(connection)
+            schema.require_version(connection).require_usable()
         except BaseException:
             connection.close()
             raise
         return operations_on(connection)
 
-    def move_end(self) -> PostgresMoveEnd:
-        from supervisor.store.postgres.move import move_end  # rarely needed
+    def move_end(self) -> MoveEnd:
+        from supervisor.store.postgres.move import PostgresMoveEnd  # rarely needed
 
-        return move_end(self._address)
+        return PostgresMoveEnd(self._address)
 
     def changes(self, *, ends: bool = False) -> PostgresChanges:
         listening = None if self._listening is None else Connection(self._listening)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import select
 import time
 import zlib
-from collections.abc import Sequence
 
 import psycopg
 
 from supervisor.domain.errors import StoreError
+from supervisor.store.base import ChangeFeed
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import Row
@@ -26,20 +26,19 @@ RENEWAL = 5.0  # seconds before its end
 _RETRY = 30.0  # seconds until a connection for notifications that could not be made is tried again
 
 
-class PostgresChanges:
-    """Implements `store.base.ChangeFeed`: with hints of what is settled if `ends`, otherwise of what is inserted.
+class PostgresChanges(ChangeFeed):
+    """With hints of what is settled if `ends`, otherwise of what is inserted.
 
     They are heard on the connection `listening`, if there is one.
     """
 
-    window: Sequence[float] = WINDOW
+    window = WINDOW
     unhinted = 1.0
 
     def __init__(self, connection: Connection, listening: Connection | None = None, *, ends: bool = False) -> None:
         self._connection = connection
         self._ears = listening or connection
         self._wish = QUERIES.watch if ends else QUERIES.sleep
-        self.problem = ""
         self._hinted = False
         self._wanted_until = 0.0  # monotonic
         self._deaf_until = 0.0  # monotonic

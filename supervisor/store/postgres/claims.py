@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 import psycopg
@@ -148,16 +149,12 @@ def _sorted(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[S
     """
     plain: dict[int, Settlement] = {}
     others = []
-    for s in sorted(settlements, key=_id):
+    for s in sorted(settlements, key=attrgetter("job_id")):
         if s.simple and s.job_id not in plain:
             plain[s.job_id] = s
         else:
             others.append(s)
     return list(plain.values()), [s for s in plain.values() if s.usage is not None], others
-
-
-def _id(settlement: Settlement) -> int:
-    return settlement.job_id
 
 
 def _arrays(plain: Sequence[Settlement]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import os
 import re
 import weakref
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from psycopg.adapt import Buffer
@@ -31,7 +31,7 @@ from supervisor.store.postgres.driver_errors import (
 from supervisor.store.postgres.inserting import Inserted, insert_new, resolve_doubt
 from supervisor.store.postgres.statements import QUERIES, named, register_arrays
 from supervisor.store.sql import connection as sql
-from supervisor.store.sql.connection import Row, RowRefused
+from supervisor.store.sql.connection import FORKS, Row, RowRefused
 from supervisor.system import descriptors
 
 MINIMUM_SERVER = 140000
@@ -48,21 +48,8 @@ _SESSION = {
 _FAILPOINTS = "SUPERVISOR_FAILPOINTS"
 _SEARCH_PATH = re.compile(r"search_path=(\S+)")
 
-Answer = TypeVar("Answer")
 
-# Sessions inherited through a fork are never closed there: that would end the parent's.
-_abandoned: list[object] = []
-_generation = 0  # the number of forks since this module was imported
 _living: weakref.WeakSet[_Session] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    global _generation
-    _generation += 1
-    _abandoned.extend(session.leave() for session in list(_living))
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 class _TextDumper(StrDumperUnknown):
@@ -77,10 +64,11 @@ class _Session:
 
     def __init__(self) -> None:
         self.raw: psycopg.Connection[Row] | None = None
-        self.generation = _generation
+        self.generation = FORKS.count
         self.pooled = False  # whether a pooler stands before the server
         self._number = -1  # of its descriptor
         _living.add(self)
+        FORKS.living.add(self)
 
     def open(self, raw: psycopg.Connection[Row]) -> psycopg.Connection[Row]:
         self.raw, self._number = raw, raw.fileno()
@@ -148,8 +136,8 @@ class Connection(sql.Connection):
     def raw(self) -> psycopg.Connection[Row]:
         """The driver's connection, refused in a process that did not open it. Raises StoreError."""
         session = self._session
-        if session.generation != _generation:
-            raise StoreError("this connection was opened before a fork; open the store again in this process")
+        if session.generation != FORKS.count:
+            raise FORKS.refuse()
         opened = session.raw
         if opened is not None and not opened.closed and opened.pgconn.transaction_status == TransactionStatus.IDLE:
             return opened
@@ -282,8 +270,11 @@ class Connection(sql.Connection):
         found = translated(error, self.address.shown)
         if not isinstance(error, psycopg.errors.LockNotAvailable):
             return found
-        another = Connection(self.address, durable=False, patience=PATIENCE)
-        return explained(found, self, another, own_sessions(), sql, parameters)
+        with suppress(StoreError, psycopg.Error):
+            if not self.pooled:  # a pooler hides the session that waits
+                with closing(Connection(self.address, durable=False, patience=PATIENCE)) as another:
+                    return explained(found, self, another.raw, own_sessions(), sql, parameters)
+        return found
 
     def drop_if_lost(self, error: BaseException) -> None:
         """A connection that has failed once is never used again, nor is one whose transaction is still open, or one to

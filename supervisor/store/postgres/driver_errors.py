@@ -11,14 +11,14 @@ import re
 import threading
 import time
 from collections.abc import Collection
-from contextlib import closing, suppress
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import Any
 
 import psycopg
 
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.connection import Row
+from supervisor.store.sql.connection import Connection, Row
 from supervisor.system.sockets import local_ends
 
 # Another transaction is in the way, or was; trying again is right.
@@ -111,38 +111,22 @@ def translated(error: BaseException, where: str) -> StoreError:
 PATIENCE = 1.0  # seconds that the locks are asked for
 _POLL = 0.02
 
-
-class Asking(Protocol):
-    """What is needed of a connection."""
-
-    @property
-    def pooled(self) -> bool: ...
-
-    @property
-    def raw(self) -> psycopg.Connection[Row]: ...
-
-    def rows(self, sql: str, parameters: Any = ()) -> list[Row]: ...
-
-    def close(self) -> None: ...
+Raw = psycopg.Connection[Row]
 
 
 def explained(
-    error: StoreError, connection: Asking, another: Asking, own: Collection[int], sql: str, parameters: Any
+    error: StoreError, connection: Connection, another: Raw, own: Collection[int], sql: str, parameters: Any
 ) -> StoreError:
-    """The same error with the sessions that kept this statement of the connection waiting. As it is where none does any
-    more, and behind a pooler, which hides the session that waits. The server tells that only while somebody waits: so
-    the statement is made once more on `another` connection, which is closed. `own` are the sessions of this process.
+    """The same error with the sessions that kept this statement of the connection waiting; as it is where none does any
+    more. The server tells that only while somebody waits: so the statement is made once more on `another` connection.
+    `own` are the sessions of this process.
     """
-    rows: list[Row] = []
-    with suppress(StoreError, psycopg.Error):
-        if not connection.pooled:
-            with closing(another) as asking:
-                rows = _blockers(connection, asking.raw, sql, parameters)
+    rows = _blockers(connection, another, sql, parameters)
     here = {row[0] for row in rows if _is_ours(*row[:3])} - set(own)
     return StoreBusy(str(error), who="; ".join(row[3] for row in rows), here=bool(here)) if rows else error
 
 
-def _blockers(connection: Asking, raw: psycopg.Connection[Row], sql: str, parameters: Any) -> list[Row]:
+def _blockers(connection: Connection, raw: Raw, sql: str, parameters: Any) -> list[Row]:
     def ask() -> None:
         with suppress(psycopg.Error):
             raw.execute("BEGIN")

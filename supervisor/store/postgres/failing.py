@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from supervisor.store.sql.failing import Failing, FailingCursor, Places
+from supervisor.store.sql.failing import Failing, FailingCursor, places
 from supervisor.system import failpoints
 
 # A server's SQLSTATEs. The first ones have the names that SQLite's kinds have.
@@ -47,7 +47,7 @@ def connection_type(statements: Mapping[str, str]) -> type[psycopg.Connection[An
         pass
 
     class Connection(Failing, psycopg.Connection[Any]):
-        places = Places(statements)
+        places = places(statements)
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)

@@ -33,18 +33,7 @@ def insert_new(raw: Transaction, job: NewJob, now: float | None) -> int | None:
 
     Raises RowRefused if anything else keeps it out. Ids that others have given by hand are passed over.
     """
-    values = {
-        "type": job.type,
-        "payload": job.payload,
-        "priority": job.priority,
-        "requires": job.requires,
-        "due": job.scheduled_at,
-        "delay": job.delay,
-        "max_attempts": job.max_attempts,
-        "unique_key": job.unique_key,
-        "meta": job.meta,
-        "now": now,
-    }
+    values = job._asdict() | {"due": job.scheduled_at, "now": now}
     free = False
     for tried in range(_MOST_SKIPS):
         job_id = _noted(raw, raw.execute(QUERIES.insert_job, values).fetchone())
@@ -130,16 +119,7 @@ def _insert_many(raw: Transaction, jobs: Sequence[NewJob], now: float | None) ->
 
 
 def _insert_alike(raw: Transaction, job: NewJob, payloads: str, now: float | None) -> list[int]:
-    values = {
-        "type": job.type,
-        "payloads": payloads,
-        "priority": job.priority,
-        "requires": job.requires,
-        "due": job.scheduled_at,
-        "delay": job.delay,
-        "max_attempts": job.max_attempts,
-        "now": now,
-    }
+    values = job._asdict() | {"due": job.scheduled_at, "payloads": payloads, "now": now}
     return [_noted(raw, row) or 0 for row in raw.execute(QUERIES.insert_alike, values).fetchall()]
 
 

@@ -13,8 +13,7 @@ from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.ownership import PostgresRegistry
 from supervisor.store.postgres.statements import for_driver
-from supervisor.store.queries import Queries, load
-from supervisor.store.sql.connection import Row
+from supervisor.store.sql.connection import Queries, Row, load
 
 SQL: Queries = load("supervisor.store.postgres", "move.sql")
 
@@ -30,33 +29,23 @@ _ADDED = {"job_supervisors": {"lease_until": 0.0, "node": None, "posted": None}}
 _for_driver = lru_cache(maxsize=256)(for_driver)
 
 
-def move_end(address: Address) -> PostgresMoveEnd:
-    """Raises NoTables, or StoreError for those of another version."""
-    connection = Connection(address)
-    try:
-        schema.require_version(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return PostgresMoveEnd(connection)
-
-
 class PostgresMoveEnd(MoveEnd):
     _sql = SQL
 
-    def __init__(self, connection: Connection) -> None:
-        self._other = Connection(connection.address)
-        super().__init__(connection, connection.address.shown, PostgresRegistry(self._other))
+    def __init__(self, address: Address) -> None:
+        connection, other = Connection(address), Connection(address)
+        super().__init__(connection, address.shown, PostgresRegistry(other), other)
+        try:
+            schema.require_version(connection)
+        except BaseException:
+            self.close()
+            raise
         self._types: Callable[[str], dict[str, str]] = cache(
             lambda table: dict(connection.rows(*self._statement(SQL.columns, table=table)))
         )
 
     def columns(self, table: str) -> list[str]:
         return [name for name in self._types(table) if name not in _ADDED.get(table, ())]
-
-    def close(self) -> None:
-        super().close()
-        self._other.close()
 
     def fitted(self, table: str, columns: Sequence[str], row: Row) -> Row | Unfit:
         types, changed = self._types(table), list(row)

@@ -13,7 +13,6 @@ from supervisor.domain.errors import LeaseHeld
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement, released
 from supervisor.store.ownership import Ownership, SupervisorRecord
-from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection, session_of
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.claims import ClaimLocks
@@ -29,10 +28,6 @@ class PostgresOwnership(Ownership):
     lease_time = 15.0  # seconds; the statements say the same
 
 
-def ownership(address: Address) -> PostgresOwnership:
-    return PostgresOwnership(address)
-
-
 class PostgresRegistry(Registry):
     """Supervisors have leases, and post for other hosts what their scoreboards show. What this machine cannot tell, the
     lease in the supervisor's row does. Only the same boot is the same machine: cloned machines share what identifies
@@ -44,7 +39,7 @@ class PostgresRegistry(Registry):
     """
 
     def __init__(self, connection: Connection, *, patient: bool = False) -> None:
-        super().__init__(connection, ownership(connection.address))
+        super().__init__(connection, PostgresOwnership(connection.address))
         self._patient = patient
         self._asked = self._patient_until = -math.inf
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.domain.errors import StoreError
+from supervisor.store.base import AdoptOptions, AdoptReport, Database, RestoreReport
 from supervisor.store.migrate import Known, Migration, Rows, flags_of, known, shipped
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.values import AdoptOptions, AdoptReport, RestoreReport
 
 _PACKAGE = "supervisor.store.postgres"
 _PATH = "put the schema of the job tables of {} first, with SET search_path or ALTER ROLE ... SET search_path"
@@ -86,25 +86,12 @@ def _fetching(raw: Any) -> Rows:
     return lambda sql: list(raw.execute(sql).fetchall())
 
 
-def version(connection: Connection) -> int:
-    """The schema's version, 0 without our tables. Raises StoreError for tables that are not ours."""
-    return _look(connection.rows, connection.address.shown).version
-
-
 def require_version(connection: Connection) -> Known:
     """Raises StoreError for a database that is not ours, or older."""
     found = _look(connection.rows, connection.address.shown)
     if not found.version:
         _require_schema(connection)
     return found.require_version()
-
-
-def require_current(connection: Connection) -> None:
-    """Raises StoreError for a database that is not ours, or older, or too new, or whose jobs were moved elsewhere.
-
-    It is left untouched.
-    """
-    require_version(connection).require_usable()
 
 
 def _require_schema(connection: Connection) -> None:
@@ -139,15 +126,12 @@ def prepare(raw: Any, where: str, *, create: bool, migrate: Any) -> bool:
     return True
 
 
-class PostgresDatabase:
-    """Implements `store.base.Database`."""
-
+class PostgresDatabase(Database):
     def __init__(self, address: Address) -> None:
         self._address = address
 
-    @property
-    def file(self) -> Path | None:
-        return None
+    def connect(self) -> Connection:
+        return Connection(self._address)
 
     @property
     def folder(self) -> Path:
@@ -156,29 +140,18 @@ class PostgresDatabase:
 
     def exists(self) -> bool:
         """With or without our tables. Raises StoreError if the server cannot be reached, or has no such database."""
-        with closing(Connection(self._address)) as connection:
+        with closing(self.connect()) as connection:
             connection.check()
             return True
 
-    def check_integrity(self, seconds: float) -> bool:
-        return True  # the server's business: data checksums, amcheck
-
-    def epoch(self) -> str:
-        with closing(Connection(self._address)) as connection:
-            row = connection.row(QUERIES.meta, {"key": "epoch"})
-            return str(row[0]) if row else ""
-
     def migrate(self) -> list[int]:
-        with closing(Connection(self._address)) as connection:
+        with closing(self.connect()) as connection:
             connection.check_writable()  # even if there is nothing to do
             return migrate(connection)
 
     def script(self) -> str:
-        with closing(Connection(self._address)) as connection:
+        with closing(self.connect()) as connection:
             return script(connection)
-
-    def pin(self) -> None:
-        """Nobody can exchange a server's database unnoticed."""
 
     def adopt(self, options: AdoptOptions, *, rehearse: bool = False) -> AdoptReport:
         raise StoreError("tables on PostgreSQL cannot be adopted yet; give job-supervisor a schema of its own")

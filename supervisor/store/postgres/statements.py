@@ -11,7 +11,7 @@ from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
-from supervisor.store.queries import Queries, of_engine
+from supervisor.store.sql.connection import Queries, of_engine
 
 _NAMED = re.compile(r"(?<!:):([a-z_]+)")
 _NUMBERED = re.compile(r"\?(\d)")

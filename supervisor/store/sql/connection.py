@@ -9,17 +9,51 @@ transaction; if that is refused, with a transaction for each row, since a trigge
 from __future__ import annotations
 
 import json
+import os
+import re
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from importlib import resources
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import NewJob
 from supervisor.domain.settlement import MAX_MESSAGE, clipped
-from supervisor.store.queries import Queries
 
 Row = tuple[Any, ...]
-Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+
+IGNORED = "a trigger ignores the change"
+_NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
+
+
+class Queries:
+    """The statements of one file as attributes. An unknown name is an AttributeError at its first use."""
+
+    def __init__(self, statements: Mapping[str, str]) -> None:
+        self.statements = MappingProxyType(dict(statements))
+        self.__dict__.update(statements)  # as attributes, for speed: a claim needs five of them
+
+    def __getattr__(self, name: str) -> str:
+        raise AttributeError(f"no statement is named {name!r}")
+
+
+def of_engine(package: str) -> Queries:
+    """The statements of an engine: its own, and those that are the same for every engine."""
+    return Queries({**load("supervisor.store.sql").statements, **load(package).statements})
+
+
+def load(package: str, filename: str = "queries.sql") -> Queries:
+    """Read the statements of `filename` inside `package`. Comments are dropped: SQLite caches by text."""
+    text = resources.files(package).joinpath(filename).read_text(encoding="utf-8")
+    parts = _NAME.split(text)
+    names, bodies = parts[1::2], parts[2::2]
+    if len(set(names)) != len(names):
+        raise ValueError(f"{package}/{filename}: two statements share a name")
+    return Queries({name: _COMMENT.sub("", body).strip().rstrip(";") for name, body in zip(names, bodies, strict=True)})
 
 
 class RowRefused(StoreError):
@@ -87,6 +121,29 @@ class Connection(Protocol):
     def close(self) -> None: ...
 
 
+class Forks:
+    """Connections inherited through a fork are never closed there: closing would end the parent's, or drop its locks.
+    So they are kept out of the garbage collector's reach. `living` are objects with a method `leave`, which returns
+    what must not be closed; `count` is how many forks there were: os.getpid would be a system call at every use.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.living: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._abandoned: list[object] = []
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self.count += 1
+        self._abandoned.extend(one.leave() for one in list(self.living))
+
+    def refuse(self) -> StoreError:
+        return StoreError("this connection was opened before a fork; open the store again in this process")
+
+
+FORKS = Forks()
+
+
 class Concern:
     """A part of what an opened store offers, on its connection."""
 
@@ -95,9 +152,9 @@ class Concern:
         self._queries = connection.queries
 
 
-Item = TypeVar("Item")
-
-IGNORED = "a trigger ignores the change"
+def literal(text: str) -> str:
+    """A text in a statement."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def lock_jobs(queries: Queries, raw: Transaction, ids: Sequence[int]) -> None:

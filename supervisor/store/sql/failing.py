@@ -35,20 +35,15 @@ CODES = {
 }
 
 
-class Places:
-    """What the connections of an engine pass. `names` are those of statements by their texts."""
-
-    def __init__(self, statements: Mapping[str, str]) -> None:
-        self.others = dict(OTHERS)
-        self.names = {text: name for name, text in statements.items() if name != _OPENING}
-        if _OPENING in statements:
-            self.others[statements[_OPENING]] = "open"
+def places(statements: Mapping[str, str]) -> dict[str, str]:
+    """What the connections of an engine pass, by the texts of statements."""
+    return {text: "open" if name == _OPENING else name for name, text in statements.items()} | OTHERS
 
 
 class Failing:
     """A connection with fail-points."""
 
-    places: Places
+    places: Mapping[str, str]
     uncommitted: list[str]  # what has run in the open transaction
 
     def reach(self, place: str) -> None:
@@ -79,8 +74,7 @@ class FailingCursor:
             execute()
             return
         sql = "BEGIN" if sql.startswith("BEGIN;") else sql  # with settings
-        name = connection.places.names.get(sql)
-        place = name or connection.places.others.get(sql)
+        place = connection.places.get(sql)
         if not connection.is_in_transaction():
             connection.uncommitted = []  # of a transaction that an error has ended
         try:
@@ -89,8 +83,7 @@ class FailingCursor:
             execute()
             if place is not None:
                 connection.reach(place)
-            if name is not None:
-                connection.uncommitted.append(name)
+                connection.uncommitted += [place] if place not in OTHERS.values() else []
             if not connection.is_in_transaction():
                 ran, connection.uncommitted = dict.fromkeys(connection.uncommitted), []
                 for one in () if sql.startswith("ROLLBACK") else ran:
@@ -109,7 +102,7 @@ def sqlite_type(statements: Mapping[str, str]) -> type[sqlite3.Connection]:
     class Connection(Failing, sqlite3.Connection):
         """Not every version of the driver creates cursors by `cursor`, so everything that executes is overridden."""
 
-        places = Places(statements)
+        places = places(statements)
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)

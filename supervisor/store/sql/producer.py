@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from supervisor.domain.errors import InvalidJob, QueueFull
 from supervisor.domain.job import Job, JobEvent, NewJob, NewJobs
 from supervisor.store.moving import MOVED_TO
-from supervisor.store.queries import Queries
-from supervisor.store.sql.connection import Connection, Row, Transaction
+from supervisor.store.sql.connection import Connection, Queries, Row, Transaction
 from supervisor.store.sql.jobs import event_of, job_of
 from supervisor.store.sql.stores import Operations
 

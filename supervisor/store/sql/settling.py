@@ -7,8 +7,7 @@ from typing import Any
 
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlement, clipped, run_of
-from supervisor.store.queries import Queries
-from supervisor.store.sql.connection import Connection, RowRefused, Transaction, quarantine
+from supervisor.store.sql.connection import Connection, Queries, RowRefused, Transaction, quarantine
 
 Refused = tuple[int, str]  # (a job, why)
 Insert = Callable[[Any, NewJob, float], int | None]  # as `Connection.insert`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
@@ -102,12 +102,13 @@ class Anomalies(NamedTuple):
 
 
 _COUNTED = 10_000  # anomalies are counted up to this
+_ROWS = 10_000  # the latest attempts, which are considered
 
 
 class Statistics(Concern):
     """Numbers about the whole table."""
 
-    def __init__(self, connection: Connection, log_size: Callable[[], int]) -> None:
+    def __init__(self, connection: Connection, log_size: Callable[[], int] = int) -> None:
         super().__init__(connection)
         self._log_size = log_size
 
@@ -133,8 +134,21 @@ class Statistics(Concern):
         ]
 
     def error_groups(self, since: float, limit: int) -> list[ErrorGroup]:
-        """Failed attempts since then, the most frequent first; only the latest 10,000 are considered."""
-        return groups(self._connection, since)[:limit]
+        """Failed attempts since then, the most frequent first and of equally frequent ones the latest; only the latest
+        10,000 are considered.
+        """
+        alike_of: dict[tuple[str, str, str], list[tuple[str, float, int, bool]]] = {}
+        which = {"since": since, "rows": _ROWS}
+        for type_, kind, stored, at, job, standing in self._connection.rows(self._queries.recent_errors, which):
+            message = shown(stored)
+            key = shown(type_), shown(kind), fingerprint(message)
+            alike_of.setdefault(key, []).append((message, at, job, standing))
+        found = []
+        for (type_, kind, _), alike in alike_of.items():
+            message, at, job, _ = alike[0]
+            standing = len({job for _, _, job, standing in alike if standing})
+            found.append(ErrorGroup(type_, kind, message, len(alike), standing, at, job))
+        return sorted(found, key=lambda group: (-group.count, -group.last_at, group.type, group.message))[:limit]
 
     def speeds(self) -> list[TypeSpeed]:
         """How long the latest jobs of each type took, the slowest first."""
@@ -175,40 +189,6 @@ class Statistics(Concern):
     def log_size(self) -> int:
         """Bytes of the write-ahead log; 0 for an engine whose log is not the concern of its users."""
         return self._log_size()
-
-
-_ROWS = 10_000  # the latest attempts, which are considered
-
-
-@dataclass(slots=True)
-class _Group:
-    """Filled from the latest attempt on."""
-
-    message: str
-    last_at: float
-    last_job: int
-    count: int = 0
-    standing: set[int] = field(default_factory=set)
-
-
-def groups(connection: Connection, since: float) -> list[ErrorGroup]:
-    """The most frequent first; of equally frequent ones the latest."""
-    by_key: dict[tuple[str, str, str], _Group] = {}
-    rows = connection.rows(connection.queries.recent_errors, {"since": since, "rows": _ROWS})
-    for type_, kind, stored, created_at, job_id, standing in rows:
-        message, type_, kind = shown(stored), shown(type_), shown(kind)
-        key = (type_, kind, fingerprint(message))
-        group = by_key.get(key)
-        if group is None:
-            group = by_key[key] = _Group(message, created_at, job_id)
-        group.count += 1
-        if standing:
-            group.standing.add(job_id)
-    found = [
-        ErrorGroup(type_, kind, group.message, group.count, len(group.standing), group.last_at, group.last_job)
-        for (type_, kind, _), group in by_key.items()
-    ]
-    return sorted(found, key=lambda group: (-group.count, -group.last_at, group.type, group.message))
 
 
 class History(Concern):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from supervisor.domain.duty import Duty
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.store.sql.backlog import Backlog
 from supervisor.store.sql.claims import ClaimLocks
 from supervisor.store.sql.connection import Connection
-from supervisor.store.sql.controls import Controls
 from supervisor.store.sql.job_actions import FinishedJobs, JobActions
 from supervisor.store.sql.jobs import Jobs
-from supervisor.store.sql.registry import Registry
+from supervisor.store.sql.registry import Controls, Registry
 from supervisor.store.sql.schedules import Schedules
 from supervisor.store.sql.statistics import History, Statistics
 
@@ -25,18 +24,44 @@ class EventLog(Protocol):
     def warning(self, event: str, **fields: Any) -> Any: ...
 
 
-class MaintenanceStore:
-    """What the maintainer works with."""
+class DatabaseCheck(Duty):
+    """Checks that the database is there, which every write does, too: for a supervisor that has nothing to write."""
 
-    def __init__(self, connection: Connection, registry: Registry, locks: ClaimLocks, backlog: Backlog) -> None:
+    every = 1.0  # seconds
+    needs = Needs.NOTHING
+    quiet = True
+
+    def __init__(self, name: str, check: Callable[[], object]) -> None:
+        self.name, self._check = name, check
+
+    def run(self, now: float) -> Result:
+        """Raises StoreGone or StoreUnavailable if it is not."""
+        self._check()
+        return Result()
+
+
+class _Store:
+    """What maintainers and operators need alike."""
+
+    def __init__(self, connection: Connection, registry: Registry, backlog: Backlog) -> None:
         self._connection = connection
         self.registry = registry
-        self.locks = locks
         self.backlog = backlog
         self.controls = Controls(connection)
         self.history = History(connection)
-        self.finished = FinishedJobs(connection)
         self.schedules = Schedules(connection)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class MaintenanceStore(_Store):
+    """What the maintainer works with."""
+
+    def __init__(self, connection: Connection, registry: Registry, locks: ClaimLocks, backlog: Backlog) -> None:
+        super().__init__(connection, registry, backlog)
+        self.locks = locks
+        self.finished = FinishedJobs(connection)
 
     def duties(self, log: EventLog) -> Sequence[Duty]:
         """The engine's own maintenance. A duty that needs nothing checks that the database is there."""
@@ -45,22 +70,14 @@ class MaintenanceStore:
     def flush(self) -> None:
         """Called before `close` when the supervisor ends: complete writes that are still deferred."""
 
-    def close(self) -> None:
-        self._connection.close()
 
-
-class Operations:
+class Operations(_Store):
     """What operators work with: the command line and the admin process. Its connection commits durably."""
 
     def __init__(self, connection: Connection, registry: Registry, statistics: Statistics) -> None:
-        self._connection = connection
-        self.registry = registry
+        super().__init__(connection, registry, Backlog(connection))
         self.jobs = Jobs(connection)
         self.actions = JobActions(connection)
-        self.backlog = Backlog(connection)
-        self.controls = Controls(connection)
-        self.history = History(connection)
-        self.schedules = Schedules(connection)
         self.statistics = statistics
 
     def check(self, *, writable: bool = False) -> None:
@@ -72,6 +89,3 @@ class Operations:
             return
         with self._connection.write():
             return
-
-    def close(self) -> None:
-        self._connection.close()

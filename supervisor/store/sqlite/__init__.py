@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from supervisor.domain.errors import StoreError
-from supervisor.domain.job import decoded
+from supervisor.store.base import AdoptOptions, AdoptReport, Database, Engine, RestoreReport
+from supervisor.store.moving import MoveEnd
 from supervisor.store.sql.stores import Operations
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.changes import SqliteChanges, SqliteSettled
 from supervisor.store.sqlite.claims import SqliteClaims
-from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.connection import Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
 from supervisor.store.sqlite.maintenance import SqliteMaintenance, ownership, registry
 from supervisor.store.sqlite.maintenance import operations as operations_on
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.producer import SqliteProducer, SqliteTransactionalInsert
-from supervisor.store.values import AdoptOptions, AdoptReport, RestoreReport
 from supervisor.system import settled_notice
-
-if TYPE_CHECKING:
-    from supervisor.store.sqlite.move import SqliteMoveEnd
 
 __all__ = ["SqliteEngine"]
 
 
-class SqliteEngine:
-    """Implements `store.base.Engine` for `sqlite:///relative.db` and `sqlite:////absolute.db`."""
+class SqliteEngine(Engine):
+    """For `sqlite:///relative.db` and `sqlite:////absolute.db`."""
+
+    transactional: SqliteTransactionalInsert
 
     def __init__(self, url: str) -> None:
         prefix = "sqlite:///"
@@ -41,11 +39,6 @@ class SqliteEngine:
         self.database = SqliteDatabase(self._place)
         self.ownership = ownership(self._place)
         self.transactional = SqliteTransactionalInsert(self._place, self.database.migrate)
-
-    def meta(self, job_id: int) -> Any:
-        with closing(Connection(self._place, synchronous="NORMAL")) as connection:
-            row = connection.row(QUERIES.job_meta, {"id": job_id})
-            return None if row is None else decoded(row[0])
 
     def producer(self, patience: float | None = None, *, create: bool = True) -> SqliteProducer:
         connection = Connection(self._place, synchronous="FULL", checkpoints=True, create=create, any_thread=True)
@@ -65,13 +58,13 @@ class SqliteEngine:
         return SqliteMaintenance(self._place)
 
     def operations(self) -> Operations:
-        schema.require_current(self._place)
+        schema.require_version(self._place).require_usable()
         return operations_on(Connection(self._place, synchronous="FULL", checkpoints=True))
 
-    def move_end(self) -> SqliteMoveEnd:
-        from supervisor.store.sqlite.move import move_end  # rarely needed
+    def move_end(self) -> MoveEnd:
+        from supervisor.store.sqlite.move import SqliteMoveEnd  # rarely needed
 
-        return move_end(self._place)
+        return SqliteMoveEnd(self._place)
 
     def changes(self, *, ends: bool = False) -> SqliteChanges | SqliteSettled:
         connection = Connection(self._place, synchronous="NORMAL", any_thread=True)
@@ -85,15 +78,13 @@ class SqliteEngine:
         return SqliteSettled(connection, notices)
 
 
-class SqliteDatabase:
-    """Implements `store.base.Database`."""
-
+class SqliteDatabase(Database):
     def __init__(self, place: Place) -> None:
         self._place = place
+        self.file = place.database
 
-    @property
-    def file(self) -> Path:
-        return self._place.database
+    def connect(self) -> Connection:
+        return Connection(self._place, synchronous="NORMAL")
 
     @property
     def folder(self) -> Path:
@@ -104,11 +95,6 @@ class SqliteDatabase:
 
     def check_integrity(self, seconds: float) -> bool:
         return schema.is_sound(self._place, seconds)
-
-    def epoch(self) -> str:
-        with closing(Connection(self._place, synchronous="NORMAL")) as connection:
-            row = connection.row(QUERIES.meta, {"key": "epoch"})
-            return str(row[0]) if row else ""
 
     def migrate(self) -> list[int]:
         if self.exists() and not self._place.writable():
@@ -128,7 +114,7 @@ class SqliteDatabase:
         return (execution.rehearse if rehearse else execution.adopt)(self._place, options)
 
     def back_up(self, target: Path) -> None:
-        with closing(Connection(self._place, synchronous="NORMAL")) as connection:
+        with closing(self.connect()) as connection:
             schema.back_up(connection, target)
 
     def restore(self, copy: Path) -> RestoreReport:

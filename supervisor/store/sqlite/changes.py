@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Sequence
 
+from supervisor.store.base import ChangeFeed
 from supervisor.store.sqlite.connection import Connection
 from supervisor.system.files import FolderWatch
 
@@ -25,24 +25,19 @@ _POLLING = 0.02  # seconds between two checks where there are none
 _OTHERS = 0.05  # the same for what others than workers change
 
 
-class SqliteChanges:
-    """Implements `store.base.ChangeFeed`."""
-
-    window: Sequence[float] = WINDOW
+class SqliteChanges(ChangeFeed):
+    window = WINDOW
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.problem = ""
         database = connection.place.database
         self._watch: FolderWatch | None = None
         try:
             self._watch = FolderWatch(database.parent, database.name)
+            self.unhinted = _SAFETY
         except OSError as error:
             self.problem = f"{database.parent}: {error.strerror or error}"
-
-    @property
-    def unhinted(self) -> float:
-        return _POLLING if self._watch is None else _SAFETY
+            self.unhinted = _POLLING
 
     def fileno(self) -> int | None:
         return None if self._watch is None else self._watch.fileno()
@@ -70,15 +65,14 @@ class SqliteChanges:
         self._connection.close()
 
 
-class SqliteSettled:
-    """Implements `store.base.ChangeFeed` where the workers tell what they have settled: the file is not watched.
+class SqliteSettled(ChangeFeed):
+    """Where the workers tell what they have settled: the file is not watched.
 
     What others change is noticed a little later.
     """
 
-    window: Sequence[float] = (0.0,)
+    window = (0.0,)
     unhinted = _OTHERS
-    problem = ""
 
     def __init__(self, connection: Connection, notices: socket.socket) -> None:
         self._connection = connection
@@ -97,12 +91,6 @@ class SqliteSettled:
 
     def version(self) -> int:
         return self._connection.version()
-
-    def pause(self) -> None:
-        """It costs the workers little."""
-
-    def resume(self) -> bool:
-        return False
 
     def close(self) -> None:
         self._connection.close()

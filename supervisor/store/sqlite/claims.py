@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from supervisor.domain.job import Claim, at_least
@@ -103,9 +104,10 @@ class SqliteClaims(Claims):
     def _claim(self, raw: sqlite3.Connection, groups: list[Row], mark: dict[str, Any], want: int) -> list[Row]:
         """Claim the first `want` due rows of the groups, in tiers of equal priority."""
         claimed: list[Row] = []
-        for tier in _tiers(groups):
+        for _, same in groupby(groups, _priority):
             if len(claimed) == want:
                 break
+            tier = list(same)
             if len(tier) == 1 and not self._stuck:
                 rows = raw.execute(
                     QUERIES.claim_group, mark | _named(tier[0]) | {"want": want - len(claimed)}
@@ -128,12 +130,6 @@ class SqliteClaims(Claims):
         return [job_id for _, job_id in rows if job_id not in self._stuck][:want]
 
 
-def _tiers(groups: list[Row]) -> Iterator[list[Row]]:
-    """Groups of equal priority together, in the given order."""
-    for _, tier in groupby(groups, _priority):
-        yield list(tier)
-
-
 def _named(group: Row) -> dict[str, Any]:
     return {"type": group[0], "requires": group[1], "priority": group[2]}
 
@@ -142,9 +138,7 @@ def _priority(group: Row) -> int:
     return int(group[2])
 
 
-def _place(row: Row) -> tuple[float, int]:
-    return row[7], row[0]
-
+_place = itemgetter(7, 0)  # when a claimed job was due, and its id
 
 _Row = tuple[Any, ...]  # the parameters of settle_done
 _STARTED, _ID, _TOKEN = 2, 5, 7  # positions in it

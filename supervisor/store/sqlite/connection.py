@@ -10,7 +10,7 @@ import os
 import sqlite3
 import stat
 import time
-import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import covers, next_candidate
 from supervisor.store.sql import connection as sql
+from supervisor.store.sql.connection import FORKS, RowRefused
 from supervisor.store.sql.connection import Row as Row
-from supervisor.store.sql.connection import RowRefused
 from supervisor.store.sqlite.driver_errors import (
     BUSY_TIMEOUT,
     is_busy,
@@ -40,26 +40,6 @@ _FAILPOINTS = "SUPERVISOR_FAILPOINTS"
 
 Synchronous = Literal["FULL", "NORMAL"]
 Answer = TypeVar("Answer")
-
-# Connections inherited through a fork are never closed there: closing would checkpoint, or drop the
-# parent's files, so they are kept out of the garbage collector's reach.
-_abandoned: list[sqlite3.Connection] = []
-
-# The number of forks since this module was imported: os.getpid would cost a system call at every use of a
-# connection.
-_generation = 0
-
-
-_living: weakref.WeakSet[Connection] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    global _generation
-    _generation += 1
-    _abandoned.extend(connection._raw for connection in list(_living))
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 class Connection(sql.Connection):
@@ -84,9 +64,9 @@ class Connection(sql.Connection):
         self.place = place
         self.polls = 0.0  # seconds for which a statement is retried while another program writes
         self._synchronous = synchronous
-        self._generation = _generation
+        self._generation = FORKS.count
         self._raw = self._open(create, any_thread)
-        _living.add(self)
+        FORKS.living.add(self)
         try:
             self._raw.create_function("covers", 2, _covers, deterministic=True)
             self._raw.create_function("next_kind", 2, _next_kind, deterministic=True)
@@ -162,10 +142,12 @@ class Connection(sql.Connection):
     @property
     def raw(self) -> sqlite3.Connection:
         """The driver's connection, refused in a process that did not open it."""
-        if self._generation != _generation:
-            if self._raw not in _abandoned:
-                _abandoned.append(self._raw)
-            raise StoreError("this connection was opened before a fork; open the store again in this process")
+        if self._generation != FORKS.count:
+            raise FORKS.refuse()
+        return self._raw
+
+    def leave(self) -> object:
+        """In a child that has inherited it."""
         return self._raw
 
     def checkpoint_itself(self, whether: bool) -> None:
@@ -263,7 +245,7 @@ class Connection(sql.Connection):
         self._lock.yield_to_others()
 
     def close(self) -> None:
-        if self._generation == _generation:
+        if self._generation == FORKS.count:
             self._raw.close()
             self._lock.close()
 
@@ -322,18 +304,13 @@ class Transaction:
             raise translated(error, self._connection.place.database) from None
 
 
-class _Anything(dict[str, None]):
-    def __missing__(self, name: str) -> None:
-        return None
-
-
 def _compile(raw: sqlite3.Connection) -> bool:
     """Whether the statements that change jobs, and their triggers, fit the schema: EXPLAIN compiles both. If they do,
     an error came from the contents of a row.
     """
     try:
         for name in ("claim_ids", "settle", "set_aside", "insert_error", "insert_run", "insert_job"):
-            raw.execute(f"EXPLAIN {QUERIES.statements[name]}", _Anything()).close()
+            raw.execute(f"EXPLAIN {QUERIES.statements[name]}", defaultdict(lambda: None)).close()
     except sqlite3.Error:
         return False
     return True

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
-from supervisor.store.queries import Queries, of_engine
-from supervisor.store.sql.connection import RowRefused
+from supervisor.store.sql.connection import Queries, RowRefused, of_engine
 
 QUERIES: Queries = of_engine("supervisor.store.sqlite")
 

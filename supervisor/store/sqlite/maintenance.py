@@ -11,7 +11,7 @@ from supervisor.store.sql.backlog import Backlog
 from supervisor.store.sql.claims import ClaimLocks
 from supervisor.store.sql.registry import Registry
 from supervisor.store.sql.statistics import Statistics
-from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
+from supervisor.store.sql.stores import DatabaseCheck, EventLog, MaintenanceStore, Operations
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import WriterWatch
@@ -46,7 +46,8 @@ class SqliteMaintenance(MaintenanceStore):
 
     def duties(self, log: EventLog) -> Sequence[Duty]:
         connection = self._connection
-        return FileCheck(connection), ForeignWriterMonitor(connection), Checkpointer(connection, log)
+        check = DatabaseCheck("database file", connection.check)
+        return check, ForeignWriterMonitor(connection), Checkpointer(connection, log)
 
     def flush(self) -> None:
         checkpoint(self._connection)
@@ -55,26 +56,6 @@ class SqliteMaintenance(MaintenanceStore):
 ALARM = 256 << 20  # bytes of log: a reader must have been holding a snapshot for minutes
 _WORTHWHILE = 4 << 20  # bytes
 _LARGE = 64 << 20  # bytes: a log file that has grown beyond this is truncated
-
-
-class FileCheck(Duty):
-    """Checks that the database's name still leads to the file that is open.
-
-    Every write checks that too; this is for a supervisor that has nothing to write.
-    """
-
-    name = "database file"
-    every = 1.0  # seconds
-    needs = Needs.NOTHING
-    quiet = True
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def run(self, now: float) -> Result:
-        """Raises StoreGone if it does not."""
-        self._connection.check()
-        return Result()
 
 
 class ForeignWriterMonitor(Duty):

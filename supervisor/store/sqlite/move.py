@@ -8,8 +8,7 @@ from typing import Any
 
 from supervisor.store.migrate import statements
 from supervisor.store.moving import MoveEnd, Unfit
-from supervisor.store.queries import Queries, load
-from supervisor.store.sql.connection import Row
+from supervisor.store.sql.connection import Queries, Row, load
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import Connection
 from supervisor.store.sqlite.maintenance import registry
@@ -18,23 +17,14 @@ from supervisor.store.sqlite.place import Place
 SQL: Queries = load("supervisor.store.sqlite", "move.sql")
 
 
-def move_end(place: Place) -> SqliteMoveEnd:
-    """Raises NoTables, or StoreError for those of another version."""
-    schema.require_version(place)
-    return SqliteMoveEnd(place)
-
-
 class SqliteMoveEnd(MoveEnd):
     _sql = SQL
 
     def __init__(self, place: Place) -> None:
-        self._other = Connection(place, synchronous="FULL")
+        schema.require_version(place)
+        other = Connection(place, synchronous="FULL")
         connection = Connection(place, synchronous="FULL", checkpoints=True)
-        super().__init__(connection, f"sqlite:///{place.database}", registry(self._other))
-
-    def close(self) -> None:
-        super().close()
-        self._other.close()
+        super().__init__(connection, f"sqlite:///{place.database}", registry(other), other)
 
     def columns(self, table: str) -> list[str]:
         names = [str(row[0]) for row in self._connection.rows(SQL.columns, {"table": table})]

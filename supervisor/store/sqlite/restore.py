@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from supervisor.domain.errors import Conflict, StoreError
+from supervisor.store.base import RestoreReport
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES
 from supervisor.store.sqlite.driver_errors import is_busy, translated
 from supervisor.store.sqlite.maintenance import ownership
 from supervisor.store.sqlite.place import Place
-from supervisor.store.values import RestoreReport
 from supervisor.system import failpoints
 
 _PATIENCE = 1.0  # seconds for a program that is about to close it

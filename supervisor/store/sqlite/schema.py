@@ -16,6 +16,7 @@ from pathlib import Path
 
 from supervisor.domain.errors import InvalidJob, NoTables, StoreError
 from supervisor.store.migrate import Known, Migration, flags_of, known, shipped, statements
+from supervisor.store.moving import KEYS
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, is_general, result_code, translated
 from supervisor.store.sqlite.place import Place
@@ -27,11 +28,6 @@ _ADDED = re.compile(r"TABLE jobs ADD COLUMN (\w+)")
 _PART = re.compile(r"^(CREATE|DROP) (?:UNIQUE )?(?:INDEX|VIEW|TRIGGER) (\w+)", re.M)
 
 Raw = sqlite3.Connection | sqlite3.Cursor
-
-
-def newest_version() -> int:
-    """The schema that this program creates."""
-    return shipped(_PACKAGE)[-1].version
 
 
 def migrate(connection: Connection, available: Sequence[Migration] | None = None) -> list[int]:
@@ -115,34 +111,21 @@ def _look(raw: Raw, where: object, plan: Sequence[Migration] | None = None) -> K
     return known(raw.execute, QUERIES, where, plan, "`supervisor adopt` can take it over")
 
 
-def _opened(place: Place) -> Known:
-    """The same of a file. A connection with our settings would switch another program's database to WAL before it could
-    look.
-    """
-    try:
-        with closing(_open(place, "ro")) as raw:
-            return _look(raw, place.database)
-    except sqlite3.Error as error:
-        raise translated(error, place.database) from None
-
-
 def _open(place: Place, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{place.database.as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT)
 
 
 def require_version(place: Place) -> Known:
-    """Raises StoreError for a database that is not ours, or older."""
+    """Raises StoreError for a database that is not ours, or older. A connection with our settings would switch another
+    program's database to WAL before it could look.
+    """
     if not place.database.exists():
         raise NoTables(f"{place.database}: there is no such database")
-    return _opened(place).require_version()
-
-
-def require_current(place: Place) -> None:
-    """Raises StoreError for a database that is not ours, or older, or too new, or whose jobs were moved elsewhere.
-
-    It is left untouched.
-    """
-    require_version(place).require_usable()
+    try:
+        with closing(_open(place, "ro")) as raw:
+            return _look(raw, place.database).require_version()
+    except sqlite3.Error as error:
+        raise translated(error, place.database) from None
 
 
 def readable_version(raw: sqlite3.Connection, path: Path) -> int:
@@ -237,7 +220,6 @@ def _publish(partial: Path, target: Path) -> None:
 
 CHECK = "PRAGMA quick_check"
 _OF_ROWS = ("CHECK constraint failed", "NULL value in", "NUMERIC value in", "TEXT value in")
-_OURS = ("jobs", "job_errors", "job_runs", "job_supervisors", "job_workers", "job_controls", "job_meta")
 _STEPS = 10_000  # of SQLite's machine between two looks at the clock
 
 
@@ -252,7 +234,7 @@ def is_sound(place: Place, seconds: float) -> bool:
         with closing(_open(place, "rw")) as raw:
             raw.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
             tables = {name for (name,) in raw.execute(QUERIES.tables) if not name.startswith("sqlite_")}
-            first = [f"({table})" for table in _OURS if table in tables] if tables.difference(_OURS) else []
+            first = [f"({table})" for table in KEYS if table in tables] if tables.difference(KEYS) else []
             # The check is about the file, not about the contents of rows.
             raw.execute("PRAGMA ignore_check_constraints = ON")
             for what in (*first, ""):

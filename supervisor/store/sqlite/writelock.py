@@ -193,8 +193,25 @@ class WriterWatch(Writers):
         return Holder(int(pid), since) if 0 < pid < _MOST_PID and math.isfinite(since) else None
 
     def database_holder(self) -> DatabaseHolder | None:
-        """Who holds SQLite's own write lock, in any program; None if nobody does."""
-        return _database_holder(self._place)
+        """Who is in a write transaction of SQLite, in any program, or has the file in exclusive mode."""
+        place = self._place
+        for path, kind, start, length in (
+            (f"{place.database}-shm", fcntl.F_WRLCK, _WRITE_BYTE, 1),
+            (str(place.database), fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE),
+        ):
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            except OSError:
+                continue
+            try:
+                pid = holder_of(descriptor, kind, start, length)
+                if pid is not None:
+                    return DatabaseHolder(pid, _commits(place))
+            except OSError:
+                continue
+            finally:
+                os.close(descriptor)
+        return None
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
@@ -213,27 +230,6 @@ def _open(place: Place) -> tuple[int, mmap.mmap]:
     except OSError as error:
         os.close(descriptor)
         raise StoreError(f"{place.write_lock}: it cannot be created: {error.strerror}") from None
-
-
-def _database_holder(place: Place) -> DatabaseHolder | None:
-    """Who is in a write transaction, or has the file in exclusive mode."""
-    for path, kind, start, length in (
-        (f"{place.database}-shm", fcntl.F_WRLCK, _WRITE_BYTE, 1),
-        (str(place.database), fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE),
-    ):
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            continue
-        try:
-            pid = holder_of(descriptor, kind, start, length)
-            if pid is not None:
-                return DatabaseHolder(pid, _commits(place))
-        except OSError:
-            continue
-        finally:
-            os.close(descriptor)
-    return None
 
 
 def nobody_writes(place: Place) -> bool:

@@ -11,8 +11,8 @@ from supervisor.domain.errors import EnqueueUncertain, StoreUnavailable
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import done
 from supervisor.store.base import Engine
-from supervisor.store.postgres import connection as connections
 from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.sql.connection import FORKS
 from tests.postgres_server import Databases
 from tests.store.kit import NOW, T0, Desk
 
@@ -110,13 +110,12 @@ def test_an_enqueue_of_which_nobody_can_tell_says_so(
 
 def test_a_connection_is_refused_in_a_forked_child(desk: Desk) -> None:
     claims = desk.claims
-    before = connections._generation
+    FORKS.count += 1
     try:
-        connections._generation += 1
         with pytest.raises(Exception, match="opened before a fork"):
             claims.held_by("w1")
     finally:
-        connections._generation = before
+        FORKS.count -= 1
 
 
 @pytest.mark.fault(86)

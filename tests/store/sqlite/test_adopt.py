@@ -516,7 +516,7 @@ class TestRefused:
 KILLED = """
 import os, signal, sqlite3, sys
 from supervisor.engine import open_engine
-from supervisor.store.values import AdoptOptions
+from supervisor.store.base import AdoptOptions
 
 url, at, seen = sys.argv[1], int(sys.argv[2]), 0
 

@@ -12,15 +12,16 @@ from typing import Any
 
 from supervisor.domain.errors import InvalidOption, StoreError
 from supervisor.domain.job import Status
+from supervisor.store.base import AdoptedColumn, AdoptOptions, AdoptReport, NeedsChange
 from supervisor.store.migrate import shipped
+from supervisor.store.sql.connection import literal
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.adopt.plan import Plan, propose
 from supervisor.store.sqlite.adopt.statements import given_up, statements
-from supervisor.store.sqlite.adopt.table import SQL, TABLE, literal, parameters, quoted, refusal
+from supervisor.store.sqlite.adopt.table import SQL, TABLE, parameters, quoted, refusal
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import is_general, translated
 from supervisor.store.sqlite.place import Place
-from supervisor.store.values import AdoptedColumn, AdoptOptions, AdoptReport, NeedsChange
 
 
 def adopt(place: Place, options: AdoptOptions, *, keep_copy: bool = True) -> AdoptReport:

@@ -15,8 +15,9 @@ from supervisor.domain.errors import InvalidOption
 from supervisor.domain.intake import TYPE
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted, like
-from supervisor.store.sqlite.adopt.table import SQL, TABLE, Column, Table, literal, our_schema, quoted, read, refusal
-from supervisor.store.values import AdoptOptions
+from supervisor.store.base import AdoptOptions
+from supervisor.store.sql.connection import literal
+from supervisor.store.sqlite.adopt.table import SQL, TABLE, Column, Table, our_schema, quoted, read, refusal
 
 # Proposed if the table has no column of our name, and exactly one of these.
 _SYNONYMS: Mapping[str, tuple[str, ...]] = {

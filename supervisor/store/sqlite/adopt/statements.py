@@ -20,8 +20,9 @@ from typing import NamedTuple
 from supervisor.domain.job import Status
 from supervisor.store.migrate import shipped
 from supervisor.store.migrate import statements as statements_of
+from supervisor.store.sql.connection import literal
 from supervisor.store.sqlite.adopt.plan import AS_WRITTEN, Part, Plan, cases
-from supervisor.store.sqlite.adopt.table import SQL, Column, Item, literal, quoted
+from supervisor.store.sqlite.adopt.table import SQL, Column, Item, quoted
 
 _NO_TYPE = "-"  # until a trigger has read the application's column
 _THE_TABLE = re.compile(r"^(?:CREATE|ALTER) TABLE jobs\b", re.M)

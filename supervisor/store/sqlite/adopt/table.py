@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from supervisor.domain.errors import NothingToAdopt, StoreError
 from supervisor.store.migrate import shipped, statements
-from supervisor.store.queries import Queries, load
+from supervisor.store.sql.connection import Queries, load
 
 SQL: Queries = load("supervisor.store.sqlite.adopt", "adopt.sql")
 
@@ -211,7 +211,3 @@ def parameters(sql: str) -> list[str]:
 
 def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
