@@ -60,6 +60,7 @@ class Concurrent:
 
     def host(self, loop: Callable[[], None]) -> None:
         self._parts.slot.work.run_together(self._parts.pool.concurrency)
+        self._handler.on_shared_loop = self._calls.wait_for_awaitable  # the set-up had the event loop for itself
         self._handler.event_loop.tidy()
         thread = threading.Thread(target=self._host, args=(loop,), name="claims", daemon=True)
         thread.start()
@@ -172,7 +173,7 @@ class Concurrent:
         for claim, together in claims:
             deadline = now + pool.timeout_of(claim.type)
             run = new[claim.job_id, claim.token] = ConcurrentRun(claim, now, at, deadline, together, pool.cancel_grace)
-            run.ctx = executor.context(claim, RunBoard(board, run, self._shown.refresh, self._told))
+            run.ctx = executor.context(claim, RunBoard(board, run, self._shown.refresh, self._reported))
             self._logs.begin(run, alone=alone and len(new) == 1)
         self._shown.begin(new)  # before anything can happen to them
         self._calls.begin(new.values())
@@ -180,21 +181,12 @@ class Concurrent:
 
     # In any thread
 
-    def _told(self, run: ConcurrentRun) -> None:
-        self._shown.progress(run)
-        self._reported()
-
     def _ended(self, run: ConcurrentRun, value: Any) -> None:
         """Its handler has returned this, or has raised it."""
         executor = self._parts.executor
         forked.leave(value if isinstance(value, BaseException) else None)
         run.ctx._board = RUN_ENDED
-        try:
-            settlement = executor.outcome(run.claim, run.ctx, value, run.started_at)
-        except BaseException as error:  # an exception may be anything, even when it is described
-            why = RuntimeError(f"describing its failure raised {type(error).__name__}")
-            settlement = executor.outcome(run.claim, run.ctx, why, run.started_at)
-        run.settlement = self._recorded(run, settlement)
+        run.settlement = self._recorded(run, executor.outcome(run.claim, run.ctx, value, run.started_at))
         self._shown.end(run)
         self._finished.append(run)
         if not self._awake:
