@@ -26,6 +26,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -36,9 +37,9 @@ from supervisor.config.pools import policy_of
 from supervisor.domain import middleware
 from supervisor.domain.job import Claim, Job
 from supervisor.domain.recovery import JobPolicy
-from supervisor.domain.settlement import RetryPolicy, released
+from supervisor.domain.settlement import RetryPolicy, Settlement, released
 from supervisor.engine import open_engine
-from supervisor.store.base import Claims, Engine, JobSelector
+from supervisor.store.base import Claims, JobSelector
 from supervisor.telemetry import events
 from supervisor.worker.context import Board, Context
 from supervisor.worker.executor import Executor
@@ -90,15 +91,23 @@ def run_due(
     handlers = tasks.registered if handlers is None else handlers
     retry = retry or RetryPolicy()
     own = {type_: policy_of(each.declared, retry) for type_, each in handlers.items() if isinstance(each, tasks.Task)}
-    executors = _Executors(handlers, JobPolicy(retry, retry_by_type=own), capabilities, options, engine)
-    claims = engine.claims()
-    try:
-        with tasks.using(queue):
-            executors.set_up()
-            ids = _run_all(claims, executors, JobSelector(tuple(handlers), " ".join(capabilities)), at, limit)
-    finally:
-        executors.tear_down()
-        claims.close()
+    policy, board = JobPolicy(retry, retry_by_type=own), Board(engine.database.epoch(), engine.meta)
+    executors: dict[str, Executor] = {}
+    for type_, target in handlers.items():
+        handler = _handler(type_, target)
+        executors[type_] = _Executor(
+            handler,
+            board,
+            policy,
+            capabilities=capabilities,
+            options=options,
+            middleware=_own_middleware(handler),
+        )
+    with closing(engine.claims()) as claims, tasks.using(queue), ExitStack() as teardowns:
+        for executor in executors.values():
+            executor.handler.setup(executor.context())
+            teardowns.callback(executor.handler.teardown, executor.context())
+        ids = _run_all(claims, executors, JobSelector(tuple(handlers), " ".join(capabilities)), at, limit)
     return [queue.job(job_id) for job_id in ids]
 
 
@@ -127,59 +136,13 @@ class _Cancelled(Board):
         return True
 
 
-class _Executors:
-    """The handlers with their executors: a worker has only one, this has one for each type."""
+class _Executor(Executor):
+    """Ctrl-C in a test run is no outcome of the job."""
 
-    def __init__(
-        self,
-        handlers: Mapping[str, HandlerLike],
-        policy: JobPolicy,
-        capabilities: tuple[str, ...],
-        options: Mapping[str, Any],
-        engine: Engine,
-    ) -> None:
-        self._handlers = {type_: _handler(type_, target) for type_, target in handlers.items()}
-        for handler in self._handlers.values():
-            handler.handle = self._watched(handler.handle)
-        epoch = engine.database.epoch()
-        self._executors = {
-            type_: Executor(
-                handler,
-                Board(epoch, engine.meta),
-                policy,
-                capabilities=capabilities,
-                options=options,
-                middleware=_own_middleware(handler),
-            )
-            for type_, handler in self._handlers.items()
-        }
-        self._ready: list[str] = []
-        self.interrupted: KeyboardInterrupt | None = None
-
-    def executor(self, type_: str) -> Executor:
-        return self._executors[type_]
-
-    def set_up(self) -> None:
-        for type_, handler in self._handlers.items():
-            handler.setup(self._executors[type_].context())
-            self._ready.append(type_)
-
-    def tear_down(self) -> None:
-        while self._ready:
-            type_ = self._ready.pop()
-            self._handlers[type_].teardown(self._executors[type_].context())
-
-    def _watched(self, handle: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
-        """An executor turns every exception into a settlement; Ctrl-C in a test run must not be swallowed."""
-
-        def watched(payload: Any, ctx: Context) -> Any:
-            try:
-                return handle(payload, ctx)
-            except KeyboardInterrupt as error:
-                self.interrupted = error
-                raise
-
-        return watched
+    def failed(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        return super().failed(claim, error, started_at)
 
 
 def _own_middleware(handler: Handler) -> WorkerMiddleware | None:
@@ -196,7 +159,7 @@ def _handler(type_: str, target: HandlerLike) -> Handler:
 
 
 def _run_all(
-    claims: Claims, executors: _Executors, wanted: JobSelector, at: Callable[[], float], limit: int | None
+    claims: Claims, executors: Mapping[str, Executor], wanted: JobSelector, at: Callable[[], float], limit: int | None
 ) -> list[int]:
     """The ids of the jobs that were run, each once, in the order of their first run."""
     owner = f"testing-{uuid.uuid4()}"
@@ -207,12 +170,13 @@ def _run_all(
         if not found:
             break
         claim = found[0]
-        settlement = executors.executor(claim.type).run(claim)
+        try:
+            settlement = executors[claim.type].run(claim)
+        except KeyboardInterrupt:
+            claims.settle_and_claim(owner, [released(claim)], wanted, 0, _LOCK_TIME, at())
+            raise
         if at is not time.time and settlement.started_at is not None:
             settlement = settlement._replace(started_at=at())  # by the same clock as its end
-        if executors.interrupted is not None:
-            claims.settle_and_claim(owner, [released(claim)], wanted, 0, _LOCK_TIME, at())
-            raise executors.interrupted
         claims.settle_and_claim(owner, [settlement], wanted, 0, _LOCK_TIME, at())
         ids[claim.job_id] = None
         runs += 1

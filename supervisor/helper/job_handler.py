@@ -85,7 +85,7 @@ class Log:
         plain = {name: _plain(value) for name, value in {**self._fields, **fields}.items()}
         try:
             self._send(type="log", level=level, text=str(event)[:MAX_WORDS], fields=plain)
-        except _TooLong:
+        except ValueError:  # too long
             self._send(type="log", level=level, text=str(event)[:MAX_WORDS])
 
     debug = partialmethod(_log, "debug")
@@ -216,14 +216,10 @@ class _Link:
                 data = data[os.write(self._replies, data) :]
 
 
-class _TooLong(ValueError):
-    """A line that is longer than the worker's limit."""
-
-
 def _encoded(message: dict[str, Any]) -> bytes:
     data = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
     if len(data) > MAX_LINE - _ROOM:
-        raise _TooLong(f"its line has {len(data)} bytes; the limit is {MAX_LINE} (1 MiB)")
+        raise ValueError(f"its line has {len(data)} bytes; the limit is {MAX_LINE} (1 MiB)")
     return data + b"\n"
 
 

@@ -307,11 +307,6 @@ class BatchContext(Context):
         types = {job.type for job in jobs}
         self.type = types.pop() if len(types) == 1 else ""
 
-    @classmethod
-    def of_one(cls, job: Context) -> BatchContext:
-        """For a handler of batches that gets this job alone."""
-        return cls(job._board, [job])
-
     def _about(self) -> dict[str, Any]:
         return {"jobs": [job.job_id for job in self.jobs]}
 

@@ -26,7 +26,6 @@ from supervisor.worker.context import JobInterrupted
 _MOMENT = 1.0  # seconds in which tasks that a job has left running must end when they are cancelled
 _ROUNDS = 3  # a task that ends may leave another one behind
 _JOB = "job"  # the run, where there is one at a time
-_EXITS = 20  # exceptions that leftovers may raise through the loop meanwhile
 
 CURRENT: ContextVar[Any] = ContextVar("current_run", default=None)
 """The run to which belongs what is executed now. Tasks, callbacks and `asyncio.to_thread` inherit it: so it is known
@@ -163,16 +162,10 @@ class EventLoop:
         return bool(leftovers)
 
     def _let_run(self, tasks: Iterable[Future[Any]]) -> None:
-        """Run the loop until these have ended, or the time for leftovers is over."""
-        turns = ensure_future(_turns(tasks), loop=self._loop)
-        for _ in range(_EXITS):
-            try:
-                self._until_done(turns)
-                break
-            except JobInterrupted:
-                raise
-            except BaseException:  # noqa: S112 - raised by a leftover; nothing reads it
-                continue
+        """Run the loop until these have ended, or the time for leftovers is over. Raises what a leftover raises through
+        the loop.
+        """
+        self._until_done(ensure_future(_turns(tasks), loop=self._loop))
 
     def _is_changed(self) -> bool:
         """Whether a job has made the loop unusable, or ended what the set-up has started."""

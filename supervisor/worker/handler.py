@@ -221,14 +221,14 @@ def _methods(target: Any, name: str) -> tuple[Handle, HandleBatch | None]:
     if callable(handle):
         return handle, batched
     assert batched is not None
-    return _for_one_job_async(batched) if _is_async(batched) else for_one_job(batched), batched
+    return for_one_job(batched), batched
 
 
 def for_one_job(handle_batch: HandleBatch) -> Handle:
     """A batch handler for one job."""
 
     def handle(payload: Any, ctx: Context) -> Any:
-        batch = BatchContext.of_one(ctx)
+        batch = BatchContext(ctx._board, [ctx])
         values: Any = None
         try:
             values = handle_batch([payload], batch)
@@ -236,14 +236,6 @@ def for_one_job(handle_batch: HandleBatch) -> Handle:
             if not inspect.isawaitable(values):
                 batch.end()
         return _single_awaited(values, batch) if inspect.isawaitable(values) else _single_result(values)
-
-    return handle
-
-
-def _for_one_job_async(handle_batch: HandleBatch) -> Handle:
-    async def handle(payload: Any, ctx: Context) -> Any:
-        batch = BatchContext.of_one(ctx)
-        return await _single_awaited(handle_batch([payload], batch), batch)
 
     return handle
 

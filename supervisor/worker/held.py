@@ -46,10 +46,6 @@ class Held:
         except IndexError:
             return None
 
-    def return_first(self, claim: Claim) -> None:
-        """It is not run now: `next` returns it again."""
-        self._not_begun.appendleft(claim)
-
     def ended(self, settlement: Settlement) -> None:
         """A run has ended; its outcome is committed with the next turn."""
         self._ended.append(settlement)

@@ -186,17 +186,9 @@ class Conversation:
             self._break("a second hello" if kind == "hello" else f"{_article(kind)} before its hello")
         if kind == "hello":
             return
-        if type(number) is not int or not 1 <= number <= self._id:
+        of_batch = kind in ("progress", "extend", "error") and number == self._batch > 0
+        if self.phase is not Phase.BUSY or type(number) is not int or not (of_batch or number in self._open):
             self._break(f"{_article(kind)} with an invalid id, {short(number)}")
-        busy = self.phase is Phase.BUSY
-        if busy and number in self._open:
-            return
-        if not busy or not self._batch or number < self._batch:
-            self._break(f"a late {kind}: job {number} had ended")
-        if number > self._batch:
-            self._break(f"{_article(kind)} for job {number}, which had its answer")
-        if kind in ("result", "emit"):
-            self._break(f"{_article(kind)} for the batch {number} instead of one of its jobs")
 
     def _break(self, what: str) -> NoReturn:
         self.phase = Phase.BROKEN
@@ -211,29 +203,29 @@ def _anything(value: Any) -> Any:
     return value
 
 
+def _of(kind: type, value: Any, words: str) -> Any:
+    if value is not None and not isinstance(value, kind):
+        raise ValueError(f"{short(value)} is not {words}")
+    return value
+
+
 def _text(value: Any, limit: int = MAX_MESSAGE) -> str:
     """A text that the database and the log can store."""
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"{short(value)} is not a text")
-    return clipped(value or "", limit)
-
-
-def _version(value: Any) -> int:
-    if value != VERSION:
-        raise ValueError(f"{short(value)}; this is protocol {VERSION}")
-    return VERSION
-
-
-def _words(value: Any) -> frozenset[str] | None:
-    if value is not None and not (isinstance(value, list) and all(isinstance(word, str) for word in value)):
-        raise ValueError(f"{short(value)} is not a list of texts")
-    return None if value is None else frozenset(value)
+    return clipped(_of(str, value, "a text") or "", limit)
 
 
 def _flag(value: Any) -> bool:
-    if value is not None and not isinstance(value, bool):
-        raise ValueError(f"{short(value)} is not true or false")
-    return bool(value)
+    return bool(_of(bool, value, "true or false"))
+
+
+def _one_of(values: Sequence[Any], value: Any) -> Any:
+    if value not in values:
+        raise ValueError(f"{short(value)}; it must be {' or '.join(map(str, values))}")
+    return value
+
+
+def _words(value: Any) -> frozenset[str] | None:
+    return None if value is None else frozenset(map(_text, _of(list, value, "a list")))
 
 
 def _fraction(value: Any) -> float:
@@ -242,35 +234,24 @@ def _fraction(value: Any) -> float:
     return min(max(value, 0.0), 1.0)
 
 
-def _level(value: Any) -> str:
-    if value is not None and value not in LEVELS:
-        raise ValueError(f"{short(value)} is none of {', '.join(LEVELS)}")
-    return value or "info"
-
-
 def _fields(value: Any) -> Message:
-    if value is not None and not isinstance(value, dict):
-        raise ValueError(f"{short(value)} is not an object")
+    fields: Message = _of(dict, value, "an object") or {}
     try:
-        return (value or {}) if len(json.dumps(value)) <= MAX_FIELDS else {"left_out": "too long"}
+        return fields if len(json.dumps(fields)) <= MAX_FIELDS else {"left_out": "too long"}
     except RecursionError:
         return {"left_out": "too long"}
 
 
 def _children(value: Any) -> list[Message]:
-    if value is None:
-        return []
-    if not (isinstance(value, list) and all(isinstance(child, dict) for child in value)):
-        raise ValueError(f"{short(value)} is not a list of objects")
-    for child in value:
-        if "type" not in child or not child.keys() <= CHILD:
+    for child in (children := _of(list, value, "a list") or []):
+        if not isinstance(child, dict) or "type" not in child or not child.keys() <= CHILD:
             raise ValueError("it has a job without a type, or with an unknown key")
-    return value
+    return children
 
 
 _KEYS: dict[str, dict[str, Callable[[Any], Any]]] = {
-    "hello": {"protocol": _version, "capabilities": _words, "batches": _flag},
-    "log": {"text": _text, "level": _level, "fields": _fields},
+    "hello": {"protocol": lambda value: _one_of([VERSION], value), "capabilities": _words, "batches": _flag},
+    "log": {"text": _text, "level": lambda value: _one_of(LEVELS, value or "info"), "fields": _fields},
     "progress": {"fraction": _fraction, "text": _text},
     "extend": {"seconds": seconds},
     "emit": {"chunk": _anything},

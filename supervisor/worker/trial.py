@@ -13,7 +13,7 @@ from supervisor.system.slot import Phase, Slot
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED
 from supervisor.worker.executor import Executor, decoded, described
-from supervisor.worker.handler import Handler, HandlerError, for_one_job
+from supervisor.worker.handler import HandlerError, for_one_job
 
 if TYPE_CHECKING:
     from supervisor.config.settings import PoolSettings, Trial
@@ -41,9 +41,6 @@ def _try(executor: Executor, pool: PoolSettings, trial: Trial, name: str) -> Non
     ctx = executor.context(claim)
     handler: Any = executor.handler  # with `handle_batch`, if the pool has batches
     handle = handler.handle if pool.batch_size == 1 else for_one_job(handler.handle_batch)
-    shared = None
-    if isinstance(handler, Handler):  # there are no runs yet that its event loop could be shared with
-        shared, handler.on_shared_loop = handler.on_shared_loop, None
     try:
         value = handle(decoded(trial.payload), ctx)
         forked.leave()
@@ -55,8 +52,6 @@ def _try(executor: Executor, pool: PoolSettings, trial: Trial, name: str) -> Non
         raise HandlerError(f"{name} failed: {why}") from None
     finally:
         ctx._board = RUN_ENDED
-        if isinstance(handler, Handler):
-            handler.on_shared_loop = shared
         handler.loop_changed = False  # what a set-up leaves in the process is what jobs find there
     if trial.expect is None:
         return

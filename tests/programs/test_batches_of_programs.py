@@ -94,9 +94,9 @@ def nobody_is_charged(settlements: Sequence[Settlement], limit: int = 2) -> bool
 WRONG = [
     ("say(type='result', id=batch + 99)", "sent a result with an invalid id, 100"),
     ("say(type='result')", "sent a result with an invalid id, None"),
-    ("result(jobs[0]); result(jobs[0])", "sent a result for job 2, which had its answer"),
-    ("result(jobs[0]); say(type='error', id=jobs[0]['id'])", "sent an error for job 2, which had its answer"),
-    ("say(type='result', id=batch)", "sent a result for the batch 1 instead of one of its jobs"),
+    ("result(jobs[0]); result(jobs[0])", "sent a result with an invalid id, 2"),
+    ("result(jobs[0]); say(type='error', id=jobs[0]['id'])", "sent an error with an invalid id, 2"),
+    ("say(type='result', id=batch)", "sent a result with an invalid id, 1"),
     ("os.write(3, b'hello\\n')", "sent a line that is not valid JSON: 'hello'"),
     ("result(jobs[0]); os.close(3); time.sleep(60)", "closed its replies or its requests, and continued to run"),
 ]
@@ -297,4 +297,4 @@ def test_a_chunk_of_a_whole_batch_breaks_the_protocol(pair: MakePair, tmp_path: 
     made = raw(pair, tmp_path, "say(type='emit', id=batch, chunk='x')", "time.sleep(60)")
     [only] = run(made, 1)
     assert only.failure is not None
-    assert "sent an emit for the batch 1 instead of one of its jobs" in only.failure.message
+    assert "sent an emit with an invalid id, 1" in only.failure.message

@@ -209,8 +209,8 @@ def test_a_batch_of_one_is_cancelled_with_its_job() -> None:
             return job == 7
 
     first, second = (Context(Cancelled(), claim=Claim(job, 1, "tag", "", 1, None, 0)) for job in (7, 8))
-    assert BatchContext.of_one(first).cancelled
-    assert not BatchContext.of_one(second).cancelled
+    assert BatchContext(first._board, [first]).cancelled
+    assert not BatchContext(second._board, [second]).cancelled
     assert not BatchContext(Cancelled(), [first, second]).cancelled
 
 

@@ -170,7 +170,7 @@ BUSY = [
     (line(type="progress", id=1, fraction=1, text=[]), "a progress with an invalid text: [] is not a text"),
     (line(type="extend", id=1, seconds=-1), "an extend with an invalid seconds: -1 is not a duration"),
     (line(type="extend", id=1), "an extend with an invalid seconds: None is not a duration"),
-    (line(type="log", level="loud"), "a log with an invalid level: 'loud' is none of debug"),
+    (line(type="log", level="loud"), "a log with an invalid level: 'loud'; it must be debug or info"),
     (line(type="log", fields=[]), "a log with an invalid fields: [] is not an object"),
 ]
 
@@ -183,11 +183,11 @@ def test_what_is_out_of_order_during_a_job_breaks_the_conversation(data: bytes, 
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        (line(type="hello"), "a hello with an invalid protocol: None; this is protocol 1"),
-        (line(type="hello", protocol=2), "a hello with an invalid protocol: 2; this is protocol 1"),
+        (line(type="hello"), "a hello with an invalid protocol: None; it must be 1"),
+        (line(type="hello", protocol=2), "a hello with an invalid protocol: 2; it must be 1"),
         (
             line(type="hello", protocol=1, capabilities="gpu"),
-            "a hello with an invalid capabilities: 'gpu' is not a list of texts",
+            "a hello with an invalid capabilities: 'gpu' is not a list",
         ),
         (line(type="result", id=1), "a result before its hello"),
     ],
@@ -201,7 +201,7 @@ def test_a_late_word_is_told_from_a_wrong_one() -> None:
     assert heard(talk, line(type="result", id=1)) == [result(None)]
     talk.hand_over([ProgramJob(8, "tag", 1, {})], 60.0)
 
-    assert broken(talk, line(type="error", id=1)) == "sent a late error: job 1 had ended"
+    assert broken(talk, line(type="error", id=1)) == "sent an error with an invalid id, 1"
 
 
 def test_what_follows_a_last_word_cannot_undo_it() -> None:

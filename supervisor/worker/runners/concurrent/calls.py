@@ -14,7 +14,7 @@ from functools import partial
 from inspect import iscoroutine
 from queue import SimpleQueue
 from time import sleep
-from typing import Any, TypeVar
+from typing import Any
 
 from supervisor.system import signals
 from supervisor.system.slot import Cancel
@@ -53,7 +53,6 @@ class Calls:
         self._variables = copy_context()
         self._threads = JobThreads()
         self._may_have_left: set[ConcurrentRun] = set()
-        handler.on_shared_loop = self._wait_for_awaitable
 
     def begin(self, runs: Iterable[ConcurrentRun]) -> None:
         on_loop: list[ConcurrentRun] = []
@@ -171,7 +170,7 @@ class Calls:
             return self._wait_for_loop(partial(self._handler.awaitable, payload, ctx))
         return self._handler.handle(payload, ctx)
 
-    def _wait_for_awaitable(self, awaitable: Awaitable[Any]) -> Any:
+    def wait_for_awaitable(self, awaitable: Awaitable[Any]) -> Any:
         """In the thread of a run whose function has returned this. From now on it is interrupted on the event loop."""
         run: ConcurrentRun = CURRENT.get()
         forked.leave()
@@ -202,9 +201,6 @@ class Calls:
         return value
 
 
-Found = TypeVar("Found")
-
-
 class MainThread:
     """Created in the main thread."""
 
@@ -233,21 +229,23 @@ class MainThread:
         self._left = True
         self._loop.pause()
 
-    def call(self, call: Callable[[], Found], patience: float) -> Found | None:
-        """Have the main thread do this outside of the event loop. None if it does not begin to within these seconds."""
-        future = Future[Found]()
+    def call(self, call: Callable[[], None], patience: float) -> None:
+        """Have the main thread do this outside of the event loop, unless it does not begin to within these seconds."""
+        future = Future[None]()
 
         def called() -> None:
             if future.set_running_or_notify_cancel():
                 try:
-                    future.set_result(call())
+                    call()
+                    future.set_result(None)
                 except BaseException as error:
                     future.set_exception(error)
 
         self._calls.append(called)
         self._loop.pause()
         wait([future], patience)
-        return None if future.cancel() else future.result()
+        if not future.cancel():
+            future.result()
 
     def detach(self) -> None:
         """In a process that a handler has forked: the other jobs are not its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -73,7 +74,7 @@ class RunBoard(SlotBoard):
     """
 
     def __init__(
-        self, common: SlotBoard, run: ConcurrentRun, changed: Callable[[], None], told: Callable[[ConcurrentRun], None]
+        self, common: SlotBoard, run: ConcurrentRun, changed: Callable[[], None], told: Callable[[], None]
     ) -> None:
         self._common = common
         self.run = run
@@ -89,7 +90,7 @@ class RunBoard(SlotBoard):
         if forked.mark[0]:
             run = self.run
             run.progress, run.news = (fraction, text), True
-            self._told(run)
+            self._told()
 
     def extend(self, seconds: float) -> None:
         self.check("extend")
@@ -187,23 +188,10 @@ class Shown:
     def refresh(self) -> None:
         with self._lock:
             runs = [run for run in list(self._runs.values()) if not run.ended]
-            first, work = min(runs, key=_must_end, default=None), self._work
-            if first is not self._shown:
-                work.forget_progress()
+            first, work = min(runs, key=attrgetter("must_end"), default=None), self._work
             self._shown = first
             if first is None:
                 work.show((0, 0, 0.0, 0.0), 0)
                 return
             claim = first.claim
             work.show((claim.job_id, claim.token, first.started, first.deadline), len(runs))
-            if first.progress is not None:
-                work.progress(*first.progress)
-
-    def progress(self, run: ConcurrentRun) -> None:
-        """It has reported some."""
-        if run is self._shown and run.progress is not None:
-            self._work.progress(*run.progress)
-
-
-def _must_end(run: ConcurrentRun) -> float:
-    return run.must_end

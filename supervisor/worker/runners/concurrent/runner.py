@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from time import monotonic
 from typing import Any
@@ -14,7 +14,6 @@ from supervisor.domain.settlement import Settlement, Usage
 from supervisor.system.slot import Cancel, RecycleReason, State
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED
-from supervisor.worker.exchange import Exchange
 from supervisor.worker.fitness import leave_ruined
 from supervisor.worker.handler import Handler
 from supervisor.worker.leftovers import an_executor_is_at_work
@@ -26,7 +25,6 @@ from supervisor.worker.runners.concurrent.watch import Watch
 
 _NO_TOKEN = 0  # no claim has it
 _MAIN_PATIENCE = 1.0  # seconds in which the main thread should answer while no job runs
-PATIENCE = 0.05  # seconds that claims may wait for others to end
 
 
 class Concurrent:
@@ -49,18 +47,20 @@ class Concurrent:
         self._main = MainThread(handler.event_loop, executor.log)
         self._calls = Calls(handler, executor, self._ended, uses_device=bool(pool.gpus))
         self._shown = Shown(parts.slot.work, self._runs)
-        self._places = Places(pool.concurrency, parts.exchange, self._runs)
+        self._most = pool.concurrency
+        self._full = 0  # with that many running a claim did not fit: none is claimed until there are fewer
         watch = Watch(
             parts.slot, parts.exchange, self._runs, self._shown, self._calls.stop, parts.heartbeat.wake, executor.log
         )
         self._reported = watch.reported
         self.watch: Callable[[float], float | None] = watch.look
         self.interrupt: Callable[[], None] = self._calls.interrupt
-        self.running, self.room, self.detach = self._runs.keys, self._places.room, self._main.detach
+        self.running, self.detach = self._runs.keys, self._main.detach
         executor.timed_out = lambda claim: self._runs[claim.job_id, claim.token].stopped_for is Cancel.TIMEOUT
 
     def host(self, loop: Callable[[], None]) -> None:
         self._parts.slot.work.run_together(self._parts.pool.concurrency)
+        self._handler.on_shared_loop = self._calls.wait_for_awaitable  # the set-up had the event loop for itself
         self._handler.event_loop.tidy()
         thread = threading.Thread(target=self._host, args=(loop,), name="claims", daemon=True)
         thread.start()
@@ -93,26 +93,50 @@ class Concurrent:
                 self._parts.fitness.replace(RecycleReason.INTERRUPTED)
             collected += 1
             del self._runs[key]
-            self._places.ended(run.claim)
         if collected:
             self.done += collected
             self._shown.refresh()  # first: settling them may take long
         return collected
 
+    def room(self) -> int:
+        """How many jobs could begin now that have no limit."""
+        runs = len(self._runs)
+        if self._full and runs >= self._full:
+            return 0
+        self._full = 0
+        return max(0, self._together() - runs)
+
     def take(self, claims: Sequence[Claim]) -> bool:
-        if claims:
-            self._places.learn(self._parts.exchange.limits(claims))
-        fitting = self._places.fitting(self._is_void) if self._parts.exchange.held.waiting else []
+        """A job that ran beside others when a worker died has a limit: it runs beside fewer others the next time. What
+        has ended before is committed first. The first that does not fit returns to the queue, with those behind it.
+        """
+        exchange, most = self._parts.exchange, self._most
+        held, limits = exchange.held, exchange.limits(claims) if claims else {}
+        together, running = self._together(), len(self._runs)
+        fitting: list[tuple[Claim, int]] = []
+        while (claim := held.next()) is not None:
+            if self._is_void(claim):
+                continue
+            limit = min(limits.get(claim.job_id, most), most)
+            together = min(together, limit)
+            if running + len(fitting) >= together or (limit < most and held.unsettled):
+                self._full = together
+                held.give_back([claim])
+                held.release()
+                break
+            fitting.append((claim, limit))
         if fitting:
             self._begin(fitting)
         return bool(fitting)
 
+    def _together(self) -> int:
+        """How many may run at the same time beside those that run."""
+        return min([run.together for run in self._runs.values()], default=self._most)
+
     def rest(self) -> float:
-        """Until a run has ended, or a claim has waited for too long."""
+        """Until a run has ended."""
         self._awake = False
-        if self._finished:
-            return 0.0
-        return PATIENCE if self._parts.exchange.held.waiting else inf
+        return 0.0 if self._finished else inf
 
     def check(self) -> None:
         """What differs while no job runs belongs to none."""
@@ -138,17 +162,18 @@ class Concurrent:
         self._parts.exchange.held.give_back([claim])
         return True
 
-    def _begin(self, claims: Sequence[Claim]) -> None:
+    def _begin(self, claims: Sequence[tuple[Claim, int]]) -> None:
+        """Each with the number of jobs that may run while it does."""
         pool, executor = self._parts.pool, self._parts.executor
         board = executor.board
         assert isinstance(board, SlotBoard)
         now, at, alone = monotonic(), executor.clock(), not self._runs
         self._parts.slot.state(State.BUSY)
         new: dict[Key, ConcurrentRun] = {}
-        for claim in claims:
-            deadline, together = now + pool.timeout_of(claim.type), self._places.limit(claim)
+        for claim, together in claims:
+            deadline = now + pool.timeout_of(claim.type)
             run = new[claim.job_id, claim.token] = ConcurrentRun(claim, now, at, deadline, together, pool.cancel_grace)
-            run.ctx = executor.context(claim, RunBoard(board, run, self._shown.refresh, self._told))
+            run.ctx = executor.context(claim, RunBoard(board, run, self._shown.refresh, self._reported))
             self._logs.begin(run, alone=alone and len(new) == 1)
         self._shown.begin(new)  # before anything can happen to them
         self._calls.begin(new.values())
@@ -156,21 +181,12 @@ class Concurrent:
 
     # In any thread
 
-    def _told(self, run: ConcurrentRun) -> None:
-        self._shown.progress(run)
-        self._reported()
-
     def _ended(self, run: ConcurrentRun, value: Any) -> None:
         """Its handler has returned this, or has raised it."""
         executor = self._parts.executor
         forked.leave(value if isinstance(value, BaseException) else None)
         run.ctx._board = RUN_ENDED
-        try:
-            settlement = executor.outcome(run.claim, run.ctx, value, run.started_at)
-        except BaseException as error:  # an exception may be anything, even when it is described
-            why = RuntimeError(f"describing its failure raised {type(error).__name__}")
-            settlement = executor.outcome(run.claim, run.ctx, why, run.started_at)
-        run.settlement = self._recorded(run, settlement)
+        run.settlement = self._recorded(run, executor.outcome(run.claim, run.ctx, value, run.started_at))
         self._shown.end(run)
         self._finished.append(run)
         if not self._awake:
@@ -185,68 +201,3 @@ class Concurrent:
         if settlement.simple and duration < WORTH and said is None:
             return settlement
         return settlement._replace(usage=Usage(run.started_at, duration, log=said))
-
-
-class Places:
-    """A job that ran beside others when a worker died has a limit: it runs beside fewer others the next time. What has
-    ended before is committed first.
-
-    Claims that do not fit wait in the exchange. If that takes longer than PATIENCE, another worker may have them.
-    """
-
-    def __init__(self, most: int, exchange: Exchange, runs: Mapping[Key, ConcurrentRun]) -> None:
-        self._most = most
-        self._exchange = exchange
-        self._runs = runs
-        self._limits: dict[int, int] = {}  # of jobs
-        self._waiting_since: float | None = None
-        self._least = 0  # with that many running a claim did not fit: none is claimed until there are fewer
-
-    def room(self) -> int:
-        """How many jobs could begin now that have no limit."""
-        runs = len(self._runs)
-        if self._exchange.held.waiting or (self._least and runs >= self._least):
-            return 0
-        self._least = 0
-        return max(0, self._together() - runs)
-
-    def limit(self, claim: Claim) -> int:
-        """How many may run at the same time as this one, itself included."""
-        return min(self._limits.get(claim.job_id, self._most), self._most)
-
-    def learn(self, limits: Mapping[int, int]) -> None:
-        self._limits |= limits
-
-    def ended(self, claim: Claim) -> None:
-        self._limits.pop(claim.job_id, None)
-        self._waiting_since = None
-
-    def fitting(self, refuse: Callable[[Claim], bool]) -> list[Claim]:
-        """Those of the waiting claims that fit now, in order; not those that `refuse` takes."""
-        exchange, together, running = self._exchange, self._together(), len(self._runs)
-        fitting: list[Claim] = []
-        while (claim := exchange.held.next()) is not None:
-            if refuse(claim):
-                continue
-            limit = self.limit(claim)
-            together = min(together, limit)
-            uncommitted = limit < self._most and exchange.held.unsettled > 0
-            if running + len(fitting) >= together or uncommitted:
-                exchange.held.return_first(claim)
-                self._wait(together)
-                break
-            fitting.append(claim)
-        return fitting
-
-    def _wait(self, together: int) -> None:
-        now = monotonic()
-        if self._waiting_since is None:
-            self._waiting_since = now
-        elif now - self._waiting_since >= PATIENCE:
-            self._least, self._waiting_since = together, None
-            self._exchange.held.release()
-            self._limits.clear()
-
-    def _together(self) -> int:
-        """How many may run at the same time beside those that run."""
-        return min([run.together for run in self._runs.values()], default=self._most)
