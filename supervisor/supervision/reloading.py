@@ -78,8 +78,8 @@ class ReloadOutcome:
     """The result of the last reload. `number` counts the requests in the database up to this one; None after a signal.
 
     A pool is `waiting` until a worker with the new code is ready or has failed, then `accepted` or `failed`. A pool
-    that has no worker now is `imported` when its code was; without an image, or without memory for it, it is `untried`.
-    What comes of it later is in the log. `canaries` names the accepted ones whose canary has passed.
+    that has no worker now is `untried`. What comes of it later is in the log. `canaries` names the accepted ones whose
+    canary has passed.
     """
 
     def __init__(self) -> None:

@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.text import shortened
 from supervisor.system import ending, kernel
 from supervisor.worker.context import Board, Context
 from supervisor.worker.handler import Handler, HandlerError
-from supervisor.worker.loader import find, load, search_first
+from supervisor.worker.loader import load, search_first
 from supervisor.worker.placement import limit_threads
 
 _GPU = "/dev/nvidia"
@@ -114,31 +113,6 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
     _judge(pool, "its set-up", "preload_setup = false", image.findings(), warn)
     kernel.gather_pages(min(_GATHERING, pool.startup_timeout / 10))
     return handler
-
-
-def lacking(pools: Mapping[str, PoolSettings]) -> dict[str, str]:
-    """The pools whose handler a worker would not find, with the reason: nobody else finds that out for a pool without
-    workers. Their modules have been imported.
-    """
-    found = {}
-    for name, pool in pools.items():
-        try:
-            if pool.preloads:
-                _look_up(pool)
-        except Exception as error:  # a module may define what happens when an attribute is looked up
-            why = str(error) if isinstance(error, HandlerError) else f"{pool.handler}: {error!r}"
-            found[name] = shortened(why)
-    return found
-
-
-def _look_up(pool: PoolSettings) -> None:
-    """No instance of a class is made: what that opens or starts belongs in the worker alone."""
-    if ":" not in pool.handler:
-        load(pool.handler).insist_on(pool.types)
-        return
-    target = find(pool.handler)
-    if not isinstance(target, type):
-        Handler(target, pool.handler)
 
 
 def _finish_imports(packages: set[str]) -> None:
