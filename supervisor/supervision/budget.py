@@ -97,7 +97,7 @@ class MemoryBudgets:
     def _measure_templates(self) -> None:
         """Also those without workers: after a reload, a template loads the new code, and perhaps a model, at once."""
         for template in self._templates:
-            if template.ready and not (template.memory or template.gone):
+            if template.image.ready and not (template.memory or template.gone):
                 template.memory = kernel.memory_shared_with_children(template.child.pid)
 
     def _need(self, pool: Pool) -> Need | None:
@@ -208,7 +208,7 @@ class MemoryBudgets:
             before = found.get(image, Template(0, ending=True))
             kept = template.memory if template.kept_for else 0
             ending = before.ending and template.retired
-            loading = before.loading or (template.loading and not template.gone)
+            loading = before.loading or (template.image.loading and not template.gone)
             found[image] = Template(before.used + template.memory, ending, before.kept + kept, loading)
         return found
 

@@ -165,12 +165,12 @@ class Ends:
         orphaned = [worker for worker in self.pools.workers() if worker.request.template is template]
         for worker in orphaned:
             look_at(self.pools[worker.release.pool], worker, now)
-        if orphaned or not (template.retired or template.broken):
+        if orphaned or not (template.retired or template.image.broken):
             events(process="supervisor").error("template_died", pid=template.child.pid, workers=len(orphaned))
         releases = [release for release in template.releases.values() if release.current]
         end = explain_template(
             [worker.slot.read() for worker in orphaned],
-            wanted=template.ready and bool(releases) and not template.dismissed,
+            wanted=template.image.ready and bool(releases) and not template.dismissed,
             isolated=template.spec.alone and any(one.template_deaths.isolated(now) for one in releases),
             unproven=len(template.releases) == 1 and not template.proven,
         )

@@ -73,6 +73,23 @@ class Waiting:
     at: float = 0.0
 
 
+class DrainRate:
+    """How fast a pool empties its queue: `jobs` per second, from the workers' counters."""
+
+    def __init__(self) -> None:
+        self.jobs = 0.0
+        self._measured_at = 0.0
+        self._finished = 0
+
+    def measure(self, workers: Iterable[WorkerProcess], now: float) -> None:
+        """To be called about once a second; `now` is monotonic seconds."""
+        finished = sum(worker.slot.read().done for worker in workers)
+        if self._measured_at and now > self._measured_at and finished >= self._finished:
+            rate = (finished - self._finished) / (now - self._measured_at)
+            self.jobs += _WEIGHT * (rate - self.jobs)
+        self._measured_at, self._finished = now, finished
+
+
 @dataclass(slots=True)
 class Scale:
     """How many workers a pool should have, why, and what that follows from. Times are monotonic seconds."""
@@ -82,20 +99,11 @@ class Scale:
     roof: int | None = None  # what memory_budget allows
     fixed: int | None = None  # set by an operator
     waiting: Waiting = field(default_factory=Waiting)
-    rate: float = 0.0  # jobs per second, from the workers' counters
+    rate: DrainRate = field(default_factory=DrainRate)
     due: int = 0  # and not taken by a worker, as far as is known
     busy: int = 0
     _needed_at: float = 0.0
     _shrunk_at: float = 0.0
-    _measured_at: float = 0.0
-    _finished: int = 0
-
-    def measure_rate(self, workers: Iterable[WorkerProcess], now: float) -> None:
-        """To be called about once a second."""
-        finished = sum(worker.slot.read().done for worker in workers)
-        if self._measured_at and now > self._measured_at and finished >= self._finished:
-            self.rate += _WEIGHT * ((finished - self._finished) / (now - self._measured_at) - self.rate)
-        self._measured_at, self._finished = now, finished
 
     def look(self, workers: Iterable[WorkerProcess], concurrency: int) -> None:
         """Count what is due and who is busy."""
@@ -115,7 +123,7 @@ class Scale:
             needed_at=self._needed_at,
             shrunk_at=self._shrunk_at,
             oldest_age=self.waiting.oldest_age,
-            drain_rate=self.rate,
+            drain_rate=self.rate.jobs,
             worker_memory=worker_memory,
             fixed=self.fixed,
             counted=self.waiting.at > 0.0,

@@ -100,7 +100,7 @@ def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:
         ),
         "due": scale.waiting.due,
         "oldest_age": round(scale.waiting.oldest_age, 3),
-        "rate": round(scale.rate, 1),
+        "rate": round(scale.rate.jobs, 1),
         "problem": problem,
         "spares": pool.workers.spare(),
         "spares_wanted": spares_configured(pool),

@@ -23,9 +23,10 @@ _MOST_PROBLEMS = 20
 
 
 class Reloads:
-    """`read` reads the configuration again or raises ConfigError."""
+    """`read` reads the configuration again or raises ConfigError; changes of `sources` cause a reload."""
 
-    def __init__(self, read: Callable[[], Settings]) -> None:
+    def __init__(self, read: Callable[[], Settings], sources: SourceWatch | None) -> None:
+        self.sources = sources
         self.outcome = ReloadOutcome()
         self._read = read
         self._requested: int | None = None  # by operators so far; None before that is known

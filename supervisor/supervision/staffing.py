@@ -133,10 +133,10 @@ class Staffing:
             template.asked.pop(message["unforked"], None)
             self._give_up(message["unforked"], f"no worker can be forked: {message['error']}")
         elif "ready" in message:
-            template.ready = True
+            template.image.ready = True
             template.answered()
         elif "broken" in message:
-            template.broken = shortened(str(message["broken"]))
+            template.image.broken = shortened(str(message["broken"]))
             self._break(template)
 
     def _forked(self, incarnation: str, pid: int, descriptors: list[int]) -> None:
@@ -170,12 +170,12 @@ class Staffing:
             self._give_up(incarnation, "" if worker is None else template.why_broken(worker.release.pool))
 
     def _lose(self, template: TemplateProcess) -> None:
-        if template.loading and not template.retired:
+        if template.image.loading and not template.retired:
             # The code it was loading has ended it, and may do so again.
             self.ends.reap()
             status = template.child.status
             how = "" if status is None else f" ({signals.ending(os.waitstatus_to_exitcode(status))})"
-            template.broken = f"the template ended while it was loading the handler{how}"
+            template.image.broken = f"the template ended while it was loading the handler{how}"
             self._break(template)
         self.ends.lose_template(template)
 

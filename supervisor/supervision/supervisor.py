@@ -60,11 +60,10 @@ class Supervisor:
         self._workforce = Workforce(record.id, engine, board, self._client, service)
         self._admin = AdminProcess(serve_admin, board, service.reactor, self._workforce.pools.wakes)
         self._health = DatabaseHealth(engine.ownership.writers(), owner, waits=burst is None)
-        self._reloads = Reloads(read)
+        self._reloads = Reloads(read, sources)
         self._stopping = Stopping(burst, when_drained=drain_then_exit)
         service.timers.add("stop", self._stopping.moments)
         service.timers.add("maintainer", lambda: [self._client.process.restart_at])
-        self._sources = sources
         if sources is not None:
             service.timers.add("sources", sources.moments)
         service.timers.add("admin", lambda: [self._admin.due_at])
@@ -184,7 +183,7 @@ class Supervisor:
 
     def _heed_sources(self) -> None:
         """Reload after changes of the files that are watched."""
-        sources = self._sources
+        sources = self._reloads.sources
         if sources is not None and not self._stopping.why and (changed := sources.due(time.monotonic())):
             self._reload(f"changed: {changed}")
 
@@ -192,11 +191,11 @@ class Supervisor:
         """Post the state for `status`, and report progress to the observer."""
         self._service.outlet.flush()
         now = time.monotonic()
-        if self._service.ticking or (self._sources is not None and self._sources.waiting):
+        if self._service.ticking or (self._reloads.sources is not None and self._reloads.sources.waiting):
             self._reloads.outcome.follow(self._workforce.pools, now)
-            if self._sources is not None:
-                self._sources.follow(self._settings)
-                self._sources.tell(self._reloads.outcome.status(), now)
+            if self._reloads.sources is not None:
+                self._reloads.sources.follow(self._settings)
+                self._reloads.sources.tell(self._reloads.outcome.status(), now)
         if self._service.ticking:
             self._board.post(self._status(now))
         if self._stopping.burst is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
 
 from supervisor.config.settings import Settings
 from supervisor.domain.text import human
@@ -27,6 +28,19 @@ _PATIENCE = 10.0  # seconds for a ready template to answer; after that it counts
 _UNLOADED = "importing the handler and its set-up before the fork did not end within startup_timeout, {limit}"
 
 
+@dataclass(slots=True)
+class Image:
+    """What a template has loaded: nothing yet, or it is `ready`, or why it is `broken`."""
+
+    begun_at: float
+    ready: bool = False
+    broken: str = ""
+
+    @property
+    def loading(self) -> bool:
+        return not (self.ready or self.broken)
+
+
 class TemplateProcess:
     """One template process, with the code of the `releases` of its pools. Times are monotonic seconds.
 
@@ -39,9 +53,7 @@ class TemplateProcess:
     ) -> None:
         self.spec = spec
         self.releases = dict(releases)
-        self.ready = False  # it has loaded what it should
-        self.broken = ""  # why that cannot be loaded
-        self._begun_at = now
+        self.image = Image(now)
         self.proven: set[str] = set()
         self.asked: dict[str, float] = {}  # workers that it has not forked yet, and since when it should
         self.dismissed = False
@@ -55,10 +67,6 @@ class TemplateProcess:
         self.child = Child(become, role="template", keep=(spec.news, *spec.wakes.values()))
 
     # Questions
-
-    @property
-    def loading(self) -> bool:
-        return not (self.ready or self.broken)
 
     @property
     def gone(self) -> bool:
@@ -84,13 +92,13 @@ class TemplateProcess:
 
     def forks(self, release: Release) -> bool:
         """Whether it can fork workers with this code."""
-        if self.dismissed or self.broken or self.gone or self.releases.get(release.pool) is not release:
+        if self.dismissed or self.image.broken or self.gone or self.releases.get(release.pool) is not release:
             return False
         return release.current or (release.state is ReleaseState.OUTGOING and release.pool in self.proven)
 
     def why_broken(self, pool: str) -> str:
         """The error for one pool. It names the first pool's handler; the others have their own in the same module."""
-        first, own, why = self.spec.any_pool.handler, self.spec.pools[pool].handler, self.broken
+        first, own, why = self.spec.any_pool.handler, self.spec.pools[pool].handler, self.image.broken
         return own + why.removeprefix(first) if why.startswith(f"{first}:") else why
 
     # Requests and answers
@@ -130,11 +138,12 @@ class TemplateProcess:
         """Whether it loads, or lets a request wait, for longer than a healthy one does. If it is loading, it is broken
         from now on.
         """
-        if not self.ready:
+        image = self.image
+        if not image.ready:
             limit = max(pool.startup_timeout for pool in self.spec.pools.values())
-            if now - self._begun_at <= limit:
+            if now - image.begun_at <= limit:
                 return False
-            self.broken = _UNLOADED.format(limit=human(limit))
+            image.broken = _UNLOADED.format(limit=human(limit))
             return True
         self.asked = {incarnation: since or now for incarnation, since in self.asked.items()}
         return any(now - since > _PATIENCE for since in self.asked.values())
@@ -234,16 +243,16 @@ class Templates:
         """Kill those that have not answered for too long. Returns those that were still loading."""
         stuck = [template for template in self._templates if template.is_stuck(now)]
         for template in stuck:
-            ready = template.ready
+            ready = template.image.ready
             events(process="supervisor").error("template_stuck", pid=template.child.pid, ready=ready)
             template.child.kill()
-        return [template for template in stuck if not template.ready]
+        return [template for template in stuck if not template.image.ready]
 
     def kill_unready(self) -> list[str]:
         """Kill templates that are still loading. Returns the workers that were requested from them."""
         asked: list[str] = []
         for template in self._templates:
-            if not template.ready:
+            if not template.image.ready:
                 template.dismissed = True
                 asked += template.asked
                 template.child.kill()

@@ -61,7 +61,7 @@ class Workforce:
     def look_around(self, now: float) -> None:
         """Once a tick."""
         for pool in self.pools.values():
-            pool.scale.measure_rate(pool.workers.living(), now)
+            pool.scale.rate.measure(pool.workers.living(), now)
         self.ends.look_around(now)
         self.staffing.look_around(now)
         self._budget.look_around(now)
