@@ -210,8 +210,6 @@ def _of_pools(outcome: dict[str, Any] | None, took: float) -> list[str]:
         f"{name} (canary passed)" if name in outcome["canaries"] else name for name in _in_state(outcome, "accepted")
     ]
     found = [f"new code in {', '.join(new)}; workers of the old code leave one at a time"] if new else []
-    for name in _in_state(outcome, "imported"):
-        found.append(f"the code of {name} was imported; it has no workers, so its set-up was not tried")
     for name in _in_state(outcome, "untried"):
         found.append(f"the code of {name} was not tried: it has no workers; its next one loads it")
     return [f"after {human(took)}: {line}" for line in found]

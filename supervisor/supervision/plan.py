@@ -10,7 +10,6 @@ from supervisor.domain.process_health import is_far_over
 from supervisor.domain.scaling import Counts, Missing, leaving, missing, within
 from supervisor.domain.tenants import Grant
 from supervisor.supervision.pool import Pool
-from supervisor.supervision.release import ImageTrial
 from supervisor.supervision.worker_process import WorkerProcess, is_idle
 from supervisor.system.slot import RecycleReason
 
@@ -44,12 +43,6 @@ def next_try(pool: Pool) -> float | None:
         return None
     old = pool.code.old
     return max(pool.code.current.not_before, 0.0 if old is None else old.not_before) or None
-
-
-def needs_image_trial(pool: Pool) -> bool:
-    """Whether its new code is to be loaded without a worker, to see whether that works."""
-    due = pool.code.current.trial is ImageTrial.DUE and not pool.closing
-    return due and pool.asleep and not pool.needs_canary_worker
 
 
 def _to_start(pool: Pool, now: float) -> Missing:

@@ -11,7 +11,7 @@ from supervisor.domain.process_health import Restarts
 from supervisor.domain.scaling import Load, ScalingPolicy, Taken, assign, decide, spares_kept, still_due
 from supervisor.domain.tenants import Grant, Residency
 from supervisor.supervision.exit_reason import Cause, Effect, ExitReport
-from supervisor.supervision.release import ImageTrial, Releases
+from supervisor.supervision.release import Releases
 from supervisor.supervision.sizes import WorkerSize
 from supervisor.supervision.templates import TemplateProcess
 from supervisor.supervision.worker_process import WorkerProcess
@@ -235,7 +235,7 @@ class Pool:
     def needs_canary_worker(self) -> bool:
         """Whether it needs a worker for the canary alone: it was reloaded while it had no job."""
         needed = self.scale.target or self.closing or self.scale.fixed is not None
-        return self.code.current.trial is ImageTrial.DUE and self.settings.canary is not None and not needed
+        return self.code.current.on_trial and self.settings.canary is not None and not needed
 
     @property
     def desired(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.text import shortened
 from supervisor.supervision.pool import Pool, Waiting, old_code_serves, problem_of, spares_configured, spares_wanted
-from supervisor.supervision.release import ImageTrial, Release, Releases
+from supervisor.supervision.release import Release, Releases
 from supervisor.supervision.templates import TemplateProcess
 from supervisor.supervision.worker_process import RELOADED, WHY_REPLACED, WorkerProcess
 from supervisor.system.scoreboard import MAX_SLOTS
@@ -27,12 +27,12 @@ class Pools(dict[str, Pool]):
         """
         wakes = _eventfds([name for name in wanted if name not in self])
         now = time.monotonic()
-        trial = ImageTrial.DUE if self else ImageTrial.OVER
+        reloading = bool(self)
         for name, settings in wanted.items():
             if name in self:
                 self[name].reload(settings, now)
             else:
-                self[name] = Pool(Releases(Release(settings, trial)), wakes[name])
+                self[name] = Pool(Releases(Release(settings, on_trial=reloading)), wakes[name])
         for name, pool in self.items():
             if name not in wanted:
                 pool.close_down()

@@ -1,6 +1,6 @@
 """A pool's code as it was loaded at one moment: whether it works, whether it still serves, and when it is tried again.
 
-    candidate ──a worker is ready, or its image alone proves it──▶ serving
+    candidate ──a worker is ready───────────────────────────────▶ serving
       │  ▲                                                           │ a reload
       │  └──after a back-off── refused ◀──its set-up failed          ▼
       │                           │                               outgoing
@@ -32,21 +32,16 @@ class ReleaseState(Enum):
     RETIRED = "no worker starts with it any more"
 
 
-class ImageTrial(Enum):
-    """After a reload, the new code of a pool without workers is loaded in a template, to see whether that works."""
-
-    DUE = "it has not been loaded"
-    RUNNING = "a template is loading it"
-    NO_ROOM = "memory is scarce: its next worker tries it"
-    OVER = "it has been loaded, or is loaded when a worker is needed"
-
-
 @dataclass(eq=False, slots=True)
 class Release:
-    """`reloaded_at`: when it was to take the place of older code, in monotonic seconds; 0.0 if there was none."""
+    """`reloaded_at`: when it was to take the place of older code, in monotonic seconds; 0.0 if there was none.
+
+    `on_trial`: it came with a reload, and its pool has workers, or starts one for the canary, that will show whether
+    it works. If the pool has none, the next one uses it first.
+    """
 
     settings: PoolSettings
-    trial: ImageTrial = ImageTrial.OVER
+    on_trial: bool = False
     reloaded_at: float = 0.0
     state: ReleaseState = ReleaseState.CANDIDATE
     restarts: Restarts = field(default_factory=Restarts)
@@ -70,16 +65,8 @@ class Release:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether older code, if there is any, keeps up the numbers. If a template could load this one, a reload has
-        said that it is in use, so it comes first.
-        """
-        return self.failed or self.trial in (ImageTrial.DUE, ImageTrial.NO_ROOM)
-
-    @property
-    def proven_by_image(self) -> bool:
-        """Whether it has worked as soon as a template has it: with the set-up, and nothing else is tried."""
-        settings = self.settings
-        return settings.preload_setup and settings.canary is None and settings.warmup is None
+        """Whether older code, if there is any, keeps up the numbers."""
+        return self.failed or self.on_trial
 
     @property
     def not_before(self) -> float:
@@ -98,9 +85,7 @@ class Release:
             return "failed"
         if self.state is not ReleaseState.CANDIDATE:
             return "accepted"
-        if asleep and self.trial in (ImageTrial.OVER, ImageTrial.NO_ROOM):
-            return "imported" if self.settings.preloads and self.trial is ImageTrial.OVER else "untried"
-        return "waiting"
+        return "untried" if asleep and not self.on_trial else "waiting"
 
     def why_older_stays(self) -> str:
         """Why a worker with the code from before a reload is still there, for people."""
@@ -112,9 +97,9 @@ class Release:
     # Transitions
 
     def works(self) -> None:
-        """A worker is ready with it, or its image has proved it."""
+        """A worker is ready with it."""
         self.state = ReleaseState.SERVING if self.current else ReleaseState.OUTGOING
-        self.trial = ImageTrial.OVER
+        self.on_trial = False
 
     def supersede(self) -> None:
         """A reload: it goes on only if it has worked."""
@@ -138,10 +123,10 @@ class Releases:
         if self.current.state is not ReleaseState.RETIRED:
             self.drop_old()
             self.old = self.current
-        self.current = Release(settings, ImageTrial.DUE, now)
+        self.current = Release(settings, on_trial=True, reloaded_at=now)
 
     def works(self, release: Release) -> None:
-        """A worker is ready with this code, or its image has proved it."""
+        """A worker is ready with this code."""
         if release is self.current:
             release.works()
             self.drop_old()

@@ -23,9 +23,7 @@ _MOST_PROBLEMS = 20
 
 
 class Reloads:
-    """`read` reads the configuration again or raises ConfigError. `sources` is for development: changes of these files
-    cause a reload.
-    """
+    """`read` reads the configuration again or raises ConfigError; changes of `sources` cause a reload."""
 
     def __init__(self, read: Callable[[], Settings], sources: SourceWatch | None) -> None:
         self.sources = sources
@@ -37,19 +35,6 @@ class Reloads:
         """Whether an operator has asked for a reload since the last call; `number` counts the requests."""
         before, self._requested = self._requested, number
         return before is not None and number > before
-
-    def moments(self) -> list[float | None]:
-        """When `changed` must be asked, in monotonic seconds."""
-        return [] if self.sources is None else list(self.sources.moments())
-
-    def changed(self, now: float) -> str:
-        """Which files have changed, if a reload should begin now; otherwise empty."""
-        return "" if self.sources is None else self.sources.due(now)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether the log is still to say what came of changes of watched files."""
-        return self.sources is not None and self.sources.waiting
 
     def load(
         self, why: str, number: int | None, current: Settings, apply: Callable[[Settings], None]
@@ -66,20 +51,13 @@ class Reloads:
             return None
         return settings
 
-    def follow(self, pools: Mapping[str, Pool], settings: Settings, now: float) -> None:
-        """See what comes of the last reload, and, if files are watched, say in one line whether it worked."""
-        self.outcome.follow(pools, now)
-        if self.sources is not None:
-            self.sources.follow(settings)
-            self.sources.tell(self.outcome.status(), now)
-
 
 class ReloadOutcome:
     """The result of the last reload. `number` counts the requests in the database up to this one; None after a signal.
 
     A pool is `waiting` until a worker with the new code is ready or has failed, then `accepted` or `failed`. A pool
-    that has no worker now is `imported` when its code was; without an image, or without memory for it, it is `untried`.
-    What comes of it later is in the log. `canaries` names the accepted ones whose canary has passed.
+    that has no worker now is `untried`. What comes of it later is in the log. `canaries` names the accepted ones whose
+    canary has passed.
     """
 
     def __init__(self) -> None:
@@ -186,7 +164,7 @@ class SourceWatch:
                     found = path.lstat()
                     yield path, (found.st_mtime_ns, found.st_ino)
 
-    def moments(self) -> Iterable[float | None]:
+    def moments(self) -> list[float | None]:
         """When `due` must be asked, in monotonic seconds."""
         return [self._looked + _LOOK_EVERY]
 

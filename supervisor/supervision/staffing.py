@@ -14,10 +14,10 @@ from supervisor.domain.text import shortened
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.exit_reason import Cause
 from supervisor.supervision.maintainer_client import Slots
-from supervisor.supervision.plan import needs_image_trial, next_to_serve, plan
+from supervisor.supervision.plan import next_to_serve, plan
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.release import ImageTrial, Release
+from supervisor.supervision.release import Release
 from supervisor.supervision.templates import TemplateProcess, Templates
 from supervisor.supervision.worker_output import Outputs
 from supervisor.supervision.worker_process import RELOADED, Process, Request, WorkerProcess
@@ -43,8 +43,8 @@ class Staffing:
     def staff(self, pool: Pool, settings: Settings) -> None:
         """Start missing workers of a pool and drain surplus ones."""
         now = time.monotonic()
-        if needs_image_trial(pool):
-            self._try_out(pool, settings, now)
+        if pool.asleep and not pool.needs_canary_worker:
+            pool.code.current.on_trial = False
         before = None if pool.code.old is None else self.templates.forking(pool.code.old)
         if before is None:
             pool.code.drop_old()
@@ -78,28 +78,6 @@ class Staffing:
         self.templates.spare_memory(self.pools.templates(), now)
         for template in self.templates.kill_stuck(now):
             self._break(template)
-
-    def _try_out(self, pool: Pool, settings: Settings, now: float) -> None:
-        """After a reload, load the new code of a sleeping pool, to report whether it can be loaded."""
-        if pool.grant is not None:  # where memory is scarce, its next worker tries it
-            pool.code.current.trial = ImageTrial.NO_ROOM
-            return
-        pool.code.current.trial = ImageTrial.OVER
-        template = self._template(pool, settings, now)
-        if template is None:
-            return
-        if template.image.ready:  # that of another pool
-            self._judge(pool, template)
-        else:
-            pool.code.current.trial = ImageTrial.RUNNING
-
-    def _judge(self, pool: Pool, template: TemplateProcess) -> None:
-        """The code of a sleeping pool has been loaded. With preload_setup that was its set-up, too."""
-        if pool.name in template.image.lacking:
-            _back_off(pool.code.current, template.image.lacking[pool.name])
-        elif pool.code.current.proven_by_image and not pool.code.current.failed:
-            template.proven.add(pool.name)
-            pool.code.works(pool.code.current)
 
     def _template(self, pool: Pool, settings: Settings, now: float) -> TemplateProcess | None:
         """The template that forks the pool's workers now; None if it cannot be started."""
@@ -155,12 +133,8 @@ class Staffing:
             template.asked.pop(message["unforked"], None)
             self._give_up(message["unforked"], f"no worker can be forked: {message['error']}")
         elif "ready" in message:
-            found = dict(message.get("lacking", {}))
-            template.image.lacking = {str(pool): shortened(str(why)) for pool, why in found.items()}
             template.image.ready = True
             template.answered()
-            for name in _end_trials(template):
-                self._judge(self.pools[name], template)
         elif "broken" in message:
             template.image.broken = shortened(str(message["broken"]))
             self._break(template)
@@ -194,8 +168,6 @@ class Staffing:
         for incarnation in list(template.asked):
             worker = self.pools.find(incarnation)
             self._give_up(incarnation, "" if worker is None else template.why_broken(worker.release.pool))
-        for name in _end_trials(template):
-            _back_off(self.pools[name].code.current, template.why_broken(name))
 
     def _lose(self, template: TemplateProcess) -> None:
         if template.image.loading and not template.retired:
@@ -205,7 +177,6 @@ class Staffing:
             how = "" if status is None else f" ({signals.ending(os.waitstatus_to_exitcode(status))})"
             template.image.broken = f"the template ended while it was loading the handler{how}"
             self._break(template)
-        _end_trials(template, ImageTrial.DUE)  # it was told to end meanwhile
         self.ends.lose_template(template)
 
     def _give_up(self, incarnation: str, why: str) -> None:
@@ -232,11 +203,3 @@ def _back_off(release: Release, why: str, worker: WorkerProcess | None = None) -
     if now >= release.restarts.not_before and not (worker is not None and worker.request.template.retired):
         release.restarts = release.restarts.broken(now, why)
         events(process="supervisor").error("pool_broken", pool=release.pool, problem=why)
-
-
-def _end_trials(template: TemplateProcess, to: ImageTrial = ImageTrial.OVER) -> list[str]:
-    """The pools that wait for this image alone, without a worker: they do so no longer."""
-    found = [one for one in template.releases.values() if one.current and one.trial is ImageTrial.RUNNING]
-    for release in found:
-        release.trial = to
-    return [release.pool for release in found]

@@ -64,7 +64,8 @@ class Supervisor:
         self._stopping = Stopping(burst, when_drained=drain_then_exit)
         service.timers.add("stop", self._stopping.moments)
         service.timers.add("maintainer", lambda: [self._client.process.restart_at])
-        service.timers.add("sources", self._reloads.moments)
+        if sources is not None:
+            service.timers.add("sources", sources.moments)
         service.timers.add("admin", lambda: [self._admin.due_at])
         service.timers.add("pools", lambda: [] if self._stopping.why else self._workforce.next_tries())
 
@@ -182,15 +183,19 @@ class Supervisor:
 
     def _heed_sources(self) -> None:
         """Reload after changes of the files that are watched."""
-        if not self._stopping.why and (changed := self._reloads.changed(time.monotonic())):
+        sources = self._reloads.sources
+        if sources is not None and not self._stopping.why and (changed := sources.due(time.monotonic())):
             self._reload(f"changed: {changed}")
 
     def _publish(self) -> None:
         """Post the state for `status`, and report progress to the observer."""
         self._service.outlet.flush()
         now = time.monotonic()
-        if self._service.ticking or self._reloads.waiting:
-            self._reloads.follow(self._workforce.pools, self._settings, now)
+        if self._service.ticking or (self._reloads.sources is not None and self._reloads.sources.waiting):
+            self._reloads.outcome.follow(self._workforce.pools, now)
+            if self._reloads.sources is not None:
+                self._reloads.sources.follow(self._settings)
+                self._reloads.sources.tell(self._reloads.outcome.status(), now)
         if self._service.ticking:
             self._board.post(self._status(now))
         if self._stopping.burst is not None:

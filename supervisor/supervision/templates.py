@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from supervisor.config.settings import Settings
 from supervisor.domain.text import human
@@ -30,15 +30,11 @@ _UNLOADED = "importing the handler and its set-up before the fork did not end wi
 
 @dataclass(slots=True)
 class Image:
-    """What a template has loaded: nothing yet, or it is `ready`, or it is `broken`, which says why it cannot be loaded.
-
-    `lacking` are the pools whose handler is not in it, and why.
-    """
+    """What a template has loaded: nothing yet, or it is `ready`, or why it is `broken`."""
 
     begun_at: float
     ready: bool = False
     broken: str = ""
-    lacking: dict[str, str] = field(default_factory=dict)
 
     @property
     def loading(self) -> bool:
@@ -48,8 +44,8 @@ class Image:
 class TemplateProcess:
     """One template process, with the code of the `releases` of its pools. Times are monotonic seconds.
 
-    `proven` are the pools that had a ready worker from it, or whose code its image has proved. The constructor raises
-    OSError if no process or descriptor is available.
+    `proven` are the pools that had a ready worker from it. The constructor raises OSError if no process or
+    descriptor is available.
     """
 
     def __init__(

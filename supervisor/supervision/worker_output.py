@@ -8,50 +8,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Protocol
 
-from supervisor.supervision.exit_reason import NO_RUN, Run
+from supervisor.supervision.exit_reason import NO_RUN
 from supervisor.system.outlet import Outlet
 from supervisor.system.signals import Reactor
+from supervisor.system.slot import Work
 from supervisor.telemetry import events
 from supervisor.template.worker_start import BYTES_A_SECOND
 
 TAIL_BYTES = 8192  # kept for job_errors
 _AT_ONCE = 1 << 18  # bytes per read
 _PAUSE = 0.01  # seconds between two reads during a flood
-
-
-class CurrentRun(Protocol):
-    """What a worker's slot says of its run."""
-
-    @property
-    def run(self) -> Run: ...
-
-    @property
-    def earlier_output(self) -> int: ...
-
-
-class Tail:
-    """The end of what the `current` run has written: neither what was read before that run was seen, nor what was
-    unread when it began.
-    """
-
-    def __init__(self, current: CurrentRun) -> None:
-        self.data = b""
-        self._current = current
-        self._run = NO_RUN  # the latest run seen
-        self._earlier = 0  # bytes still to come that are not of this run
-
-    def see_run(self) -> None:
-        run = self._current.run
-        if run not in (NO_RUN, self._run):
-            self._run, self.data, self._earlier = run, b"", self._current.earlier_output
-
-    def add(self, data: bytes) -> None:
-        self.see_run()  # after reading: earlier output was written before this run was seen
-        skipped = min(self._earlier, len(data))
-        self._earlier -= skipped
-        self.data = (self.data + data[skipped:])[-TAIL_BYTES:]
 
 
 class PassedOn:
@@ -89,14 +56,25 @@ class PassedOn:
 class WorkerOutput:
     """The reading end of one worker's stderr. Nothing here blocks: a flood is read in portions, with pauses in which
     its writer waits. Times are monotonic seconds.
+
+    `tail` is the end of what the current run in `work` has written: neither what was read before that run was seen,
+    nor what was unread when it began.
     """
 
-    def __init__(self, descriptor: int, worker: str, log: Outlet, current: CurrentRun) -> None:
+    def __init__(self, descriptor: int, worker: str, log: Outlet, work: Work) -> None:
         os.set_blocking(descriptor, False)
         self.descriptor = descriptor
         self.passed_on = PassedOn(worker, log)
         self.resume_at: float | None = None  # when to read a flood again: there was more than one portion
-        self._tail = Tail(current)
+        self.tail = b""
+        self._work = work
+        self._run = NO_RUN  # the latest run seen
+        self._earlier = 0  # bytes still to come that are not of this run
+
+    def _see_run(self) -> None:
+        run = self._work.run
+        if run not in (NO_RUN, self._run):
+            self._run, self.tail, self._earlier = run, b"", self._work.earlier_output
 
     def read(self, now: float) -> bool:
         """Read up to one portion. Returns False if no process can write any more."""
@@ -107,7 +85,10 @@ class WorkerOutput:
             return True
         if not data:
             return False
-        self._tail.add(data)
+        self._see_run()  # after reading: earlier output was written before this run was seen
+        skipped = min(self._earlier, len(data))
+        self._earlier -= skipped
+        self.tail = (self.tail + data[skipped:])[-TAIL_BYTES:]
         self.passed_on.put(data, now)
         if len(data) == _AT_ONCE or self.passed_on.dropped:
             self.resume_at = now + _PAUSE
@@ -118,9 +99,9 @@ class WorkerOutput:
         for _ in range(8):
             if not self.read(now) or self.resume_at is None:
                 break
-        self._tail.see_run()  # it may have written nothing at all
+        self._see_run()  # it may have written nothing at all
         self.passed_on.tell_dropped()
-        return self._tail.data
+        return self.tail
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -134,8 +115,8 @@ class Outputs:
     log: Outlet
     every: Callable[[], Iterable[WorkerOutput]]
 
-    def open(self, descriptor: int, worker: str, current: CurrentRun) -> WorkerOutput:
-        output = WorkerOutput(descriptor, worker, self.log, current)
+    def open(self, descriptor: int, worker: str, work: Work) -> WorkerOutput:
+        output = WorkerOutput(descriptor, worker, self.log, work)
         self._watch(output)
         return output
 

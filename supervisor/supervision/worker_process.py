@@ -32,8 +32,6 @@ RECYCLED = {
     RecycleReason.CHANGED: "process_changed",
     RecycleReason.INTERRUPTED: "interrupted",
 }
-"""Why a worker asks for a successor: the words of metrics and the log."""
-
 WHY_REPLACED = {
     "max_jobs_per_worker": "near max_jobs_per_worker",
     OVER_MEMORY: "over max_memory",
@@ -42,7 +40,7 @@ WHY_REPLACED = {
     "interrupted": "what an interrupted job has begun may go on",
     CAUTIOUS: "cautious for long enough",
 }
-"""The same for people."""
+"""Why a worker is replaced: by the words of metrics and the log, the same for people."""
 
 
 class Stage(IntEnum):

@@ -16,17 +16,15 @@ import stat
 import sys
 import time
 import traceback
-import types
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.text import shortened
 from supervisor.system import ending, kernel
 from supervisor.worker.context import Board, Context
 from supervisor.worker.handler import Handler, HandlerError
-from supervisor.worker.loader import find, load, search_first
+from supervisor.worker.loader import load, search_first
 from supervisor.worker.placement import limit_threads
 
 _GPU = "/dev/nvidia"
@@ -105,8 +103,6 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
     for name in pool.middleware:  # only imported here; what is wrong with it is reported by the workers
         with contextlib.suppress(Exception):
             importlib.import_module(name.partition(":")[0])
-    own = [*pool.handler.partition(":")[0].split(","), *pool.middleware]
-    _finish_imports({"supervisor", *(name.partition(":")[0].partition(".")[0] for name in own)})
     _judge(pool, "importing it", 'start = "spawn"', image.findings(), warn)
     if handler is None or not pool.preload_setup:
         return None
@@ -114,46 +110,6 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
     _judge(pool, "its set-up", "preload_setup = false", image.findings(), warn)
     kernel.gather_pages(min(_GATHERING, pool.startup_timeout / 10))
     return handler
-
-
-def lacking(pools: Mapping[str, PoolSettings]) -> dict[str, str]:
-    """The pools whose handler a worker would not find, with the reason: nobody else finds that out for a pool without
-    workers. Their modules have been imported.
-    """
-    found = {}
-    for name, pool in pools.items():
-        try:
-            if pool.preloads:
-                _look_up(pool)
-        except Exception as error:  # a module may define what happens when an attribute is looked up
-            why = str(error) if isinstance(error, HandlerError) else f"{pool.handler}: {error!r}"
-            found[name] = shortened(why)
-    return found
-
-
-def _look_up(pool: PoolSettings) -> None:
-    """No instance of a class is made: what that opens or starts belongs in the worker alone."""
-    if ":" not in pool.handler:
-        load(pool.handler).insist_on(pool.types)
-        return
-    target = find(pool.handler)
-    if not isinstance(target, type):
-        Handler(target, pool.handler)
-
-
-def _finish_imports(packages: set[str]) -> None:
-    """Load what modules of these packages import lazily, from Python 3.15 on: else each worker would, for itself.
-
-    What cannot be loaded is reported by the code that needs it.
-    """
-    lazy, seen = getattr(types, "LazyImportType", None), set[str]()
-    while lazy and (new := {name for name in sys.modules if name.partition(".")[0] in packages} - seen):
-        seen |= new
-        for module in map(sys.modules.get, new):
-            for name, value in list(getattr(module, "__dict__", {}).items()):
-                if type(value) is lazy:
-                    with contextlib.suppress(Exception):
-                        getattr(module, name)
 
 
 def _set_up(handler: Handler, pool: PoolSettings) -> None:

@@ -18,7 +18,7 @@ from supervisor.system import child, descriptors, ending, kernel, signals, stand
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
-from supervisor.template.image import lacking, load_image, prepare
+from supervisor.template.image import load_image, prepare
 from supervisor.template.worker_start import TemplateSpec, WorkerSpec, exec_worker, record_of, show_title, work
 from supervisor.worker.handler import AnyHandler, HandlerError
 from supervisor.worker.placement import Place, take
@@ -43,7 +43,6 @@ class Template:
         self._board = board
         self._workers: dict[int, str] = {}
         self._handler: AnyHandler | None = None  # set up before the fork
-        self._lacking: dict[str, str] = {}  # pools whose handler is not there, and why
         self._files: dict[int, tuple[int, int] | None] = {}  # what the handler's code has left open, with its identity
         self._unswept: list[str] = []  # dead workers that may have left processes behind which still exist
         self._log = events(process="template", handler=spec.any_pool.handler or None)
@@ -60,7 +59,6 @@ class Template:
         ours = kernel.open_descriptors()
         try:
             self._handler = load_image(self._spec.any_pool, self._engine.database.file, self._log.warning)
-            self._lacking = lacking(self._spec.pools)
             for pool in self._spec.pools.values():
                 runner_of(pool)  # imported once for all of its workers
             standard_streams.make_safe()  # what was imported may have closed or removed them
@@ -73,7 +71,7 @@ class Template:
         gc.collect()
         kernel.trim_heap()  # memory freed after loading a model would be copied into every worker's page tables
         gc.freeze()
-        self._channel.send({"ready": True, "lacking": self._lacking})
+        self._channel.send({"ready": True})
         self._serve(signals.Inbox(**SIGNALS), parent)  # again: what was loaded may have set its own handlers
         ending.kill_children()
         return 0

@@ -36,7 +36,6 @@ def channels():
 for channel in channels():
     for garbage in (
         b"{", b"\\xff", b"\\x03[]", b'\\x03{"forked": []}', b'\\x03{"forked": "x", "pid": "y"}', b'\\x03{"exited": 1}',
-        b'\\x03{"ready": 1, "lacking": 5}',
         b'\\x03{"unforked": {}}', b'\\x03{"broken": null}'[:3], b"\\x01{", b'\\x03{"broken' + b"x" * 60000,
     ):
         socket.send_fds(channel, [garbage], [0, 1, 2])

@@ -96,39 +96,3 @@ def test_a_pool_that_falls_asleep_after_a_reload_wakes_with_the_new_code_only(ma
         assert site.done(job).result == 1
         assert waiting.wait(30) == 0
     assert [site.done(job).result for job in site.queue.enqueue_many("work", [{}] * 4)] == [2] * 4
-
-
-@pytest.mark.fault(54)
-@pytest.mark.parametrize("broken", ["this is no Python\n", "import os; os._exit(3)\n"])
-def test_whoever_reloads_is_told_of_code_that_a_sleeping_pool_could_not_load(make_site: MakeSite, broken: str) -> None:
-    site = make_site(POOL, JOBS)
-    site.start()
-    site.done(site.queue.enqueue("work"))
-    wait_for(lambda: asleep(site), "the pool to be asleep")
-    version(site, 2, broken)
-    told = reload(site)
-    assert (told.returncode, "the new code of work failed" in told.stdout) == (1, True), told
-    assert "work: the new code cannot be loaded: " in told.stderr
-    version(site, 3)
-    assert reload(site).returncode == 0
-    assert site.done(site.queue.enqueue("work")).result == 3
-    assert not site.event("template_died")
-
-
-@pytest.mark.fault(54)
-def test_new_code_of_a_sleeping_pool_that_does_not_end_loading_is_told(make_site: MakeSite) -> None:
-    site = make_site(f'{POOL}startup_timeout = "1s"\n', JOBS)
-    site.start()
-    version(site, 2, "import time; time.sleep(600)\n")
-    told = reload(site)
-    assert (told.returncode, "startup_timeout" in told.stderr) == (1, True), told
-
-
-@pytest.mark.fault(54)
-def test_whoever_reloads_is_told_of_a_new_pool_that_sleeps_and_cannot_be_loaded(make_site: MakeSite) -> None:
-    site = make_site(POOL, JOBS)
-    site.start()
-    (site.folder / "other.py").write_text("this is no Python\n")
-    site.configure(POOL + POOL.replace("pools.work", "pools.other").replace("jobs:work", "other:work"))
-    told = reload(site)
-    assert (told.returncode, "other: " in told.stderr) == (1, True), told

@@ -12,7 +12,7 @@ from supervisor.config import load
 from supervisor.domain.scaling import Missing
 from supervisor.supervision.plan import plan
 from supervisor.supervision.pool import Pool, old_code_serves
-from supervisor.supervision.release import ImageTrial, Release, Releases, ReleaseState, new_code_failed
+from supervisor.supervision.release import Release, Releases, ReleaseState, new_code_failed
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_old_code_keeps_up_the_numbers_while_the_new_one_is_doubtful(pool: P
     pool.code.works(pool.code.current)
     new = reload(pool)
     assert plan(pool, 0.0).start == Missing(1, 2)
-    new.trial = ImageTrial.OVER  # a reload has said that it is in use
+    new.on_trial = False  # the pool had no workers
     assert plan(pool, 0.0).start == Missing(2, 0)
     new.restarts = new.restarts.broken(0.0, "set-up failed: no model")
     assert plan(pool, 0.5).start == Missing(0, 2)
@@ -76,19 +76,12 @@ def test_each_code_has_a_back_off_of_its_own(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trial", "asleep", "expected"),
-    [
-        (ImageTrial.DUE, False, "waiting"),
-        (ImageTrial.DUE, True, "waiting"),
-        (ImageTrial.RUNNING, True, "waiting"),
-        (ImageTrial.OVER, True, "imported"),
-        (ImageTrial.OVER, False, "waiting"),
-        (ImageTrial.NO_ROOM, True, "untried"),
-    ],
+    ("on_trial", "asleep", "expected"),
+    [(True, False, "waiting"), (True, True, "waiting"), (False, True, "untried"), (False, False, "waiting")],
 )
-def test_what_a_reload_reports(pool: Pool, trial: ImageTrial, asleep: bool, expected: str) -> None:
+def test_what_a_reload_reports(pool: Pool, on_trial: bool, asleep: bool, expected: str) -> None:
     new = reload(pool)
-    new.trial = trial
+    new.on_trial = on_trial
     assert new.outcome(asleep=asleep) == expected
     new.works()
     assert new.outcome(asleep=asleep) == "accepted"
