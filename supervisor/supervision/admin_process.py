@@ -127,7 +127,9 @@ class AdminProcess:
             else:
                 self._problem = ""
                 events(process="supervisor").info(
-                    "admin_listening", url=self._listening.url, token_file=_text(admin.token_file)
+                    "admin_listening",
+                    url=self._listening.url,
+                    token_file=None if admin.token_file is None else str(admin.token_file),
                 )
         return self._listening
 
@@ -149,7 +151,3 @@ def _file(path: Path) -> _File:
         found = path.stat()
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
     return ()
-
-
-def _text(path: object) -> str | None:
-    return None if path is None else str(path)

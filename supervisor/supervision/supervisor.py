@@ -157,7 +157,7 @@ class Supervisor:
         """
         self._health.heed(news)
         self._service.tick_soon()
-        self._service.notifier.status(self._health.trouble or self._summary())
+        self._service.notifier.status(self._health.trouble or f"{len(self._workforce.pools)} pools")
         if self._health.lost and self._stopping.why != self._health.lost:
             self._stop(self._health.lost)
             self._stopping.hurry(time.monotonic())
@@ -179,7 +179,7 @@ class Supervisor:
         if self._client.recovered and not self._stopping.why:
             if self._workforce.rescale(self._settings):
                 self._service.ticking = True  # news for `status`
-            self._service.ready_once(self._summary())
+            self._service.ready_once(f"{len(self._workforce.pools)} pools")
 
     def _heed_sources(self) -> None:
         """Reload after changes of the files that are watched."""
@@ -213,9 +213,6 @@ class Supervisor:
             "reload": self._reloads.outcome.status(),
             **self._workforce.status(now),
         }
-
-    def _summary(self) -> str:
-        return f"{len(self._workforce.pools)} pools"
 
     # Reload and stop
 

@@ -16,6 +16,7 @@ import stat
 import sys
 import time
 import traceback
+import types
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,6 +104,8 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
     for name in pool.middleware:  # only imported here; what is wrong with it is reported by the workers
         with contextlib.suppress(Exception):
             importlib.import_module(name.partition(":")[0])
+    own = [*pool.handler.partition(":")[0].split(","), *pool.middleware]
+    _finish_imports({"supervisor", *(name.partition(":")[0].partition(".")[0] for name in own)})
     _judge(pool, "importing it", 'start = "spawn"', image.findings(), warn)
     if handler is None or not pool.preload_setup:
         return None
@@ -110,6 +113,21 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
     _judge(pool, "its set-up", "preload_setup = false", image.findings(), warn)
     kernel.gather_pages(min(_GATHERING, pool.startup_timeout / 10))
     return handler
+
+
+def _finish_imports(packages: set[str]) -> None:
+    """Load what modules of these packages import lazily, from Python 3.15 on: else each worker would, for itself.
+
+    What cannot be loaded is reported by the code that needs it.
+    """
+    lazy, seen = getattr(types, "LazyImportType", None), set[str]()
+    while lazy and (new := {name for name in sys.modules if name.partition(".")[0] in packages} - seen):
+        seen |= new
+        for module in map(sys.modules.get, new):
+            for name, value in list(getattr(module, "__dict__", {}).items()):
+                if type(value) is lazy:
+                    with contextlib.suppress(Exception):
+                        getattr(module, name)
 
 
 def _set_up(handler: Handler, pool: PoolSettings) -> None:

@@ -132,6 +132,29 @@ def test_a_context_of_the_gpu_is_found(stack: ExitStack, tmp_path: Path, monkeyp
     assert finding.what == f"a CUDA context ({tmp_path}/nvidia-uvm)"
 
 
+@pytest.mark.skipif(sys.version_info < (3, 15), reason="lazy imports came with 3.15")
+def test_what_the_handlers_package_imports_lazily_is_in_the_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "quick").mkdir()
+    (tmp_path / "quick" / "__init__.py").write_text("")
+    (tmp_path / "quick" / "jobs.py").write_text(
+        "lazy from quick import models\nlazy import quick_and_missing\ndef handle(payload, ctx): ...\n"
+    )
+    (tmp_path / "quick" / "models.py").write_text("lazy import quick_to_load\nlazy import quick_to_load as again\n")
+    (tmp_path / "quick_to_load.py").write_text("lazy import quick_for_others\n")
+    (tmp_path / "quickened.py").write_text("lazy import quick_too\ndef around(job, run): ...\n")
+    (tmp_path / "quick_too.py").write_text("")
+    config = tmp_path / "supervisor.toml"
+    config.write_text('[pools.quick]\nhandler = "quick.jobs:handle"\nmiddleware = ["quickened:around"]\n')
+    image.load_image(load(config).pools["quick"], None, pytest.fail)
+    loaded = {name for name in sys.modules if name.startswith("quick")}
+    for name in loaded:
+        del sys.modules[name]
+    assert loaded == {"quick", "quick.jobs", "quick.models", "quick_to_load", "quickened", "quick_too"}
+
+
 def test_with_devices_to_share_out_the_image_must_not_have_used_the_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
