@@ -53,7 +53,7 @@ def definitions() -> str:
         json.dumps(
             {
                 "about": "Written by clients/definitions.py; do not edit.",
-                "schema": schema.newest_version(),
+                "schema": schema.shipped("supervisor.store.sqlite")[-1].version,
                 "create": [sql for (sql,) in parts] + stamps + [QUERIES.make_epoch],
                 "queries": {name: _named(getattr(QUERIES, name)) for name in _RUN},
                 "limits": {

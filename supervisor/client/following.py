@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from math import inf
 
-from supervisor.client.watcher import Bell, Subscription, Watcher
+from supervisor.client.watcher import LONGEST, Bell, Subscription, Watcher
 from supervisor.domain.errors import WaitTimeout
 from supervisor.domain.intake import job_id_of, waiting_limit
 from supervisor.domain.job import JobEvent
@@ -89,12 +91,10 @@ async def follow_async(
             if stream.follower.ended:
                 return
             until = None if stream.state is None else deadline
-            try:
-                if until is not None and loop.time() >= until:  # also while the bell rings all the time
-                    raise TimeoutError
-                async with asyncio.timeout_at(until):
+            if until is not None and loop.time() >= until:  # also while the bell rings all the time
+                raise WaitTimeout(job_id, limit or 0.0).explained(await explain(job_id))
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(min(until or inf, loop.time() + LONGEST)):
                     await bell.wait()
-            except TimeoutError:
-                raise WaitTimeout(job_id, limit or 0.0).explained(await explain(job_id)) from None
     finally:
         stream.leave()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from supervisor.store.base import ChangeFeed, Producer
 
 _LINGER = 1.0  # seconds without subscriptions after which the thread ends
-_LONGEST = 1.0  # seconds after which who waits makes sure that there is a thread: a program may have forked
+LONGEST = 1.0  # seconds after which who waits makes sure that there is a thread: a program may have forked
 _REST = 0.005  # seconds without checks after an error, doubled with each one in a row
 _LONGEST_REST = 0.25
 _SHORT = 0.002  # seconds
@@ -50,7 +50,7 @@ class Bell:
 
     def wait(self, until: float | None = None) -> None:
         """Until it rings or that time, in monotonic seconds; at most a second."""
-        left = _LONGEST if until is None else min(_LONGEST, max(0.0, until - time.monotonic()))
+        left = LONGEST if until is None else min(LONGEST, max(0.0, until - time.monotonic()))
         with contextlib.suppress(Empty):
             self._rings.get(timeout=left)
 

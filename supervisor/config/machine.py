@@ -110,9 +110,8 @@ def report_missing(settings: Settings, report: Report, names: Collection[str] = 
         except ValueError as error:
             report.add(("pools", name, "command"), str(error))
         if absent := sorted(set(pool.cpu_affinity) - ours):
-            cores = "core" if len(absent) == 1 else "cores"
-            verb = "is" if len(absent) == 1 else "are"
-            what = f"{cores} {_listed(absent)} {verb} not available; there are {_listed(sorted(ours))}"
+            cores = "core {} is" if len(absent) == 1 else "cores {} are"
+            what = f"{cores.format(_listed(absent))} not available; there are {_listed(sorted(ours))}"
             report.add(("pools", name, "cpu_affinity"), what)
 
 

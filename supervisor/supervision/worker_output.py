@@ -142,9 +142,5 @@ class Outputs:
         """Once a tick; also what could not be written to the log itself."""
         for output in self.every():
             output.passed_on.tell_dropped(now)
-        self.log.tell_lost(_tell_lost)
-
-
-def _tell_lost(lost: int) -> None:
-    hint = "the reader of the log had stopped, or the disk was full"
-    events(process="supervisor").warning("log_lost", bytes=lost, hint=hint)
+        hint = "the reader of the log had stopped, or the disk was full"
+        self.log.tell_lost(lambda lost: events(process="supervisor").warning("log_lost", bytes=lost, hint=hint))

@@ -252,7 +252,7 @@ def test_the_doctor_is_content_with_a_fresh_project(cli: Run, database: Path) ->
 
     assert (ran.code, ran.document["ok"]) == (0, True)
     levels = {finding["about"]: finding["level"] for finding in ran.document["findings"]}
-    assert {"python", "sqlite", "names", "clock", "configuration", "memory", "file system"} <= levels.keys()
+    assert {"python", "sqlite", "names", "configuration", "memory", "file system"} <= levels.keys()
     assert levels["permissions"] == levels["database"] == levels["leftovers"] == "ok"
     assert cli("doctor").code == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -191,8 +192,15 @@ def test_without_a_free_connection_workers_wait_and_nobody_is_charged(
         with contextlib.suppress(psycopg.OperationalError):
             while True:
                 taken.append(psycopg.connect(site.url, connect_timeout=10))
-        kill(worker)
-        wait_for(lambda: _fill(site.url, taken) and site.event("store_failed"), "its successor to be refused")
+        filling = threading.Event()
+        filler = threading.Thread(target=_keep_full, args=(site.url, taken, filling))
+        filler.start()  # faster than the successor, which is to find none
+        try:
+            kill(worker)
+            wait_for(lambda: site.event("store_failed"), "its successor to be refused")
+        finally:
+            filling.set()
+            filler.join()
         with Queue(site.url) as another, pytest.raises(StoreUnavailable, match="max_connections"):
             another.enqueue("work")
     finally:
@@ -206,12 +214,11 @@ def test_without_a_free_connection_workers_wait_and_nobody_is_charged(
     site.verdict(hit=[hit], cancelled=[hit])
 
 
-def _fill(url: str, taken: list[psycopg.Connection]) -> bool:
-    """Take what has become free."""
-    with contextlib.suppress(psycopg.OperationalError):
-        while True:
+def _keep_full(url: str, taken: list[psycopg.Connection], stop: threading.Event) -> None:
+    """Take what becomes free."""
+    while not stop.wait(0.001):
+        with contextlib.suppress(psycopg.OperationalError):
             taken.append(psycopg.connect(url, connect_timeout=10))
-    return True
 
 
 @pytest.mark.fault(91)

@@ -26,7 +26,7 @@ RUDENESS = [
     ("garbage", "protocol", "sent a line that is not valid JSON: 'Traceback"),
     ("huge", "protocol", "sent a line of more than 1048576 bytes"),
     ("wrong id", "protocol", "sent a result with an invalid id"),
-    ("late", "protocol", "sent a late result"),
+    ("late", "protocol", "sent a result with an invalid id"),
     ("closes replies", "protocol", "closed its replies"),
     ("end", "crash", "ended with exit code 3 while it was running the job"),
     ("kill", "crash", "was killed by SIGKILL"),
