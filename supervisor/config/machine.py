@@ -110,10 +110,6 @@ def report_missing(settings: Settings, report: Report, names: Collection[str] = 
         except ValueError as error:
             report.add(("pools", name, "command"), str(error))
         if absent := sorted(set(pool.cpu_affinity) - ours):
-            cores = "core {} is" if len(absent) == 1 else "cores {} are"
-            what = f"{cores.format(_listed(absent))} not available; there are {_listed(sorted(ours))}"
+            lacking, there = (", ".join(map(str, cores)) for cores in (absent, sorted(ours)))
+            what = f"{'core' if len(absent) == 1 else 'cores'} {lacking} is not available; there are {there}"
             report.add(("pools", name, "cpu_affinity"), what)
-
-
-def _listed(cores: Iterable[int]) -> str:
-    return ", ".join(map(str, cores))

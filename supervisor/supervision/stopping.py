@@ -54,20 +54,12 @@ class Stopping:
             return not left
         since = self._killed_since = now if self._killed_since is None else self._killed_since
         if now - since >= _PATIENCE:
-            _name(left)
+            for worker in left:
+                hint = "it was killed but does not end: it hangs in the kernel, or belongs to another user now"
+                fields = {**named(worker), "job": worker.slot.read().job or None, "hint": hint}
+                events(process="supervisor").error("worker_left_behind", **fields)
             return True
         for worker in left:
             worker.kill(Cause.SHUTDOWN)
         self._kill_at = now + _AGAIN
         return False
-
-
-def _name(workers: Iterable[WorkerProcess]) -> None:
-    log = events(process="supervisor")
-    for worker in workers:
-        log.error(
-            "worker_left_behind",
-            **named(worker),
-            job=worker.slot.read().job or None,
-            hint="it was killed but does not end: it hangs in the kernel, or belongs to another user now",
-        )

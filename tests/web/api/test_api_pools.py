@@ -309,8 +309,8 @@ def test_an_unknown_address_is_told_like_any_other_error(site: Site, path: str) 
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("PATCH", "/jobs", "GET"),  # the first that is found
-        ("PUT", "/jobs/5", "GET"),
+        ("PATCH", "/jobs", "GET, POST"),
+        ("PUT", "/jobs/5", "DELETE, GET"),
         ("GET", "/jobs/retry", "POST"),
         ("DELETE", "/jobs/delete", "POST"),
         ("POST", "/overview", "GET"),
