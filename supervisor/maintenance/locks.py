@@ -11,7 +11,14 @@ from supervisor.domain.duty import Duty, Needs, Result, moved
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.domain.job import Claim
 from supervisor.domain.process_health import Signs, Verdict, first_late, judge
-from supervisor.domain.recovery import JobPolicy, LeaseObserver, observation_time, renewal_interval, settle_expired
+from supervisor.domain.recovery import (
+    Clocks,
+    JobPolicy,
+    LeaseObserver,
+    observation_time,
+    renewal_interval,
+    settle_expired,
+)
 from supervisor.domain.settlement import Settlement
 from supervisor.maintenance.deaths import Counter
 from supervisor.maintenance.scheduler import FailedItems
@@ -91,7 +98,6 @@ class Renewer(Duty):
 _ROWS_RECLAIMED = 500  # per run
 _BOUND = 2.0  # seconds per run
 _PROMPT = 0.5  # seconds: if a write takes longer, owners may not have been able to renew
-_JUMP = 1.0  # seconds between two looks: a smaller difference is an adjustment of the clock
 
 
 class Reclaimer(Duty):
@@ -124,20 +130,21 @@ class Reclaimer(Duty):
         self.every = observation_time(lock_time) / 4
         self._nobodys = JobPolicy(lock_time=lock_time)  # of owners that are not registered: they renew nothing
         self._observer: LeaseObserver[Expired] = LeaseObserver(self.every)
-        self._difference: float | None = None  # of the wall clock from ours
-        self._jumped_at = 0.0  # Unix seconds: when this last changed, as in a suspend
+        self._clocks = Clocks()
         self._failing: FailedItems[int] = FailedItems("job", clock)
 
     def run(self, now: float) -> Result:
         """`now` is Unix seconds."""
-        before, self._difference = self._difference, now - self._clock()
-        if before is not None and abs(self._difference - before) > _JUMP:
-            self._jumped_at = now
+        self._clocks.note(now, self._clock())
         # Failing ones come on top, so that they do not block those after them.
         found = self._locks.expired(now, _ROWS_RECLAIMED + len(self._failing))
         self._failing.keep({row.job_id for row in found})
         renewed = self._renewed()
-        rows = [row for row in found if row.owner not in renewed and self._failing.ready(row.job_id)]
+        rows = [
+            row
+            for row in found
+            if row.owner not in renewed and self._failing.ready(row.job_id) and self._has_expired(row)
+        ]
         writable = not rows or self._can_write()
         self._observer = self._observer.look(rows, self._clock(), writable=writable)
         policies = {owner: self._policy_of(owner) for owner in {row.owner for row in rows}}
@@ -150,19 +157,19 @@ class Reclaimer(Duty):
                 taken += self._take(row, policies[row.owner], now)
         return moved(taken, problem=self._failing.problem)
 
+    def _has_expired(self, row: Expired) -> bool:
+        """A foreign claim is never renewed, so its real age counts."""
+        age = self._clock() - self._clocks.steadily(row.claimed_at)
+        return row.owner != "foreign" or age > row.expires_at - row.claimed_at
+
     def _can_write(self) -> bool:
         """Whether the database can be written without a long wait: then owners could renew, too."""
         began = self._clock()
         return self._locks.writable() and self._clock() - began <= _PROMPT
 
     def _ripe(self, row: Expired, policy: JobPolicy) -> bool:
-        """An owner with longer locks than ours renews them less often. After a jump a foreign claim, which nobody
-        renews, is watched for its whole time, since its age is not known.
-        """
-        patience = observation_time(max(self._nobodys.lock_time, policy.lock_time))
-        if row.owner == "foreign" and row.claimed_at <= self._jumped_at:
-            patience = max(patience, row.expires_at - row.claimed_at)
-        return self._observer.watched[row] >= patience
+        """An owner with longer locks than ours renews them less often."""
+        return self._observer.watched[row] >= observation_time(max(self._nobodys.lock_time, policy.lock_time))
 
     def _take(self, row: Expired, policy: JobPolicy, now: float) -> bool:
         settlements: list[Settlement] = []

@@ -122,16 +122,6 @@ def test_a_foreign_claim_is_taken_after_our_own_patience(desk: Desk, clock: Cloc
     assert look_for(reclaimer, clock, observation_time(LOCK)) == moved(1)
 
 
-def test_a_jump_of_the_wall_clock_takes_no_foreign_claim_before_its_time(desk: Desk, clock: Clock) -> None:
-    desk.put()
-    desk.one(owner="foreign", lock_time=100.0)
-    reclaimer = Reclaimer(desk.maintenance.locks, desk.maintenance.registry, 1.0, clock)
-    assert reclaimer.run(NOW) == moved(0)
-
-    assert look_for(reclaimer, clock, 95.0) == moved(0)
-    assert look_for(reclaimer, clock, 10.0) == moved(1)
-
-
 @pytest.mark.parametrize("value", ["'infinity'", "'NaN'", "-1e300"])
 @pytest.mark.parametrize("column", ["lock_expires_at", "locked_at"])
 def test_a_claim_whose_times_are_none_is_reclaimed(desk: Desk, column: str, value: str) -> None:
