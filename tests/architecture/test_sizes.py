@@ -64,7 +64,7 @@ def test_one_method_more_is_found(bases: str, most: int) -> None:
 
 
 # May be raised only with a reason in the commit.
-MOST_LINES, MOST_MODULES = 47_000, 285
+MOST_LINES, MOST_MODULES = 47_050, 285
 MOST_ON_THE_PATH = 1800  # lines, in at most twelve modules
 ROOMS = (
     "client",

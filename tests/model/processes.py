@@ -22,7 +22,6 @@ from supervisor.domain.recovery import (
 from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, done, failed, released
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.recovery import Recovered, Recovery
-from supervisor.store.base import Expired
 from supervisor.system.scoreboard import Scoreboard
 from tests.model.ground import Ground, Place
 from tests.model.rows import Row
@@ -244,14 +243,7 @@ class Processes(RuleBasedStateMachine):
         ground.expired |= dict.fromkeys(seen)
         ground.observer = ground.observer.look(seen, ground.clock, writable=True)
         result = ground.reclaimer.run(ground.now)
-        jumped = ground.reclaimer._jumped_at
-
-        def needed(row: Expired) -> float:
-            """After a jump of the clock, the age of a foreign claim is not known."""
-            unsure = row.owner == "foreign" and row.claimed_at <= jumped
-            return max(patience, row.expires_at - row.claimed_at) if unsure else patience
-
-        ripe = [row for row in seen if ground.observer.watched[row] >= needed(row)]
+        ripe = [row for row in seen if ground.observer.watched[row] >= patience]
         assert result.done == len(ripe)
         for row in ripe:
             assert ground.clock - ground.sightings[row] >= patience
