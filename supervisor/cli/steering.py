@@ -165,7 +165,7 @@ def reload(
     from supervisor.ops import commands
 
     check_patience(wait, timeout)
-    settings = target.settings_if_any()  # what is wrong with it is to be mended: --database is no way out
+    settings = target.settings_if_any()  # a faulty one is refused here, without the advice to use --database
     with target.operations() as operations:
         asked = commands.reload(operations, operations.statistics.now())
         began = time.monotonic()

@@ -6,17 +6,15 @@ The functions that make up its `run` are also for the admin process.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
-from math import inf
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from supervisor.client.lanes import LISTER, READER, WRITER, Put, PutEach
 from supervisor.client.queue import AGAIN, Queue, naming, result_of
-from supervisor.client.watcher import LONGEST, Subscription
+from supervisor.client.watcher import Subscription, rung
 from supervisor.domain.errors import JobFailed, StoreError, WaitTimeout
 from supervisor.domain.intake import job_id_of, require_same, waiting_limit
 from supervisor.domain.job import JobEvent, NewJob, Status
@@ -222,9 +220,7 @@ class AsyncQueue:
                 until = deadline if just_made or wanted.event is not None else None
                 if until is not None and loop.time() >= until:
                     raise TimeoutError
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(min(until or inf, loop.time() + LONGEST)):
-                        await bell.wait()
+                await rung(bell, until)
         finally:
             watcher.leave(wanted)
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import suppress
-from math import inf
 
-from supervisor.client.watcher import LONGEST, Bell, Subscription, Watcher
+from supervisor.client.watcher import Bell, Subscription, Watcher, rung
 from supervisor.domain.errors import WaitTimeout
 from supervisor.domain.intake import job_id_of, waiting_limit
 from supervisor.domain.job import JobEvent
@@ -93,8 +91,6 @@ async def follow_async(
             until = None if stream.state is None else deadline
             if until is not None and loop.time() >= until:  # also while the bell rings all the time
                 raise WaitTimeout(job_id, limit or 0.0).explained(await explain(job_id))
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(min(until or inf, loop.time() + LONGEST)):
-                    await bell.wait()
+            await rung(bell, until)
     finally:
         stream.leave()

@@ -6,6 +6,7 @@ import asyncio
 
 from supervisor.client.asynchronous import AsyncQueue
 from supervisor.client.following import Stream
+from supervisor.client.watcher import rung
 from supervisor.domain.errors import JobNotFound, StoreError
 from supervisor.domain.job_stream import Follower, Position, StreamEvent
 
@@ -33,7 +34,7 @@ class JobStreams:
         self._listeners.add(listener)
         try:
             while not (stream.begin() or self.leaving):
-                await bell.wait()
+                await rung(bell)
                 bell.clear()
         except BaseException:
             listener.leave()

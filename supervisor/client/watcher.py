@@ -25,12 +25,14 @@ from supervisor.domain.errors import JobNotFound, StoreError
 from supervisor.domain.polling import HintWindow, Pace
 
 if TYPE_CHECKING:
+    import asyncio
+
     from supervisor.domain.job import JobEvent
     from supervisor.ops.job_chunks import Feed, Feeds
     from supervisor.store.base import ChangeFeed, Producer
 
 _LINGER = 1.0  # seconds without subscriptions after which the thread ends
-LONGEST = 1.0  # seconds after which who waits makes sure that there is a thread: a program may have forked
+_LONGEST = 1.0  # seconds after which who waits makes sure that there is a thread: a program may have forked
 _REST = 0.005  # seconds without checks after an error, doubled with each one in a row
 _LONGEST_REST = 0.25
 _SHORT = 0.002  # seconds
@@ -50,9 +52,19 @@ class Bell:
 
     def wait(self, until: float | None = None) -> None:
         """Until it rings or that time, in monotonic seconds; at most a second."""
-        left = LONGEST if until is None else min(LONGEST, max(0.0, until - time.monotonic()))
+        left = _LONGEST if until is None else min(_LONGEST, max(0.0, until - time.monotonic()))
         with contextlib.suppress(Empty):
             self._rings.get(timeout=left)
+
+
+async def rung(bell: asyncio.Event, until: float | None = None) -> None:
+    """The same on an event loop: until it rings or that time, in seconds of the loop; at most a second."""
+    import asyncio  # imported here: whoever calls this has it, and others need not
+
+    longest = asyncio.get_running_loop().time() + _LONGEST
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(longest if until is None else min(longest, until)):
+            await bell.wait()
 
 
 class Subscription:
@@ -88,7 +100,7 @@ class Subscription:
             self._ring()
 
     def tell(self, news: JobEvent | StoreError | None) -> None:
-        """`None`: there is no such job."""
+        """`None`: the job does not exist."""
         if news is None:
             self._problems.append(JobNotFound(self.job_id, deleted=self._just_made or self.event is not None))
         elif isinstance(news, StoreError):

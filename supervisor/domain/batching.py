@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from json import dumps
@@ -156,9 +157,10 @@ class AutoBatchSize:
         self._rung = self._next()
 
     def out_of_memory(self, size: int) -> None:
-        """A batch of this size has run out of memory."""
+        """A batch of this size has run out of memory. It may have been smaller than what was asked for."""
         self._failures += 1
-        self._top = max(0, self._rung - (1 if self._failures == 1 else _OCTAVE))
+        rung = min(self._rung, bisect_right(self._ladder, size) - 1)
+        self._top = max(0, rung - (1 if self._failures == 1 else _OCTAVE))
         self._times = {rung: times for rung, times in self._times.items() if rung <= self._top}
         self._rung = self._top
         self._rise_at = self._batches + self._patience

@@ -194,7 +194,7 @@ class Fail(Exception):
 class Snooze(Exception):
     """Raised by a handler: run this job again after `delay`, "30s" or seconds. The attempt does not count.
 
-    Raises ValueError for what is no duration, or longer than a hundred years.
+    Raises ValueError for a delay that is not a duration, or is longer than a hundred years.
     """
 
     def __init__(self, delay: str | float) -> None:

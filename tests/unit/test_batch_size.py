@@ -167,6 +167,15 @@ def test_one_large_payload_costs_little_of_the_size() -> None:
     assert machine.auto.size >= size * 0.8
 
 
+def test_a_batch_that_was_not_full_and_ran_out_of_memory_bounds_the_size_all_the_same() -> None:
+    machine = Machine(small_memory, 1)
+    machine.run(500)
+    assert machine.auto.size > 20
+    machine.auto.out_of_memory(10)
+
+    assert machine.auto.size < 10
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_it_follows_a_handler_whose_times_change(seed: int) -> None:
     machine = Machine(fixed, seed)

@@ -72,7 +72,7 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
         return checks.problems(self.place, self.queues)
 
     def result_of_job(self, job_id: int) -> Any:
-        """The result of a job. Raises JobNotFound, ImportError if there is no such task, and ImproperlyConfigured."""
+        """The result of a job. Raises JobNotFound, ImportError if the task does not exist, and ImproperlyConfigured."""
         job = self._job(job_id)
         return filled(self._task_of(job), job, self.alias, self._queue().url)
 
@@ -112,7 +112,7 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
             return queue.job(job_id, connection=connection.connection)
 
     def _connection(self) -> Any:
-        """Django's connection; None if there is no such database."""
+        """Django's connection; None if the database is not configured."""
         found = self.place.database in connections
         return connections[self.place.database] if found else None
 
