@@ -77,7 +77,6 @@ class Connection(sql.Connection):
             ):
                 self._raw.execute(f"PRAGMA {pragma}")
             self.checkpoint_itself(checkpoints)
-            self._file = place.pinned or place.identity()
             self._lock = WriteLock(place)
             self._transaction = Transaction(self, self._lock)
         except sqlite3.Error as error:
@@ -97,6 +96,7 @@ class Connection(sql.Connection):
             raise StoreError(f"{self.place.database}: there is no such database")
         if new:
             self._make_private()
+        self._file = self.place.pinned or self.place.identity()  # before: one that is replaced meanwhile is another one
         try:
             raw = sqlite3.connect(
                 f"{self.place.database.as_uri()}?mode=rw",

@@ -443,3 +443,26 @@ class TestManyAtOnce:
         ids = desk.producer.enqueue(alike(*payloads))
         stored = [foreign.execute("SELECT payload FROM jobs WHERE id = ?", (job,)).fetchone()[0] for job in ids]
         assert stored == [payload_of(payload) for payload in payloads]
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_not_taken_for_the_new_one(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection has the old file then, however soon it is used."""
+    engine.database.migrate()
+    path = engine.database.file
+    connect = sqlite3.connect
+
+    def replaced_meanwhile(*arguments: object, **options: object) -> sqlite3.Connection:
+        raw = cast("sqlite3.Connection", connect(*arguments, **options))  # type: ignore[call-overload]
+        path.with_name("other.db").write_bytes(path.read_bytes())
+        path.with_name("other.db").rename(path)
+        return raw
+
+    monkeypatch.setattr(sqlite3, "connect", replaced_meanwhile)
+    connection = Connection(Place(path), synchronous="NORMAL")
+    monkeypatch.undo()
+    with contextlib.closing(connection):
+        assert connection.moved
+        with pytest.raises(StoreError, match="replaced"):
+            connection.check()
