@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 from supervisor.client.lanes import LISTER, READER, WRITER, Put, PutEach
 from supervisor.client.queue import AGAIN, Queue, naming, result_of
-from supervisor.client.watcher import Subscription, rung
+from supervisor.client.subscription import Subscription, rung
 from supervisor.domain.errors import JobFailed, StoreError, WaitTimeout
 from supervisor.domain.intake import job_id_of, require_same, waiting_limit
 from supervisor.domain.job import JobEvent, NewJob, Status

@@ -9,7 +9,8 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
-from supervisor.client.watcher import Bell, Subscription, Watcher, rung
+from supervisor.client.subscription import Bell, Subscription, rung
+from supervisor.client.watcher import Watcher
 from supervisor.domain.errors import WaitTimeout
 from supervisor.domain.intake import job_id_of, waiting_limit
 from supervisor.domain.job import JobEvent

@@ -6,7 +6,7 @@ import asyncio
 
 from supervisor.client.asynchronous import AsyncQueue
 from supervisor.client.following import Stream
-from supervisor.client.watcher import rung
+from supervisor.client.subscription import rung
 from supervisor.domain.errors import JobNotFound, StoreError
 from supervisor.domain.job_stream import Follower, Position, StreamEvent
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from supervisor import AsyncQueue, InvalidJob, JobNotFound, Queue, Status, WaitTimeout
-from supervisor.client.watcher import Subscription, Watcher
+from supervisor.client.subscription import Subscription
+from supervisor.client.watcher import Watcher
 from supervisor.domain.errors import InvalidOption
 from tests.queue.conftest import end
 

@@ -21,7 +21,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from supervisor import AsyncQueue, Queue
-from supervisor.client.watcher import Subscription
+from supervisor.client.subscription import Subscription
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import done
 from supervisor.maintenance.deaths import DeadClaims

@@ -17,7 +17,7 @@ import pytest
 
 from supervisor import Queue, Status
 from supervisor.client.connections import Guard
-from supervisor.client.watcher import Subscription
+from supervisor.client.subscription import Subscription
 from supervisor.domain.errors import QueueError
 from supervisor.store.base import Producer
 from tests.queue.conftest import end
