@@ -12,6 +12,7 @@ from supervisor.domain.tenants import (
     MACHINE,
     Need,
     Patience,
+    RecentPeak,
     Renewal,
     Residency,
     Template,
@@ -23,7 +24,6 @@ from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.plan import allowed
 from supervisor.supervision.pool import Pool, is_typical, spares_wanted
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.sizes import RecentPeak
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel, resources

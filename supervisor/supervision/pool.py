@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.process_health import Restarts
 from supervisor.domain.scaling import Load, ScalingPolicy, Taken, assign, decide, spares_kept, still_due
-from supervisor.domain.tenants import Grant, Residency
+from supervisor.domain.tenants import Grant, Residency, WorkerSize
 from supervisor.supervision.exit_reason import Cause, Effect, ExitReport
 from supervisor.supervision.release import Releases
-from supervisor.supervision.sizes import WorkerSize
 from supervisor.supervision.templates import TemplateProcess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import State

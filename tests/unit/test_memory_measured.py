@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
+from supervisor.domain.tenants import PERIOD, RecentPeak
 from supervisor.supervision.device_memory import parsed
-from supervisor.supervision.sizes import PERIOD, RecentPeak
 from supervisor.system import kernel, resources
 
 SHARING = """

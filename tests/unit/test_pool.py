@@ -11,13 +11,12 @@ import pytest
 
 from supervisor.config import load
 from supervisor.domain.scaling import Counts, Leaving, Missing, leaving, missing, spares_kept, within
-from supervisor.domain.tenants import Grant
+from supervisor.domain.tenants import Grant, RecentPeak
 from supervisor.supervision.exit_reason import Effect, ExitReport
 from supervisor.supervision.plan import next_to_serve, plan
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.release import Release, Releases
-from supervisor.supervision.sizes import RecentPeak
 from supervisor.supervision.watchdog import is_cautious_enough, look_at
 from supervisor.supervision.worker_process import RELOADED, Request, Stage, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
