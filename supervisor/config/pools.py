@@ -124,7 +124,7 @@ def _check_rules(pool: Layers, report: Report) -> None:
     why = "it needs a batch_budget, the most that a batch may cost"
     wrong("batch_cost", get("batch_cost") and budget is None and not pool.faulty("batch_budget"), why)
     why = "it needs batch_cost, the field of the payload that says what a job costs"
-    wrong("batch_budget", budget is not None and program and not get("batch_cost"), why)
+    wrong("batch_budget", budget is not None and not get("batch_cost"), why)
     wrong("path", has("path") and program, "it applies to Python handlers; for a program, set PYTHONPATH in env")
     forked = not program and get("preload") and get("start") == "fork"
     why = 'it needs a handler, start = "fork" and preload = true'

@@ -17,7 +17,7 @@ from supervisor.worker.context import RUN_ENDED
 from supervisor.worker.fitness import leave_ruined
 from supervisor.worker.handler import Handler
 from supervisor.worker.leftovers import an_executor_is_at_work
-from supervisor.worker.parts import Parts
+from supervisor.worker.loop import Parts
 from supervisor.worker.recorder import WORTH, SlotBoard
 from supervisor.worker.runners.concurrent.calls import Calls, MainThread
 from supervisor.worker.runners.concurrent.run import ConcurrentRun, Key, RunBoard, RunLogs, Shown
