@@ -115,8 +115,7 @@ class Handler:
         self._is_set_up = False
         self._loop: EventLoop | None = None
         self.loop_changed = False
-        self.on_shared_loop: Callable[[Awaitable[Any]], Any] | None = None
-        """Awaits for the run of the current thread, in a worker whose event loop several runs share."""
+        self.shares_loop = False  # among several runs: what is to run there must be async itself
         self.handle: Handle = self._awaited if _is_async(self._handle) else self._called
 
     def setup(self, ctx: Context) -> None:
@@ -214,8 +213,10 @@ class Handler:
             self.event_loop.run(value)
 
     def _run(self, awaitable: Awaitable[Any]) -> Any:
-        if self.on_shared_loop is not None:
-            return self.on_shared_loop(awaitable)
+        if self.shares_loop:
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
+            raise TypeError("it has returned an awaitable: in a pool with concurrency, make it an `async def`")
         loop = self.event_loop
         try:
             return loop.run_job(awaitable)
@@ -264,22 +265,19 @@ def for_one_job(handle_batch: HandleBatch) -> Handle:
 
     def handle(payload: Any, ctx: Context) -> Any:
         batch = BatchContext(ctx._board, [ctx])
-        values: Any = None
         try:
-            values = handle_batch([payload], batch)
+            return _single_result(handle_batch([payload], batch))
         finally:
-            if not inspect.isawaitable(values):
-                batch.end()
-        return _single_awaited(values, batch) if inspect.isawaitable(values) else _single_result(values)
+            batch.end()
 
-    return handle
+    async def awaited(payload: Any, ctx: Context) -> Any:
+        batch = BatchContext(ctx._board, [ctx])
+        try:
+            return _single_result(await handle_batch([payload], batch))
+        finally:
+            batch.end()
 
-
-async def _single_awaited(values: Awaitable[Any], batch: BatchContext) -> Any:
-    try:
-        return _single_result(await values)
-    finally:
-        batch.end()
+    return awaited if _is_async(handle_batch) else handle
 
 
 def _single_result(values: Any) -> Any:
