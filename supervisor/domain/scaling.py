@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from supervisor.domain.budget import Budget
 from supervisor.domain.text import human
 
 _SOON = 0.25  # seconds: a queue that the current workers empty within this time needs no more workers
@@ -74,7 +73,7 @@ def decide(load: Load, policy: ScalingPolicy) -> Decision:
     if load.fixed is not None:
         return Decision(load.fixed, f"an operator set {load.fixed}", needed=True)
     budget, each = policy.memory_budget, load.worker_memory
-    fits = None if budget is None or each == 0 else Budget(budget).holds(each)
+    fits = None if budget is None or each == 0 else max(1, budget // each)
     wanted, reason = _wanted(load, policy)
     roof, roof_reason = _roof(load, policy, fits)
     if wanted > roof:

@@ -13,11 +13,9 @@ from supervisor.domain.tenants import (
     Need,
     Patience,
     RecentPeak,
-    Renewal,
     Residency,
     Template,
     Tenant,
-    Work,
     Workers,
 )
 from supervisor.supervision.device_memory import DeviceMeter
@@ -175,12 +173,12 @@ class MemoryBudgets:
             self._workers(pool, need),
             self._images.get(pool.name, pool.name),
             spares_wanted(pool),
-            Work(due, scale.busy, waited),
+            due,
+            scale.busy,
+            waited,
             pool.residency,
-            Renewal(
-                replacing=any(worker.stale for worker in staying),
-                patient=current.failed and not all(worker.release.current for worker in staying),
-            ),
+            replacing=any(worker.stale for worker in staying),
+            patient=current.failed and not all(worker.release.current for worker in staying),
         )
 
     def _backs_off(self, pool: Pool, now: float) -> bool:
