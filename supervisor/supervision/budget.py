@@ -7,7 +7,6 @@ from typing import Any
 
 from supervisor.config.settings import MachineSettings
 from supervisor.domain.division import divide
-from supervisor.domain.scaling import Missing
 from supervisor.domain.tenants import (
     MACHINE,
     Need,
@@ -19,7 +18,7 @@ from supervisor.domain.tenants import (
     Workers,
 )
 from supervisor.supervision.device_memory import DeviceMeter
-from supervisor.supervision.plan import allowed
+from supervisor.supervision.plan import Missing, allowed
 from supervisor.supervision.pool import Pool, is_typical, spares_wanted
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.templates import Templates
