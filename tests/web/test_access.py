@@ -314,8 +314,8 @@ def test_a_session_ends_after_twelve_hours_with_its_token_and_with_a_change_of_a
     assert Keys(TOKEN, None, "c").role_of_session(session, now) is None
     assert Keys(None, None, "c").role_of_session("admin.99999999999.", now) is None
     assert KEYS.role_of_session(session.replace("reader", "admin"), now) is None
-    role, until, name, signature = session.split(".")
-    assert KEYS.role_of_session(f"{role}.{int(until) + 1}.{name}.{signature}", now) is None
+    role, began, signature = session.split(".")
+    assert KEYS.role_of_session(f"{role}.{int(began) + 1}.{signature}", now) is None
     assert KEYS.role_of_session(session[:-1], now) is None
 
 
