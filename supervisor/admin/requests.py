@@ -119,9 +119,12 @@ class Requests:
         return await self._executor.ask(look)
 
     async def enqueue(self, job: NewJob) -> Put:
-        """Its id, and whether it is new. Raises QueueFull; InvalidJob for an idempotency key of another request."""
-        wanted = job._replace(max_waiting=self._max_waiting.get(job.type))
-        return await enqueue(self._queue, lambda: wanted, inserted=self._inserted)
+        """`insert` for who waits for it. Raises QueueFull; InvalidJob for an idempotency key of another request."""
+        return await self.insert(job._replace(max_waiting=self._max_waiting.get(job.type)))
+
+    async def insert(self, job: NewJob) -> Put:
+        """Its id, and whether it is new. Raises StoreError."""
+        return await enqueue(self._queue, lambda: job, inserted=self._inserted)
 
     def _inserted(self, jobs: list[NewJob]) -> None:
         """Wake workers. That is only for speed: its failure must not be that of requests whose jobs are there."""
