@@ -22,9 +22,7 @@ from supervisor.admin.rendering import with_code
 from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.admin.watch import Watch
-from supervisor.client.asynchronous import AsyncQueue
-from supervisor.client.job_streams import JobStreams
+from supervisor.admin.watch import JobStreams, Watch
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy
 from supervisor.domain.history import Hour
@@ -50,7 +48,7 @@ class Reader:
         self._loop = asyncio.Runner()
         engine = open_engine(url)
         self.desk = StoreExecutor(engine)
-        queue = AsyncQueue(url)
+        queue = Queue(url)
         streams = JobStreams(queue)
         requests = Requests(queue, self.desk)
         watch = Watch(self.desk)
