@@ -144,6 +144,21 @@ def test_three_models_of_which_two_fit_serve_bursts_in_turns(make_site: MakeSite
     assert any(re.search(r"makes room for (caption|embed|tag)", e.get("why", "")) for e in site.events())
 
 
+def thoroughly(site: Site) -> Peak:
+    """Bursts in turns, then jobs of all types at once: nobody dies, each model is loaded once a residency at most."""
+    jobs, peak = in_bursts(site, rounds=5)
+    jobs += [job for _ in range(3) for name in POOLS for job in site.queue.enqueue_many(name, [{}] * 40)]
+    for job in jobs:
+        wait_for(lambda job=job: peak.look() and site.job(job).status == "done", "it to be done", 60)
+    settled(site, jobs)
+    site.verdict()
+    assert peak.most <= 2
+    assert never_twice_within(site, 1.0), loads(site)
+    assert min(map(len, loads(site).values())) >= 2
+    assert not site.event("worker_died")
+    return peak
+
+
 class TestWithinWhatTheKernelAllows:
     """Three models of 100 MiB, in a control group with room for two of them and the supervisor, not for three."""
 
@@ -161,16 +176,9 @@ class TestWithinWhatTheKernelAllows:
         site = make_site(pools(mib=100) + machine("260MiB"), MODELS)
         site.start(preexec_fn=room.join)
 
-        jobs, peak = in_bursts(site, rounds=5)
-        together = [job for _ in range(3) for name in POOLS for job in site.queue.enqueue_many(name, [{}] * 40)]
+        thoroughly(site)
 
-        settled(site, [*jobs, *together])
-        site.verdict()
         assert room.kills == 0
-        assert peak.most <= 2
-        assert never_twice_within(site, 1.0), loads(site)
-        assert min(map(len, loads(site).values())) >= 2
-        assert not site.event("worker_died")
 
     @pytest.mark.long
     def test_without_one_it_does(self, room: Cgroup, make_site: MakeSite) -> None:
@@ -306,18 +314,7 @@ class TestOnDevices:
     def test_no_device_ever_holds_two_models_and_each_is_loaded_once_a_residency_at_most(self, site: Site) -> None:
         self.start(site)
 
-        jobs, peak = in_bursts(site, rounds=5)
-        together = [job for _ in range(3) for name in POOLS for job in site.queue.enqueue_many(name, [{}] * 40)]
-        for job in together:
-            wait_for(lambda job=job: peak.look() and site.job(job).status == "done", "it to be done", 60)
-
-        settled(site, [*jobs, *together])
-        site.verdict()
-        assert peak.most <= 2
-        assert set(peak.on_device.values()) == {1}
-        assert never_twice_within(site, 1.0), loads(site)
-        assert min(map(len, loads(site).values())) >= 2
-        assert not site.event("worker_died")
+        assert set(thoroughly(site).on_device.values()) == {1}
 
     @pytest.mark.long
     @pytest.mark.timeout(180)
