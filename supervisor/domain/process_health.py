@@ -36,7 +36,6 @@ class Signs(NamedTuple):
 # With no more CPU than this a late process is not working: waking and sleeping uses some, too.
 _SOME_CPU = 0.05
 _FAR_OVER = 1.1  # times max_memory
-_LONGER = 4  # times a limit, for which a process may be late while it works
 
 
 def first_late(kept: Signs | None, now: Signs) -> Signs:
@@ -62,14 +61,6 @@ def judge(now: Signs, earlier: Signs | None, heartbeat_timeout: float) -> Verdic
     if now.cpu - earlier.cpu > _SOME_CPU or now.at - earlier.at < heartbeat_timeout / 2:
         return Verdict.BUSY
     return Verdict.STUCK
-
-
-def hangs(now: Signs, earlier: Signs | None, limit: float) -> bool:
-    """The same for a process of ours that runs no jobs. On an overloaded machine it may be late although it works. That
-    is tolerated for longer, but not for ever: it may also be in an endless loop.
-    """
-    late = now.at - now.beat
-    return late > limit * _LONGER or judge(now, earlier, limit) in (Verdict.STOPPED, Verdict.STUCK)
 
 
 _FREE = 3  # early deaths in a row that cost no delay
