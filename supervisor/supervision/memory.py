@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ from supervisor.system import kernel, resources
 _RESERVE = 0.1  # of the machine's memory, for others, if no budget is stated
 
 
-class MemoryBudgets:
+class SharedMemory:
     """As long as all pools fit at their largest sizes, it only measures each of them once. Times are monotonic
     seconds.
     """
@@ -48,14 +49,14 @@ class MemoryBudgets:
         memory = machine.memory or int(resources.available() * (1 - _RESERVE))
         self._budgets = {MACHINE: memory, **machine.devices}
         self._images = {name: min(self._pools.sharing(pool), default=name) for name, pool in self._pools.items()}
-        self._look_again()
+        self._measure()
 
     # What is measured
 
     def learn(self, worker: WorkerProcess) -> None:
         """A worker has been set up."""
         self._meter.look(self._devices_of(self._pools[worker.release.pool]))
-        self._look_again()
+        self._measure()
 
     def look_around(self, now: float) -> None:
         """Once a tick: a model may be loaded with the first job."""
@@ -67,53 +68,46 @@ class MemoryBudgets:
             size = self._pools[name].size
             size.on_device = (size.on_device or RecentPeak()).seen(used, now)
         self._meter.repeat(running, now, busy=any(p.scale.busy and self._devices_of(p) for p in self._pools.values()))
-        self._look_again()
+        self._measure()
 
-    def _look_again(self) -> None:
-        """Remember what has been measured; whether there may be too little for all pools at their largest."""
-        self._measure_templates()
-        most = dict.fromkeys(self._budgets, 0)
-        images: dict[str, int] = {}
-        needs = {name: self._need(pool) for name, pool in self._pools.items()}
-        for name, pool in self._pools.items():
-            need = needs[name] or Need(0)
-            if self._is_measured(pool):
-                pool.size.known = need
-            workers = max(pool.settings.max_workers, pool.scale.fixed or 0, len(pool.workers))
-            workers += pool.settings.spares + 1  # one may be replaced
-            most[MACHINE] += workers * need.worker
-            for device in self._devices_of(pool):
-                most[device] += workers * need.device
-            image = self._images.get(name, name)
-            images[image] = max(images.get(image, 0), need.template)
-        most[MACHINE] += sum(images.values())
-        self._scarce = None in needs.values() or any(most[name] > budget for name, budget in self._budgets.items())
-        for pool in self._pools.values():
-            pool.size.metered = self._scarce or not pool.size.memory.value
-
-    def _measure_templates(self) -> None:
-        """Also those without workers: after a reload, a template loads the new code, and perhaps a model, at once."""
+    def _measure(self) -> None:
+        """Note what each pool needs, and whether there may be too little for all at their largest. Templates are
+        measured also without workers: after a reload, one loads the new code, and perhaps a model, at once.
+        """
         for template in self._templates:
             if template.image.ready and not (template.memory or template.gone):
                 template.memory = kernel.memory_shared_with_children(template.child.pid)
+        most, images = Counter[str](), Counter[str]()
+        for name, pool in self._pools.items():
+            self._note_need(pool)
+            need, image = self._need(pool) or Need(0), self._images.get(name, name)
+            workers = max(pool.settings.max_workers, pool.scale.fixed or 0, len(pool.workers))
+            workers += pool.settings.spares + 1  # one may be replaced
+            most[MACHINE] += workers * need.worker
+            most.update(dict.fromkeys(self._devices_of(pool), workers * need.device))
+            images[image] = max(images[image], need.template)
+        most[MACHINE] += images.total()
+        unknown = any(self._need(pool) is None for pool in self._pools.values())
+        self._scarce = unknown or any(most[name] > budget for name, budget in self._budgets.items())
+        for pool in self._pools.values():
+            pool.size.metered = self._scarce or not pool.size.memory.value
+
+    def _note_need(self, pool: Pool) -> None:
+        """If its size has been measured since the last reload."""
+        size, before = pool.size, pool.size.known or Need(0)
+        if size.memory.value and (size.on_device is not None or not self._devices_of(pool) or self._meter.broken):
+            current = [t for t in self._templates if t.current and not t.dismissed]  # one from before a reload differs
+            image = self._images[pool.name]
+            size.known = Need(
+                size.memory.value if size.has_settled else max(size.memory.value, before.worker),
+                max((t.memory for t in current if self._image_of(t.spec.pools) == image), default=0) or before.template,
+                before.device if size.on_device is None else size.on_device.value,
+            )
 
     def _need(self, pool: Pool) -> Need | None:
         """As measured, perhaps before the last reload; None if it never was and the budget is stated."""
-        size, known = pool.size, pool.size.known
-        if not self._is_measured(pool):
-            return known or (None if self._machine.memory or self._devices_of(pool) else Need(size.memory.value))
-        known = known or Need(0)
-        current = [t for t in self._templates if t.current and not t.dismissed]  # one from before a reload may differ
-        image = self._images[pool.name]
-        return Need(
-            size.memory.value if size.has_settled else max(size.memory.value, known.worker),
-            max((t.memory for t in current if self._image_of(t.spec.pools) == image), default=0) or known.template,
-            known.device if size.on_device is None else size.on_device.value,
-        )
-
-    def _is_measured(self, pool: Pool) -> bool:
-        on_device = pool.size.on_device is not None or not self._devices_of(pool) or self._meter.broken
-        return pool.size.memory.value > 0 and on_device
+        stated = self._machine.memory or self._devices_of(pool)
+        return pool.size.known or (None if stated else Need(pool.size.memory.value))
 
     def _devices_of(self, pool: Pool) -> set[str]:
         return self._machine.devices.keys() & set(pool.settings.gpus)
@@ -129,7 +123,7 @@ class MemoryBudgets:
             self._give_way()
             return
         self._divided = True
-        self._measure_templates()
+        self._measure()
         tenants = [self._tenant(pool, now) for pool in self._pools.values()]
         grants = divide(
             tenants,
