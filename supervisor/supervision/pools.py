@@ -12,7 +12,7 @@ from supervisor.domain.text import shortened
 from supervisor.supervision.pool import Pool, Waiting, old_code_serves, problem_of
 from supervisor.supervision.release import Release, Releases
 from supervisor.supervision.templates import TemplateProcess
-from supervisor.supervision.worker_process import RELOADED, WHY_REPLACED, WorkerProcess
+from supervisor.supervision.worker_process import RELOADED, WorkerProcess
 from supervisor.system.scoreboard import MAX_SLOTS
 from supervisor.worker.placement import threads_of, worth_telling
 
@@ -115,12 +115,12 @@ def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:
         "max_workers": settings.max_workers,
         "memory": {w.request.name: w.memory.unique for w in living if w.memory.unique},
         "devices": {w.request.name: w.request.device for w in living if w.request.device is not None},
-        "stale": {w.request.name: _why_replaced(pool, w.stale) for w in living if w.stale},
+        "stale": {
+            w.request.name: pool.code.current.why_older_stays() if w.stale == RELOADED else w.stale
+            for w in living
+            if w.stale
+        },
     }
-
-
-def _why_replaced(pool: Pool, stale: str) -> str:
-    return pool.code.current.why_older_stays() if stale == RELOADED else WHY_REPLACED[stale]
 
 
 def _image(settings: PoolSettings) -> tuple[Any, ...]:
