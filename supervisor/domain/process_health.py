@@ -111,14 +111,10 @@ class Restarts(NamedTuple):
         delay = 0.0 if deaths <= _FREE else backoff(_FIRST_DELAY, deaths - _FREE, _LONGEST_DELAY)
         return self._replace(early_deaths=deaths, counted_at=now, delay=delay)
 
-    def broken(self, now: float, why: str, *, born: float = inf, sure: bool = True) -> Restarts:
-        """Import or set-up failed: an immediate retry would only fail again. If that is not `sure`, because the worker
-        was killed and perhaps by somebody else, one such death is a death like another.
-        """
+    def broken(self, now: float, why: str, *, born: float = inf) -> Restarts:
+        """Import or set-up failed: an immediate retry would only fail again."""
         if born <= self.counted_at:
             return self
-        if not (sure or self.early_deaths or self.failed_setups):
-            return self.died(now, early=True, born=born)
         failures = self.failed_setups + 1
         delay = backoff(_BROKEN_FIRST, failures, _BROKEN_LONGEST)
         return self._replace(failed_setups=failures, counted_at=now, delay=delay, why=shortened(why, _MAX_REASON))

@@ -56,8 +56,8 @@ class DeathRecord:
 
 def _after(restarts: Restarts, end: ExitReport, now: float, born: float) -> Restarts:
     """What the end of a worker that was requested then means for the next one with the same code."""
-    if end.effect in (Effect.SET_UP_FAILED, Effect.SET_UP_KILLED):
-        return restarts.broken(now, end.message, born=born, sure=end.effect is Effect.SET_UP_FAILED)
+    if end.effect is Effect.SET_UP_FAILED:
+        return restarts.broken(now, end.message, born=born)
     if end.effect in (Effect.DIED, Effect.DIED_EARLY):
         return restarts.died(now, early=end.effect is Effect.DIED_EARLY, born=born)
     return restarts
