@@ -155,9 +155,8 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
     message = _message(cause, slot, known, number, code)
     if slot.state is State.STARTING and (cause not in _NOT_ITS_SET_UP or (cause is Cause.TEMPLATE and known.unproven)):
         # Whatever ended it before it was ready: its code cannot be used, as if it had raised an error.
-        if cause is Cause.STARTUP:
-            return ExitReport(cause.word, message, "nothing", Effect.SET_UP_FAILED)
-        return ExitReport("setup_failed", f"{slot.phase.label} failed: {message}", "nothing", Effect.SET_UP_FAILED)
+        word = "setup_failed" if known.kill is None else cause.word
+        return ExitReport(word, f"{slot.phase.label} failed: {message}", "nothing", Effect.SET_UP_FAILED)
     effect = _died(slot) if cause.effect is Effect.DIED else cause.effect
     report = _charged(ExitReport(cause.word, message, cause.charge, effect), cause, slot, known)
     failure = {

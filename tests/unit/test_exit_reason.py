@@ -156,7 +156,8 @@ def test_whatever_ends_a_worker_before_it_is_ready_its_set_up_has_failed(
     slot.state(State.STARTING)
     slot.enter(phase)
     ended = explain(slot.read(), known)
-    assert (ended.effect, ended.charge, ended.reason) == (Effect.SET_UP_FAILED, "nothing", "setup_failed")
+    reason = "setup_failed" if known.kill is None else known.kill.reason.word
+    assert (ended.effect, ended.charge, ended.reason) == (Effect.SET_UP_FAILED, "nothing", reason)
     assert ended.message == f"{phase.label} failed: {why}"
 
 
