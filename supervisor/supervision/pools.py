@@ -14,7 +14,7 @@ from supervisor.supervision.release import Release, Releases
 from supervisor.supervision.templates import TemplateProcess
 from supervisor.supervision.worker_process import RELOADED, WorkerProcess
 from supervisor.system.scoreboard import MAX_SLOTS
-from supervisor.worker.placement import threads_of, worth_telling
+from supervisor.worker.environment import threads_of, worth_telling
 
 
 class Pools(dict[str, Pool]):

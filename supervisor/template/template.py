@@ -21,8 +21,8 @@ from supervisor.telemetry import events
 from supervisor.template.image import load_image, prepare
 from supervisor.template.spawned import exec_worker
 from supervisor.template.worker_start import TemplateSpec, WorkerSpec, record_of, show_title, work
+from supervisor.worker.environment import Place, take
 from supervisor.worker.handler import AnyHandler, HandlerError
-from supervisor.worker.placement import Place, take
 from supervisor.worker.runners import runner_of
 
 EXIT_BROKEN = 70
