@@ -124,11 +124,12 @@ class SharedMemory:
             return
         self._divided = True
         self._measure()
-        tenants = [self._tenant(pool, now) for pool in self._pools.values()]
+        guess = self._largest()
+        tenants = [self._tenant(pool, self._need(pool) or guess, now) for pool in self._pools.values()]
         grants = divide(
             tenants,
             self._budgets,
-            self._loaded_templates(),
+            self._loaded_templates(guess),
             Patience(self._machine.min_residency, self._machine.max_wait),
             now,
         )
@@ -149,8 +150,13 @@ class SharedMemory:
                 pool.residency = Residency()
                 pool.take(None)
 
-    def _tenant(self, pool: Pool, now: float) -> Tenant:
-        living, scale, current, need = pool.workers.living(), pool.scale, pool.code.current, self._need(pool)
+    def _largest(self) -> Need:
+        """As what has not been measured counts."""
+        known = [need for pool in self._pools.values() if (need := self._need(pool)) is not None]
+        return Need(*map(max, zip(Need(0), *known, strict=True)))
+
+    def _tenant(self, pool: Pool, need: Need, now: float) -> Tenant:
+        living, scale, current = pool.workers.living(), pool.scale, pool.code.current
         staying = [worker for worker in living if not worker.leaving]
         wanted = 0 if self._backs_off(pool, now) else 1 if pool.needs_canary_worker else scale.target
         ready, idle = any(worker.is_ready for worker in staying), not (scale.due or scale.busy)
@@ -172,6 +178,7 @@ class SharedMemory:
             pool.residency,
             replacing=any(worker.stale for worker in staying),
             patient=current.failed and not all(worker.release.current for worker in staying),
+            measured=self._need(pool) is not None,
         )
 
     def _backs_off(self, pool: Pool, now: float) -> bool:
@@ -180,10 +187,9 @@ class SharedMemory:
         old = not pool.needs_canary_worker and code is not None and self._templates.forking(code) is not None
         return not (pool.workers.living() or any(allowed(pool, Missing(1, int(old)), now)))
 
-    def _workers(self, pool: Pool, need: Need | None) -> dict[str, Workers]:
+    def _workers(self, pool: Pool, expected: Need) -> dict[str, Workers]:
         """Its workers on each device. What is still being loaded counts as it is expected."""
-        expected, living = need or Need(0), pool.workers.living()
-        found = {}
+        found, living = {}, pool.workers.living()
         for device in pool.settings.gpus or ("",):
             there = [worker for worker in living if (worker.request.device or "") == device]
             leaving = sum(worker.leaving for worker in there)
@@ -192,20 +198,22 @@ class SharedMemory:
             found[device] = Workers(len(there) - leaving, leaving, used, on_device)
         return found
 
-    def _loaded_templates(self) -> dict[str, Template]:
+    def _loaded_templates(self, guess: Need) -> dict[str, Template]:
+        """By image. One that is loading its code, and perhaps a model, counts as it is expected."""
         found: dict[str, Template] = {}
         for template in self._templates:
             image = self._image_of(template.spec.pools)
             before = found.get(image, Template(0, ending=True))
+            used, pools = template.memory, [self._pools[name] for name in template.spec.pools if name in self._pools]
+            if template.image.loading and not template.gone:
+                used = max(((self._need(pool) or guess).template for pool in pools), default=0)
             kept = template.memory if template.kept_for else 0
-            ending = before.ending and template.retired
-            loading = before.loading or (template.image.loading and not template.gone)
-            found[image] = Template(before.used + template.memory, ending, before.kept + kept, loading)
+            found[image] = Template(before.used + used, before.ending and template.retired, before.kept + kept)
         return found
 
     def status(self) -> dict[str, Any]:
         """For `status`: bytes used by each pool, by templates and on each device, as far as they are measured."""
-        workers = {name: self._workers(pool, self._need(pool)) for name, pool in self._pools.items()}
+        workers = {name: self._workers(pool, self._need(pool) or Need(0)) for name, pool in self._pools.items()}
         devices = {
             device: {
                 "budget": budget,

@@ -28,11 +28,13 @@ NOW = 1000.0
 
 
 def demand(name: str, workers: int = 0, *, wanted: int = 1, need: int | None = 60, **more: Any) -> Tenant:
-    """A pool whose workers use `need` each; `leaving` of them have been told to leave."""
+    """A pool whose workers use `need` each; `leaving` of them have been told to leave. None: as the others, perhaps."""
     leaving, image = more.pop("leaving", 0), more.pop("image", name)
-    there = Workers(workers - leaving, leaving, workers * (more.pop("used", None) or need or 0))
-    needs = Need(need or 0, more.pop("template", 0))
-    return Tenant(name, wanted, None if need is None else needs, more.pop("held", {"": there}), image, **resident(more))
+    more |= {"measured": need is not None}
+    need = 60 if need is None else need
+    there = Workers(workers - leaving, leaving, workers * (more.pop("used", None) or need))
+    needs = Need(need, more.pop("template", 0))
+    return Tenant(name, wanted, needs, more.pop("held", {"": there}), image, **resident(more))
 
 
 def resident(more: dict[str, Any]) -> dict[str, Any]:
@@ -209,19 +211,6 @@ def test_a_set_up_that_never_ends_holds_up_the_measuring_of_others_for_max_wait_
     assert sizes(decide(hanging, waiting("tag", 60.0, need=None)))["tag"] == 1
 
 
-def test_what_is_being_measured_counts_as_the_largest_of_the_others() -> None:
-    found = decide(busy("caption"), busy("tag", need=None, due=0, busy=0), demand("embed"))
-
-    assert sizes(found) == {"caption": 1, "tag": 1, "embed": 0}
-
-
-def test_it_counts_as_the_largest_also_when_it_has_loaded_a_part_of_its_model() -> None:
-    there = {"": Workers(1, 0, 5)}
-    found = decide(busy("caption"), busy("tag", need=None, due=0, busy=0, held=there), demand("embed"))
-
-    assert sizes(found) == {"caption": 1, "tag": 1, "embed": 0}
-
-
 def test_a_dead_worker_s_place_is_kept() -> None:
     found = decide(
         demand("caption", 0, resident=True, loaded_at=990.0, due=1, oldest_wait=1.0),
@@ -270,18 +259,6 @@ def test_a_worker_with_old_code_leaves_with_it() -> None:
 
     assert [name for name, grant in found.items() if grant.without_old_code] == ["embed"]
     assert found["embed"].unloaded
-
-
-@pytest.mark.parametrize("need", [10, None])
-def test_a_template_that_is_loading_counts_as_it_is_expected(need: int | None) -> None:
-    """Not only in the decision that starts it. One that is not known is expected to be as large as the largest."""
-    loading = {"tag": Template(loading=True)}
-    known = idle("caption", 0, wanted=1, need=10, template=60)
-    tag = waiting("tag", need=need, template=60, held={"": Workers(1)}, starting=True)
-
-    found = decide(tag, known, budget=100, templates=loading)
-
-    assert sizes(found) == {"tag": 1, "caption": 0}
 
 
 def test_a_template_as_large_as_the_budget_lets_others_have_their_turn() -> None:
