@@ -17,12 +17,11 @@ from supervisor.domain.text import without_password
 from supervisor.maintenance.reports import trouble_of
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.supervision.admin_process import AdminProcess, Serve
-from supervisor.supervision.burst import Burst
 from supervisor.supervision.database_health import DatabaseHealth
 from supervisor.supervision.maintainer_client import MaintainerClient
 from supervisor.supervision.reloading import Reloads, SourceWatch
 from supervisor.supervision.service import Service
-from supervisor.supervision.stopping import Stopping
+from supervisor.supervision.stopping import Burst, Stopping
 from supervisor.supervision.watchdog import cancel
 from supervisor.supervision.workforce import Workforce
 from supervisor.system import signals

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.supervision.device_memory import DeviceMeter
+from supervisor.supervision.memory import DeviceMeter
 from supervisor.supervision.worker_process import Memory
 from supervisor.system import child
 from tests.site_under_test import wait_for
