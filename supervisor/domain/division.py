@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from math import inf
 
 from supervisor.domain.tenants import MACHINE, Grant, Patience, Template, Tenant
 from supervisor.domain.text import human_size, shortened
@@ -198,8 +199,8 @@ class _Division:
         def rank(device: str) -> tuple[bool, bool, float, int]:
             full = bool(self._short(cost(device), self._free))
             there = (other for other in self._tenants if device in other.workers and other.workers[device].staying)
-            since = max((other.residency.idle_since or 0.0 for other in there), default=0.0)
-            return full, bool(self._short(cost(device), self._open)), since * full, grant.most_on(device)
+            since = max((other.residency.idle_since or 0.0 if other.idle else inf for other in there), default=0.0)
+            return full, bool(self._short(cost(device), self._open)), since if full else 0.0, grant.most_on(device)
 
         device = min(one.workers, key=rank)
         return device, cost(device)
