@@ -117,7 +117,11 @@ class _Division:
             cost = _by_budget(device, there.used // each, there.on_device // each)
             while grant.kept < most and grant.keep[device] < there.staying and self._place(one, cost, self._left):
                 grant.keep[device] += 1
-        if grant.kept < most or not (one.staying or self._place(one, {MACHINE: 0}, self._left)):
+        template = self._owed.get(one.image, 0)
+        nothing = not one.staying and not (
+            template <= self._left[MACHINE] and self._place(one, {MACHINE: 0}, self._left)
+        )
+        if grant.kept < most or nothing:
             self._closed.add(one.name)
             why = f"no memory is left: {self._users(MACHINE)}"
             grant.reason = f"makes room for {self._claimant}" if self._claimant else why
@@ -125,7 +129,7 @@ class _Division:
     def keep_old_code(self) -> None:
         """Let templates with old code that nothing newer has replaced stay."""
         for image, used in self._old.items():
-            if min(used, self._sizes[MACHINE]) <= self._left[MACHINE]:
+            if used <= self._left[MACHINE]:
                 self._left[MACHINE] -= used
                 self._taken[image] += used
                 self._old[image] = 0

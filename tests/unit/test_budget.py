@@ -203,6 +203,8 @@ def test_a_template_without_workers_leaves_first_if_it_is_idle_for_longest() -> 
     pools = idle("caption", 0, wanted=0, since=10.0), idle("embed"), waiting("tag")
     found = decide(*pools, templates={"caption": Template(60)})
     assert [name for name, grant in found.items() if grant.unloaded] == ["caption"]
+    [alone] = decide(idle("caption", 0, wanted=0), templates={"caption": Template(150)}).values()
+    assert alone.unloaded  # it is larger than the budget
 
 
 @pytest.mark.parametrize(
