@@ -129,10 +129,8 @@ class Restarts(NamedTuple):
 
 ISOLATED_FROM = 2  # deaths
 _REMEMBERED = 900.0  # seconds after which a death is forgotten
-_QUIET = 30.0  # seconds without a death that end an isolation, doubled with each further death
-_LONGEST_QUIET = 600.0
-_FIRST_PAUSE = 0.1  # seconds until the next template, doubled with each further death
-_LONGEST_PAUSE = 30.0
+_QUIET = 30.0, 600.0  # seconds without a death that end an isolation: doubled with each further death; at most
+_PAUSE = 0.1, 30.0  # the same until the next template
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +157,14 @@ class TemplateDeaths:
     @property
     def not_before(self) -> float:
         """The earliest time for the next template to start."""
-        return self._after(_FIRST_PAUSE, _LONGEST_PAUSE)
+        return self._after(*_PAUSE)
 
     def isolated(self, now: float) -> bool:
         return now < self.isolated_until
 
     @property
     def isolated_until(self) -> float:
-        return self._after(_QUIET, _LONGEST_QUIET)
+        return self._after(*_QUIET)
 
     def _after(self, first: float, longest: float) -> float:
         """A time after the last death, later with each from the second on; 0 before that."""

@@ -44,8 +44,8 @@ class Pools(dict[str, Pool]):
     def status(self, now: float) -> dict[str, dict[str, Any]]:
         """What `status` shows of them."""
         threads = threads_of({name: pool.settings for name, pool in self.items()})
-        told = {name: str(threads[name]) if worth_telling(pool.settings) else "" for name, pool in self.items()}
-        return {name: _status(pool, told[name], now) for name, pool in self.items()}
+        shown = {name: str(threads[name]) if worth_telling(pool.settings) else "" for name, pool in self.items()}
+        return {name: _status(pool, shown[name], now) for name, pool in self.items()}
 
     def sharing(self, pool: Pool) -> dict[str, Release]:
         """The code of the pools that share this one's template."""
@@ -128,7 +128,7 @@ def _image(settings: PoolSettings) -> tuple[Any, ...]:
     and with preload_setup everything that is passed to the set-up.
     """
     module = settings.handler.partition(":")[0]
-    told = (settings.handler, settings.options, settings.capabilities) if settings.preload_setup else ()
+    of_set_up = (settings.handler, settings.options, settings.capabilities) if settings.preload_setup else ()
     return (
         module,
         settings.path,
@@ -137,7 +137,7 @@ def _image(settings: PoolSettings) -> tuple[Any, ...]:
         settings.start,
         settings.threads,
         bool(settings.gpus),  # GPU pools have stricter rules for an image
-        *told,
+        *of_set_up,
     )
 
 

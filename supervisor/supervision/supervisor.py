@@ -125,7 +125,7 @@ class Supervisor:
         if self._client.process.due(now):
             self._start_maintainer()
         self._client.hear(self._obey_maintainer)
-        if self._client.keeps_dying(now) and self._stopping.burst is not None:
+        if self._client.check(now) and self._stopping.burst is not None:
             self._stopping.burst.give_up()
             self._stop("the maintainer dies repeatedly")
 

@@ -23,8 +23,8 @@ def exec_worker(spec: WorkerSpec, board: Path) -> NoReturn:
     for descriptor in (spec.template.wakes[spec.pool.name], spec.template.news, spec.log, file):
         os.set_inheritable(descriptor, True)
     start = f"from {__name__} import continue_worker; continue_worker()"
-    told = [str(file), str(child.keep_lifeline_over_exec()), settled_notice.address().hex()]
-    os.execv(sys.executable, [sys.executable, "-c", start, *told])  # noqa: S606
+    arguments = [str(file), str(child.keep_lifeline_over_exec()), settled_notice.address().hex()]
+    os.execv(sys.executable, [sys.executable, "-c", start, *arguments])  # noqa: S606
 
 
 def continue_worker() -> NoReturn:

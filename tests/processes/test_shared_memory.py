@@ -215,17 +215,6 @@ def test_a_model_that_is_still_to_be_loaded_has_its_place_already(make_site: Mak
     assert site.stop(supervisor) == 0
 
 
-def test_a_worker_that_has_grown_is_counted_by_what_it_uses_now(make_site: MakeSite) -> None:
-    site = make_site(pools(mib=30) + machine("170MiB"), MODELS)
-    site.start()
-    wait_for(lambda: len(site.workers()) == 3, "all three")
-
-    jobs = site.queue.enqueue_many("tag", [{"mib": 90, "seconds": 0.3}] * 12)
-
-    wait_for(lambda: len(site.workers()) < 3, "another one to leave")
-    settled(site, jobs)
-
-
 @pytest.mark.fault(99)
 @pytest.mark.parametrize("victim", ["worker", "supervisor", "template"])
 def test_turns_go_on_after_a_kill(make_site: MakeSite, victim: str) -> None:

@@ -37,7 +37,7 @@ class Crew:
     def ask(self, *, device: str | None = None, caution: int = 0) -> WorkerProcess:
         self._number += 1
         name, slot = self.pool.workers.next_name("tag"), self._board.slot(self._number)
-        device = device or self.pool.workers.next_device(self.settings.gpus, self.pool.scale.target)
+        device = device or self.pool.next_device()
         release, template = self.pool.code.current, cast("Any", None)
         worker = WorkerProcess(Request(name, name, self._number, slot, release, template, device, caution), 0.0)
         self.pool.workers[name] = worker
