@@ -288,9 +288,7 @@ class DeviceMeter:
         if program.status != 0:  # part of an answer is none: who is missing there may use the device
             self._give_up(f"it ended with {program.status}")
             return []
-        used = Counter[int]()
-        for pid, size in _LINE.findall(answer):  # others give no number, like `[N/A]`
-            used[int(pid)] += int(size) << 20
+        used = parsed(answer)
         measured = [one for one in workers if one.request.incarnation in self._asked_for and _is_whole(one)]
         for worker in measured:
             worker.memory.on_device = sum(used[member] for member in kernel.family(worker.process.pid))
@@ -312,3 +310,11 @@ def _is_whole(worker: WorkerProcess) -> bool:
     what it has on a device.
     """
     return worker.request.device is not None and kernel.resident_of_family(worker.process.pid) > 0
+
+
+def parsed(answer: bytes) -> Counter[int]:
+    """Bytes by process. Lines that give no number, like `[N/A]`, are left out."""
+    used = Counter[int]()
+    for pid, size in _LINE.findall(answer):
+        used[int(pid)] += int(size) << 20
+    return used
