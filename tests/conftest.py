@@ -1,6 +1,6 @@
 """Fixtures that every kind of test may use, and the count of faults.
 
-A test of a fault carries the number of its row in docs/faults.md; the closing line counts the different ones.
+A test of a fault carries the number of its row in docs/internals/faults.md; the closing line counts the different ones.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "fault(number): shows what survives the fault of that number in docs/faults.md")
+    config.addinivalue_line(
+        "markers", "fault(number): shows what survives the fault of that number in docs/internals/faults.md"
+    )
     config.addinivalue_line("markers", "faults: stands in tests/faults; set by itself")
     config.addinivalue_line("markers", "sqlite: of what SQLite alone has; not run on PostgreSQL")
     config.addinivalue_line("markers", "postgres: of what a server alone has; not run on SQLite")

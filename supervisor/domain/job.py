@@ -102,7 +102,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One row of the table. Times are Unix seconds, as stored; see docs/schema.md for each column."""
+    """One row of the table. Times are Unix seconds, as stored; see docs/internals/schema.md for each column."""
 
     id: int
     type: str

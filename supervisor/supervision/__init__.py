@@ -1,1 +1,1 @@
-"""The supervisor: it starts, watches, replaces and stops the processes. docs/architecture.md lists its modules."""
+"""The supervisor: it starts, watches, replaces and stops the processes; see docs/internals/architecture.md."""

@@ -138,7 +138,7 @@ def test_a_circle_is_found() -> None:
 
 
 def test_the_path_of_a_job_is_read_in_one_sitting() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "internals" / "architecture.md").read_text(encoding="utf-8")
     table = page.partition("\n### In reading order\n")[2].partition("\n#")[0]
     path = [ROOT / "supervisor" / name for name in re.findall(r"^\| `([\w/]+\.py)`", table, re.MULTILINE)]
     assert 8 <= len(path) <= 12

@@ -25,8 +25,8 @@ def ours(path: Path) -> set[str]:
 
 
 def main_road() -> list[str]:
-    """The modules that docs/architecture.md names in reading order."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    """The modules that docs/internals/architecture.md names in reading order."""
+    page = (ROOT / "docs" / "internals" / "architecture.md").read_text(encoding="utf-8")
     table = page.split("## The supervisor's side, in reading order\n")[1].split("\n## ")[0]
     return re.findall(r"^\| `(\w+\.py)`", table, re.MULTILINE)
 

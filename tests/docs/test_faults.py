@@ -1,4 +1,4 @@
-"""docs/faults.md names every fault by its number, with the tests that show what follows, and those tests say so."""
+"""docs/internals/faults.md names every fault by its number, with the tests that show it, and those tests say so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from tests.docs.markdown import ROOT, spans, table
 
-PAGE = "docs/faults.md"
+PAGE = "docs/internals/faults.md"
 _MARK = re.compile(r"^<!-- (faults: [\d\- ]+) -->$", re.M)
 
 

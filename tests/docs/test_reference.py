@@ -139,8 +139,11 @@ def test_the_make_targets_shown_exist() -> None:
 # The configuration
 
 CONFIGURATION = "docs/configuration.md"
-KEYS = {**settings.TABLES, "schedules": settings.TABLES["schedule"], "alerts": settings.TABLES["alert"]}
-KEYS = {name: keys for name, (_, keys) in KEYS.items() if name not in ("file", "warmup", "schedule", "alert", "type")}
+KEYS: dict[str, Keys] = {
+    name: keys
+    for where, keys in settings.HOMES.items()
+    if (name := re.split(r"\W", where.strip("["))[0]) not in ("the", "defaults", "types", "warmup")
+}
 
 
 def test_every_key_of_the_configuration_is_listed() -> None:
@@ -216,17 +219,17 @@ def test_every_table_and_column_is_described(schema: Path) -> None:
     assert tables
     for name in tables:
         columns = asked(schema, f"SELECT name FROM pragma_table_info('{name}')")
-        assert named(table("docs/schema.md", f"columns: {name}")) == columns
+        assert named(table("docs/internals/schema.md", f"columns: {name}")) == columns
 
 
 @pytest.mark.parametrize(("mark", "kind"), [("indexes", "index"), ("triggers", "trigger")])
 def test_every_index_and_trigger_is_described(schema: Path, mark: str, kind: str) -> None:
     made = asked(schema, f"SELECT name FROM sqlite_schema WHERE type = '{kind}' AND name NOT LIKE 'sqlite_%'")
-    assert named(table("docs/schema.md", mark)) == made
+    assert named(table("docs/internals/schema.md", mark)) == made
 
 
 def test_the_columns_that_programs_may_set_are_the_same_on_both_pages() -> None:
-    told = prose(ROOT / "docs/schema.md").partition("should set only")[2].partition(".")[0]
+    told = prose(ROOT / "docs/internals/schema.md").partition("should set only")[2].partition(".")[0]
     assert set(named(table("docs/enqueueing.md", "columns: INSERT"))) == set(spans(told))
 
 

@@ -1,4 +1,4 @@
-"""What docs/schema.md says of the tables on PostgreSQL is all that differs from the tables of SQLite."""
+"""What docs/internals/schema.md says of the tables on PostgreSQL is all that differs from the tables of SQLite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from supervisor.engine import open_engine
 from tests.docs.markdown import named, table
 from tests.postgres_server import Databases
 
-PAGE = "docs/schema.md"
+PAGE = "docs/internals/schema.md"
 
 
 @pytest.fixture

@@ -291,7 +291,7 @@ def test_a_foreign_claim_as_its_page_shows_it_is_a_claim_of_its_own(tmp_path: Pa
 def test_a_foreign_worker_as_the_schema_page_shows_it_settles_its_own_claim(tmp_path: Path) -> None:
     queue = Queue(f"sqlite:///{tmp_path}/app.db")
     job = queue.enqueue("tag")
-    [block] = [b for b in blocks("sql", document=ROOT / "docs/schema.md") if "claim_token" in b.text]
+    [block] = [b for b in blocks("sql", document=ROOT / "docs/internals/schema.md") if "claim_token" in b.text]
     perform(block, tmp_path)
     settled = queue.job(job)
     assert (settled.status, settled.result) == (Status.DONE, {"tags": []})

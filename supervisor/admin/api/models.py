@@ -178,7 +178,7 @@ class Enqueued(BaseModel):
 
 
 class JobSummary(BaseModel):
-    """A row of the table without its payload and result; docs/schema.md says what each column means."""
+    """A row of the table without its payload and result; docs/internals/schema.md says what each column means."""
 
     id: int
     type: str
