@@ -16,7 +16,7 @@ from supervisor.admin.api.answers import Hidden, answer, changing, reading
 from supervisor.admin.state import TheState
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.intake import new_job, payload_of
-from supervisor.domain.job import Job, Status
+from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.ops import commands
 from supervisor.ops.job_details import Doing, Everything, everything, running, steps, trials
 from supervisor.ops.views import finite
@@ -149,7 +149,7 @@ def _summary(job: Job, doing: Doing | None) -> dict[str, Any]:
     known = {}
     if doing is not None and doing.progress is not None:
         known = {"progress": doing.progress, "progress_text": doing.text or None}
-    return _row(job, models.JobSummary.model_fields, _STORED) | known
+    return _row(job, models.JobSummary.model_fields) | known
 
 
 def _document(found: Everything, *, show: bool) -> dict[str, Any]:
@@ -168,6 +168,7 @@ def _document(found: Everything, *, show: bool) -> dict[str, Any]:
     }
 
 
-def _row(row: Any, names: Iterable[str], stored: frozenset[str] = frozenset()) -> dict[str, Any]:
+def _row(row: Job | Attempt | Run, names: Iterable[str]) -> dict[str, Any]:
     """These fields of a row. Infinite numbers become None, except in columns that may hold text."""
+    stored = _STORED if isinstance(row, Job) else frozenset()
     return {name: getattr(row, name) if name in stored else finite(getattr(row, name)) for name in names}
