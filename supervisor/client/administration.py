@@ -141,7 +141,7 @@ class Administration:
         bell = Bell()
         stream = following.Stream(self._watcher, job_id, bell.ring)
         try:
-            yield from map(stream.shown, heard(stream, bell, deadline_after(limit)))
+            yield from heard(stream, bell, deadline_after(limit))
         except TimeoutError:
             raise WaitTimeout(job_id, limit or 0.0).explained(self._why_not_started(job_id)) from None
 

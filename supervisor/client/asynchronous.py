@@ -193,7 +193,7 @@ class AsyncQueue:
         try:
             async with contextlib.aclosing(heard(stream, bell, deadline_after(limit))) as events:
                 async for event in events:
-                    yield stream.shown(event)
+                    yield event
         except TimeoutError:
             raise await too_late(self._queue, job_id, limit) from None
 

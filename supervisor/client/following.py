@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 from supervisor.client.subscription import Subscription
 from supervisor.client.watcher import Watcher
-from supervisor.domain.errors import JobNotFound, StoreError
 from supervisor.domain.job import JobEvent
-from supervisor.domain.job_stream import Follower, FollowEvent, Position, StreamEvent, follow_event
+from supervisor.domain.job_stream import Follower, FollowEvent, Position
 
 
 class Stream:
@@ -20,13 +19,17 @@ class Stream:
     """
 
     def __init__(self, watcher: Watcher, job_id: int, ring: Callable[[], object], at: Position | None = None) -> None:
-        self.state: JobEvent | None = None
+        self._known: JobEvent | None = None
         self._follower = Follower(at)
         self._subscription = Subscription(watcher, job_id, ring, follows=True)
 
     @property
+    def at(self) -> Position:
+        return self._follower.at
+
+    @property
     def begun(self) -> bool:
-        return self.state is not None
+        return self._known is not None
 
     @property
     def ended(self) -> bool:
@@ -34,32 +37,18 @@ class Stream:
 
     def look(self) -> bool:
         """Whether the job's state is known. Raises JobNotFound and StoreError."""
-        before = self.state
-        self.state = next(iter(self._subscription.news()), before)
-        if before is None and self.state is not None and self._follower.at.token > self.state.token:
+        before = self._known
+        self._known = next(iter(self._subscription.news()), before)
+        if before is None and self._known is not None and self.at.token > self._known.token:
             self._follower.at = Position()  # of no run of this job: without it, its chunks would be left out
-        return self.state is not None
+        return self.begun
 
-    def news(self) -> list[StreamEvent]:
+    def news(self) -> list[FollowEvent]:
         self.look()  # before the chunks: what the job emitted until then is there
-        state, feed = self.state, self._subscription.feed
-        if state is None or feed is None:
+        feed = self._subscription.feed
+        if self._known is None or feed is None:
             return []
-        return self._follower.news(state, feed.behind(self._follower.at), elsewhere=feed.elsewhere)
-
-    def news_or_trouble(self) -> list[StreamEvent]:
-        """Also that the job was deleted, or that the database cannot be used."""
-        try:
-            return self.news()
-        except JobNotFound:
-            return self._follower.deleted()
-        except StoreError as error:
-            return self._follower.trouble(str(error))
-
-    def shown(self, event: StreamEvent) -> FollowEvent:
-        """An event for a program, with the latest state of the job."""
-        assert self.state is not None  # or there were no events
-        return follow_event(event, self.state)
+        return self._follower.news(self._known, feed.behind(self.at), elsewhere=feed.elsewhere)
 
     def leave(self) -> None:
         self._subscription.leave()
