@@ -505,27 +505,3 @@ def test_a_database_that_may_not_be_written_is_one_line(
 
 def test_the_installed_command_and_the_module_are_the_same(project: Path) -> None:
     assert command("--version", cwd=project).stdout.startswith("job-supervisor ")
-
-
-def test_check_and_doctor_compare_schedules_with_tasks_and_name_tasks_that_no_pool_takes(
-    cli: Run, project: Path
-) -> None:
-    (project / "tags.py").write_text(
-        "from supervisor import task\n\n@task\ndef tag(path, width=1): ...\n\n@task\ndef idle(): ...\n"
-    )
-    schedule = '[[schedules]]\nname = "nightly"\nevery = "1h"\ntype = "tag"\npayload = { %s }\n'
-    pool = '[pools.tags]\ntasks = ["tags"]\ntypes = ["tag"]\n'
-    (project / "supervisor.toml").write_text(pool + schedule % 'path = "a", widht = 2')
-    wrong = "the task 'tag' (tags.py:4) has no parameter 'widht'; did you mean width?"
-    told = f"supervisor.toml:8: schedules[0].payload: {wrong}"
-
-    refused = cli("check")
-    assert (refused.code, refused.errors()) == (2, [told])
-    assert told in [each["fact"] for each in cli("doctor", "--json").document["findings"]]
-
-    (project / "supervisor.toml").write_text(pool + schedule % 'path = "a"')
-    untaken = "no pool takes the type idle of the task at tags.py:7"
-    assert cli("check", "--json").document["warnings"] == [untaken]
-    assert ("tasks", untaken) in [
-        (each["about"], each["fact"]) for each in cli("doctor", "--json").document["findings"]
-    ]

@@ -231,7 +231,7 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
             f'[defaults]\ncommand = ["x"]\n{POOL}',
             ":2: defaults.command: each pool has its own; it cannot have a default",
         ),
-        ("pools = 3", f":1: pools: {NO_POOL}"),
+        ("pools = 3", ":1: pools: must be tables [pools.NAME], not 3"),
         ("pools.tag = 3", ":1: pools.tag: must be a table, not 3"),
         (f"defaults = 3\n{POOL}", ":1: defaults: must be a table, not 3"),
         (f"log = 3\n{POOL}", ":1: log: must be a table, not 3"),
