@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.admin import connection, server
+from supervisor.admin import server
 from supervisor.admin.server import Server
 from supervisor.system.channel import Channel
 from supervisor.system.slot import SLOT_BYTES, Slot
@@ -79,8 +79,8 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setattr(connection, "LIMITS", LIMITS)
-    monkeypatch.setattr(connection, "MOST", 20)
+    monkeypatch.setattr(server, "LIMITS", LIMITS)
+    monkeypatch.setattr(server, "MOST", 20)
     monkeypatch.setattr(server, "LOOK", LOOK)
     monkeypatch.setattr(server, "BEAT", LOOK)
     monkeypatch.setattr(server, "FAREWELL", FAREWELL)
@@ -153,7 +153,7 @@ def test_a_head_that_does_not_end_is_not_waited_for(served: Served, said: bytes)
 def test_no_client_is_cut_off_while_its_request_waits_to_be_read(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "MOST", 4)
+    monkeypatch.setattr(server, "MOST", 4)
     with ExitStack() as stack:
         stack.enter_context(served.connect()).sendall(GET.replace(b"/ ", b"/busy "))
         time.sleep(0.1)
@@ -166,7 +166,7 @@ def test_no_client_is_cut_off_while_its_request_waits_to_be_read(
 
 
 def test_of_those_that_send_nothing_the_oldest_give_way(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST", 4)
+    monkeypatch.setattr(server, "MOST", 4)
     with ExitStack() as stack:
         silent = [stack.enter_context(served.connect()) for _ in range(6)]
         assert ended_after(silent[0], time.monotonic()) < LIMITS["head"] / 2
@@ -318,7 +318,7 @@ def test_at_the_end_what_was_sent_before_is_answered(served: Served) -> None:
 def test_at_the_end_a_new_connection_has_a_moment_for_its_request(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "LAST", FAREWELL - 1)
+    monkeypatch.setattr(server, "LAST", FAREWELL - 1)
     with served.connect() as known, served.connect() as new:
         assert answer(known, GET)
         served.ours.send({"leave": 0.0})

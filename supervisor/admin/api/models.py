@@ -29,7 +29,7 @@ from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY
 from supervisor.domain.job import Status
 from supervisor.domain.text import seconds
 from supervisor.ops.commands import MOST_WORKERS
-from supervisor.store.base import Sort
+from supervisor.store.base import Filter, Sort
 
 LARGEST_ID = 2**63 - 1
 LARGEST_TIME = 1e11
@@ -144,6 +144,22 @@ class JobFilter(Request):
     )
     finished_after: Moment | None = Field(default=None, description="Finished then or later.")
     finished_before: Moment | None = Field(default=None, description="Finished before then.")
+
+    def as_filter(self) -> Filter:
+        """The same for the store."""
+        return Filter(
+            statuses=tuple(dict.fromkeys(self.status)),
+            types=tuple(dict.fromkeys(self.type)),
+            error=self.error,
+            text=self.text,
+            ids=tuple(self.id),
+            unique_key=self.key,
+            requires=self.requires,
+            priority=self.priority,
+            tags=tuple(self.tag),
+            finished_after=self.finished_after,
+            finished_before=self.finished_before,
+        )
 
 
 class JobQuery(JobFilter):
