@@ -55,35 +55,16 @@ class Connection(H11Protocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._stage: tuple[str, object] = ("head", None)
-        self._since = self._made = self.loop.time()
+        self._since = self.loop.time()
         self.lingering = False
         self._ending = False
-        self._was_known = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        """If there are too many, the oldest gives way that has shown no token and has sent nothing that waits for us:
-        whoever opens many and says nothing keeps nobody out.
-        """
         super().connection_made(transport)
         self.transport = cast("asyncio.Transport", Parting(transport, self))
         if len(self.connections) > MOST:
-            others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
-            idle = (one for one in sorted(others, key=lambda one: one._made) if not one.is_known())
-            if (oldest := next((one for one in idle if not one._has_sent_more()), None)) is not None:
-                oldest.give_way()
-            else:
-                transport.write(FULL)
-                transport.close()
-
-    def is_known(self) -> bool:
-        """Whether a request on it was accepted: with a token, a session, or without either at a Unix socket."""
-        self._was_known = self._was_known or bool(self._state().get("role"))
-        return self._was_known
-
-    def _state(self) -> dict[str, Any]:
-        """What was noted about the latest request."""
-        scope: Any = self.scope  # None before the first request, whatever its type says
-        return {} if scope is None else cast("dict[str, Any]", scope.get("state", {}))
+            transport.write(FULL)
+            transport.close()
 
     def _has_sent_more(self) -> bool:
         """Whether it waits for us: something that it has sent was not read yet."""
@@ -92,14 +73,7 @@ class Connection(H11Protocol):
             return bool(int.from_bytes(fcntl.ioctl(raw, termios.FIONREAD, bytes(4)), sys.byteorder))
         return False
 
-    def give_way(self) -> None:
-        """Close it immediately and discard the data that the kernel still holds for it."""
-        self.connections.discard(self)
-        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
-        self.transport.abort()
-
     def data_received(self, data: bytes) -> None:
-        self.is_known()  # remember it: the next request has a new scope
         if not self.lingering:
             super().data_received(data)
             if self._ending and self.cycle is not None:
@@ -127,7 +101,10 @@ class Connection(H11Protocol):
         if stage != self._stage:
             self._stage, self._since = stage, now
         elif now - self._since > LIMITS.get(stage[0], math.inf):
-            self.give_way()
+            # At once, without the data that the kernel still holds for it.
+            self.connections.discard(self)
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            self.transport.abort()
 
     def _present_stage(self) -> tuple[str, object]:
         """What the connection is waiting for, and in which request."""
@@ -136,7 +113,9 @@ class Connection(H11Protocol):
         if self.transport.get_write_buffer_size():
             return "unread", None
         if self.conn.their_state is h11.SEND_BODY:
-            return "body", (self.cycle, self._state().get("pieces", 0))  # of a file that were stored: it advances
+            scope: Any = self.scope  # None before the first request, whatever its type says
+            pieces = scope.get("state", {}).get("pieces", 0) if scope else 0
+            return "body", (self.cycle, pieces)  # of a file that were stored: it advances
         if self.conn.their_state is h11.IDLE:
             # Between two requests uvicorn's own timer runs, until something comes.
             return "head" if self.timeout_keep_alive_task is None else "idle", self.cycle
