@@ -464,10 +464,11 @@ def test_a_bad_token_at_a_reload_changes_nothing(make_site: MakeSite) -> None:
 # Slow clients
 
 
-def test_two_hundred_slow_clients_hold_up_neither_answers_nor_jobs(make_site: MakeSite) -> None:
+@pytest.mark.fault(77)
+def test_five_hundred_slow_clients_hold_up_neither_answers_nor_jobs(make_site: MakeSite) -> None:
     site, supervisor, admin = started(make_site)
     with contextlib.ExitStack() as stack:
-        for client in slow_clients(admin, 200):
+        for client in slow_clients(admin, 500):
             stack.enter_context(client)
         began = time.monotonic()
         for _ in range(20):
