@@ -67,7 +67,8 @@ def token_in(path: Path) -> str:
         raise ValueError(f"{path} is open to every user of this machine; chmod 600 it and use a new token")
     if (token := _TOKEN.fullmatch(content.strip())) is None:
         raise ValueError(
-            f"{path} does not contain a token: one word of at least 16 printable ASCII characters; remove it for a new one"
+            f"{path} does not contain a token: one word of at least 16 printable ASCII characters; "
+            "remove it for a new one"
         )
     return token[0].decode()
 

@@ -31,7 +31,7 @@ MakeSite = Callable[..., Site]
 MEGABYTE = 1 << 20
 PRIVATE = "/api/admin/pools"  # something that is not for everybody
 USS_LIMIT = 70 * MEGABYTE
-NO_TOKEN = "does not contain a token: one word of at least 16 printable ASCII characters; remove it, and a new token is created"
+NO_TOKEN = "does not contain a token: one word of at least 16 printable ASCII characters; remove it for a new one"
 
 MODULES = """
 import sys
