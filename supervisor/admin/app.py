@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 import supervisor
 from supervisor.admin import login, metrics
 from supervisor.admin.access import AccessMiddleware
-from supervisor.admin.api import controls, jobs, overview, run, streams
+from supervisor.admin.api import controls, jobs, overview, run
 from supervisor.admin.api.answers import ANSWERED
 from supervisor.admin.api.run import DirectRun
 from supervisor.admin.keys import keys_of
@@ -72,7 +72,7 @@ def make_app(state: AppState) -> FastAPI:
     app.add_exception_handler(Exception, mistake_of)
     app.include_router(login.router)
     app.include_router(overview.open_router)
-    parts = (overview.router, jobs.router, run.router, controls.router, controls.schedules, streams.router)
+    parts = (overview.router, jobs.router, run.router, controls.router, controls.schedules, jobs.events)
     for router in parts:
         app.include_router(router, dependencies=[_TOKEN])
     for router in (metrics.routes(), state_pages.router, job_pages.router):

@@ -14,8 +14,8 @@ from starlette.types import Receive, Scope, Send
 from supervisor.admin.charts import PERIODS, ChartData, Period
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.client.awaiting import LoopBell
-from supervisor.client.following import Stream
 from supervisor.client.queue import Queue
+from supervisor.client.subscription import Stream
 from supervisor.domain.errors import JobNotFound, QueueError, StoreError
 from supervisor.domain.history import Minute, minute_of
 from supervisor.domain.job_stream import Position

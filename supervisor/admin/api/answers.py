@@ -114,6 +114,14 @@ def _documents(*codes: int) -> dict[int | str, dict[str, Any]]:
     return {code: {"model": Problem, "description": _MEANINGS[code]} for code in sorted(set(codes))}
 
 
+def streaming(*events: str, **more: Any) -> dict[str, Any]:
+    """For OpenAPI: an answer of server-sent events."""
+    data = {"type": "string", "contentMediaType": "application/json"}
+    properties = {**more, "event": {"enum": events}, "data": data}
+    schema = {"type": "object", "properties": properties, "required": ["event", "data"]}
+    return {"content": {"text/event-stream": {"schema": schema}}}
+
+
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """A value as JSON that every parser accepts."""
     return JSONResponse(json_safe(value), status, headers)

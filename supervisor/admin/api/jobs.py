@@ -11,17 +11,19 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query
-from starlette.responses import JSONResponse
+from fastapi import APIRouter, Body, Header, Query, Request
+from starlette.responses import JSONResponse, Response
 
 from supervisor.admin.api import models
-from supervisor.admin.api.answers import Hidden, answer, changing, problem, reading
-from supervisor.admin.state import MOST_IDS, AppState, TheState
+from supervisor.admin.api.answers import Hidden, answer, changing, problem, reading, streaming
+from supervisor.admin.state import MOST_IDS, AppState, TheState, may_change
 from supervisor.admin.store_executor import StoreExecutor
+from supervisor.admin.watch import EventStream
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.intake import new_job, payload_of
 from supervisor.domain.job import Attempt, Job, Run, Status
+from supervisor.domain.job_stream import position_of
 from supervisor.ops import commands
 from supervisor.ops.job_details import Doing, Everything, everything, running, steps, trials
 from supervisor.ops.views import finite
@@ -30,6 +32,13 @@ from supervisor.store.base import Filter, Operations, Page
 ROUND = 1000  # jobs per database call, so that other calls get their turn; transactions are shorter
 
 router = APIRouter(prefix="/api/admin/jobs")
+events = APIRouter()
+_JOB = (
+    "`event: job` with the state and the progress, at once and with each change; `event: attempt` when a run begins; "
+    "`event: chunk` for what it emits; `event: lost` with the number of chunks that are missing before the next one; "
+    "`event: trouble` with an error while the database cannot be used; `event: end` with the final state, and the "
+    "answer ends. Comments as heartbeats."
+)
 
 _STORED = frozenset({"created_at", "updated_at"})  # columns of jobs that may hold a text as well
 NoBody = Annotated[models.Empty | None, Body()]
@@ -110,6 +119,40 @@ async def show(state: TheState, job_id: models.JobId) -> JSONResponse:
     """One job with its errors, runs and timeline."""
     found = await state.executor.ask(lambda operations: everything(operations, job_id))
     return answer(_document(found, show=state.settings.show_payloads))
+
+
+LastEventId = Annotated[
+    str,
+    Header(
+        alias="Last-Event-ID",
+        pattern=r"^(\d{1,18}\.\d{1,18})?$",
+        description="The `id` of the last event that was received: the stream goes on behind it.",
+    ),
+]
+_ID = {"type": "string", "description": "For the header `Last-Event-ID`."}
+
+
+@events.get(
+    "/jobs/{job_id}/events",
+    tags=["jobs"],
+    response_class=Response,
+    response_description=_JOB,
+    responses={
+        200: streaming("job", "attempt", "chunk", "lost", "trouble", "end", id=_ID),
+        **reading(404, 422),
+    },
+)
+async def job_events(
+    state: TheState, request: Request, job_id: models.JobId, last_event_id: LastEventId = ""
+) -> Response:
+    """What becomes of a job, and what it emits, from the start of its run.
+
+    Chunks and the result are for the full token, which could have made the job. For the read token, they are null and
+    `redacted` is true, unless `show_payloads` is set.
+    """
+    stream = await state.streams.join(job_id, position_of(last_event_id))
+    show = state.settings.show_payloads or may_change(request)
+    return EventStream(state.streams.events(stream, show=show), lambda: state.streams.leave(stream))
 
 
 @router.delete("/{job_id}", tags=["jobs"], response_model=models.Changed, responses=changing(404, 409))
