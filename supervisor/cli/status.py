@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from supervisor.cli import tables
-from supervisor.cli.options import AsJson, Target, on_target
+from supervisor.cli.options import Target, as_json, on_target
 from supervisor.cli.output import document, heading, line, show, table
 from supervisor.cli.tables import NOTHING, activity, span
 from supervisor.domain.text import human_size
@@ -30,7 +30,8 @@ _STATES = {True: "running", False: "dead", None: "unknown"}
 
 
 @on_target
-def status(target: Target, as_json: AsJson = False) -> None:
+@as_json
+def status(target: Target, as_json: bool) -> None:
     """Show supervisors, pools, workers and types."""
     from supervisor.ops.status import gather
 

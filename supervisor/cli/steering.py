@@ -6,31 +6,30 @@ import reprlib
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
+from click.exceptions import Exit
 
 from supervisor.cli.errors import wrong_usage
-from supervisor.cli.options import AsJson, JobType, Patience, Target, check_patience, on_target, option
+from supervisor.cli.options import Target, as_json, check_patience, flag, on_target, option, patience
 from supervisor.cli.output import note, result
 from supervisor.domain.text import counted, human
 
 if TYPE_CHECKING:
     from supervisor.store.base import SupervisorRecord
 
-Host = Annotated[str, option("--host", "Only there; gpu-* means all that match.", "NAME")]
-OneHost = Annotated[str, typer.Argument(metavar="[HOST]", show_default=False)]
+on_host = option("--host", "Only there; gpu-* means all that match.", "NAME", default="")
+one_host = click.argument("host", metavar="[HOST]", default="")
 _RELOAD_TOLD = 2.0  # seconds to wait for what comes of a reload: most code is loaded, or fails, within that
 
 
 @on_target
-def pause(
-    target: Target,
-    type: JobType,
-    force: Annotated[bool, option("--force", "Pause it even if no pool takes the type and no job has it.")] = False,
-    host: Host = "",
-    as_json: AsJson = False,
-) -> None:
+@click.argument("type")
+@flag("--force", "Pause it even if no pool takes the type and no job has it.")
+@on_host
+@as_json
+def pause(target: Target, type: str, force: bool, host: str, as_json: bool) -> None:
     """Stop starting jobs of a type, everywhere or on one host.
 
     A type that no pool takes and no job has is refused, as is a host without a supervisor: probably a typing error.
@@ -39,7 +38,10 @@ def pause(
 
 
 @on_target
-def resume(target: Target, type: JobType, host: Host = "", as_json: AsJson = False) -> None:
+@click.argument("type")
+@on_host
+@as_json
+def resume(target: Target, type: str, host: str, as_json: bool) -> None:
     """Start jobs of a paused type again: everywhere, also where it was paused on one host, or on that host alone."""
     _set(target, type, host, paused=False, as_json=as_json)
 
@@ -65,16 +67,12 @@ def _set(target: Target, type_: str, host: str, *, paused: bool, force: bool = F
 
 
 @on_target
-def scale(
-    target: Target,
-    pool: Annotated[str, typer.Argument(metavar="POOL")],
-    size: Annotated[
-        str, typer.Argument(metavar="N|auto", help="The number of workers, or auto for automatic scaling.")
-    ],
-    yes: Annotated[bool, option("--yes -y", "Allow more than 100 workers.")] = False,
-    host: Host = "",
-    as_json: AsJson = False,
-) -> None:
+@click.argument("pool")
+@click.argument("size", metavar="N|auto")
+@flag("--yes -y", "Allow more than 100 workers.")
+@on_host
+@as_json
+def scale(target: Target, pool: str, size: str, yes: bool, host: str, as_json: bool) -> None:
     """Set a pool's number of workers on each host, or on one.
 
     `auto` returns the pool to automatic scaling; with --host, to what is set for all hosts, if something is. Without
@@ -104,13 +102,11 @@ def scale(
 
 
 @on_target
-def drain(
-    target: Target,
-    host: OneHost = "",
-    wait: Annotated[bool, option("--wait", "Return when none of its jobs runs any more.")] = False,
-    force: Annotated[bool, option("--force", "Drain it even if no supervisor runs there.")] = False,
-    as_json: AsJson = False,
-) -> None:
+@one_host
+@flag("--wait", "Return when none of its jobs runs any more.")
+@flag("--force", "Drain it even if no supervisor runs there.")
+@as_json
+def drain(target: Target, host: str, wait: bool, force: bool, as_json: bool) -> None:
     """Let a host claim no more jobs; what runs there finishes.
 
     Default: this host. It stays drained, over restarts too, until `supervisor undrain`.
@@ -135,7 +131,9 @@ def drain(
 
 
 @on_target
-def undrain(target: Target, host: OneHost = "", as_json: AsJson = False) -> None:
+@one_host
+@as_json
+def undrain(target: Target, host: str, as_json: bool) -> None:
     """Let a drained host claim jobs again.
 
     Default: this host.
@@ -150,12 +148,10 @@ def undrain(target: Target, host: OneHost = "", as_json: AsJson = False) -> None
 
 
 @on_target
-def reload(
-    target: Target,
-    wait: Annotated[bool, option("--wait", "Wait for the result, not only 2 seconds, until new workers run.")] = False,
-    timeout: Patience = None,
-    as_json: AsJson = False,
-) -> None:
+@flag("--wait", "Wait for the result, not only 2 seconds, until new workers run.")
+@patience
+@as_json
+def reload(target: Target, wait: bool, timeout: float | None, as_json: bool) -> None:
     """Reload the configuration and the code.
 
     Running supervisors replace their workers one at a time. An invalid configuration is refused. If the new code
@@ -185,7 +181,7 @@ def reload(
             note(f"error: {problem}")
     unknown = len(asked) - len(outcomes) if wait else 0
     if unknown or any(outcome["state"] != "accepted" for outcome in outcomes.values()):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _warn_of_another_file(ours: Path, read: set[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -145,11 +144,6 @@ def test_times_are_in_utc_as_in_the_logs_of_runs(
         time.tzset()
 
 
-def test_the_help_names_no_types_of_python(cli: Run) -> None:
-    for command in (["jobs", "retry"], ["jobs", "list"], ["purge"], ["enqueue"], ["backup"]):
-        assert not re.search(r"<(str|int|path|list)\b", cli(*command, "--help").out), command
-
-
 def timeline(text: str) -> list[str]:
     lines = text.partition("EVENT\n")[2].partition("\n\n")[0].splitlines()
     return [" ".join(line.split()[2:]) for line in lines]
@@ -209,20 +203,10 @@ def test_a_job_is_shown_with_what_its_runs_have_used_and_the_end_of_the_last_log
     ]
     heading, first, *said, end = shown.partition("\nAttempt ")[2].splitlines()
     assert heading.startswith("3, ")
-    assert first == "  (31 earlier lines: --log)"
+    assert first == "  (31 earlier lines: supervisor logs 1)"
     assert said == [*(f"  line {number}" for number in range(31, 50)), "   100%"]
     assert end == "attempt 3 ended after 3.5s: done"
     assert "tagging" not in shown
-
-
-def test_with_log_every_run_is_shown_with_all_that_it_has_said(cli: Run, with_runs: None) -> None:
-    shown = cli("jobs", "show", "1", "--log").out
-
-    said = shown.partition("\nAttempt 1, ")[2]
-    assert said.splitlines()[1] == "  tagging"
-    assert "Attempt 2" not in said
-    assert said.partition("\nAttempt 3, ")[2].splitlines()[1:51] == [f"  line {number}" for number in range(50)]
-    assert "before" not in shown
 
 
 def test_the_runs_of_a_job_are_given_to_programs_whole(cli: Run, with_runs: None) -> None:
