@@ -22,9 +22,8 @@ from supervisor.admin.keys import Keys
 from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.admin.watch import Watch
-from supervisor.client.asynchronous import AsyncQueue
-from supervisor.client.job_streams import JobStreams
+from supervisor.admin.watch import JobStreams, Watch
+from supervisor.client.queue import Queue
 from supervisor.config.settings import AdminSettings
 from supervisor.engine import open_engine
 
@@ -146,7 +145,7 @@ async def listening(app: Any, database: Path) -> tuple[float, int]:
 
 async def measure(path: Path) -> None:
     url = f"sqlite:///{path}"
-    executor, queue = StoreExecutor(open_engine(url)), AsyncQueue(url)
+    executor, queue = StoreExecutor(open_engine(url)), Queue(url)
     requests, streams = Requests(queue, executor), JobStreams(queue)
     keys = Keys(None, None, "session")
     app = make_app(AppState(SETTINGS, keys, executor, requests, streams, Watch(executor), ()))

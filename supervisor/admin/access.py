@@ -14,13 +14,12 @@ from math import inf
 from urllib.parse import quote
 
 from fastapi import HTTPException
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supervisor.admin.keys import Keys
-from supervisor.admin.uploads import JSON, declared_length, is_file, media_type
 from supervisor.config.settings import AdminSettings
 from supervisor.telemetry import events
 
@@ -33,6 +32,8 @@ FORMS = frozenset({"/login", "/logout"})
 DATA = ("/api/", "/run/", "/metrics", "/openapi.json", "/readyz", "/healthz")  # never answered with a page
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+?)\.?(?::\d*)?")
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_JSON = "application/json"
+_FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")  # another site's form can send
 
 HEADERS = {
     "content-security-policy": (
@@ -122,7 +123,7 @@ class AccessMiddleware:
             raise Refused(403, "changes require the header X-Requested-With or Authorization", hint)
         kind = media_type(headers)
         empty = kind is None and declared_length(headers) == 0
-        if not (kind == JSON or empty or is_file(request.method, path, headers)):
+        if not (kind == _JSON or empty or is_file(request.method, path, headers)):
             hint = "send Content-Type: application/json; for POST /run also that of a file, such as image/jpeg"
             raise Refused(415, "the body must be JSON, or for POST /run a file", hint)
         if role != "admin":
@@ -162,6 +163,24 @@ def host_name(host: str) -> str:
     """A `Host` without its port, in lower case; empty if it is malformed."""
     found = _HOST.fullmatch(host.lower())
     return found[1] if found else ""
+
+
+def media_type(headers: Headers) -> str | None:
+    """The media type of a body, without its parameters; None if the request does not say it."""
+    kind = headers.get("content-type")
+    return None if kind is None else kind.partition(";")[0].strip().lower()
+
+
+def is_file(method: str, path: str, headers: Headers) -> bool:
+    """Whether the body of a request is a file, by what its head says."""
+    kind = media_type(headers)
+    return method == "POST" and path.startswith("/run/") and kind not in (None, _JSON, *_FORM_TYPES)
+
+
+def declared_length(headers: Headers) -> int | None:
+    """The length of a body in bytes as declared in the head; None if it is not declared."""
+    length = headers.get("content-length", "0")
+    return None if "transfer-encoding" in headers or not length.isdecimal() else int(length[:20])
 
 
 def _bearer(authorization: str) -> str | None:

@@ -20,9 +20,8 @@ from supervisor.admin.server import Server
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.uploads import Uploads
-from supervisor.admin.watch import Watch
-from supervisor.client.asynchronous import AsyncQueue
-from supervisor.client.job_streams import JobStreams
+from supervisor.admin.watch import JobStreams, Watch
+from supervisor.client.queue import Queue
 from supervisor.config.settings import Settings
 from supervisor.domain.text import without_password
 from supervisor.ops.admin_files import upload_folder
@@ -61,7 +60,7 @@ def become(
         return 1
     settled_notice.listen()
     executor = StoreExecutor(engine)
-    queue = AsyncQueue(settings.database, create=False, listen_database=settings.listen_database)
+    queue = Queue(settings.database, create=False, listen_database=settings.listen_database)
     takes = {
         name: JobSelector(pool.types, min_priority=pool.min_priority)
         for name, pool in settings.pools.items()

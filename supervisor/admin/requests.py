@@ -13,9 +13,9 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.client.asynchronous import AsyncQueue, cancel_job, enqueue, make_durable, patiently, result_of_job
+from supervisor.client.awaiting import cancel_job, insert, job_of, make_durable, patiently, result_of_job
 from supervisor.client.lanes import Put
-from supervisor.client.queue import naming, result_of
+from supervisor.client.queue import Queue, naming, result_of
 from supervisor.domain.errors import JobFailed, JobNotFound, QueueError, StoreError, WaitTimeout
 from supervisor.domain.job import Job, NewJob, Status, high_enough
 from supervisor.maintenance.waking import idle_workers, wake_workers
@@ -61,7 +61,7 @@ class Requests:
 
     def __init__(
         self,
-        queue: AsyncQueue,
+        queue: Queue,
         executor: StoreExecutor,
         types: Collection[str] = (),
         max_waiting: Mapping[str, int] | None = None,
@@ -119,9 +119,12 @@ class Requests:
         return await self._executor.ask(look)
 
     async def enqueue(self, job: NewJob) -> Put:
-        """Its id, and whether it is new. Raises QueueFull; InvalidJob for an idempotency key of another request."""
-        wanted = job._replace(max_waiting=self._max_waiting.get(job.type))
-        return await enqueue(self._queue, lambda: wanted, inserted=self._inserted)
+        """`insert` for who waits for it. Raises QueueFull; InvalidJob for an idempotency key of another request."""
+        return await self.insert(job._replace(max_waiting=self._max_waiting.get(job.type)))
+
+    async def insert(self, job: NewJob) -> Put:
+        """Its id, and whether it is new. Raises StoreError."""
+        return await insert(self._queue, lambda: job, inserted=self._inserted)
 
     def _inserted(self, jobs: list[NewJob]) -> None:
         """Wake workers. That is only for speed: its failure must not be that of requests whose jobs are there."""
@@ -150,12 +153,12 @@ class Requests:
         """The result of an earlier job, with the same errors; JobNotFound also for a job of another type; StoreError if
         the first look fails.
         """
-        if (await self._queue.job(job_id)).type != type:
+        if (await job_of(self._queue, job_id)).type != type:
             raise JobNotFound(job_id)
         return await self._result(job_id, wait, request)
 
     async def _result(self, job_id: int, wait: float, request: Request, *, new: bool = False) -> Any:
-        deadline = asyncio.get_running_loop().time() + wait
+        deadline = time.monotonic() + wait
         result = asyncio.ensure_future(result_of_job(self._queue, job_id, deadline, new=new))
         gone = asyncio.ensure_future(_disconnected(request))
         self._results.add(result)
@@ -181,7 +184,7 @@ class Requests:
         job = None
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_LAST_LOOK):
-                job = await self._queue.job(job_id)
+                job = await job_of(self._queue, job_id)
         if job is None or not job.status.finished:
             raise NotFinished(job_id, wait, job)
         return result_of(job)

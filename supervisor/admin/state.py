@@ -14,8 +14,7 @@ from supervisor.admin.keys import Keys
 from supervisor.admin.requests import Requests
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.uploads import Uploads
-from supervisor.admin.watch import Watch
-from supervisor.client.job_streams import JobStreams
+from supervisor.admin.watch import JobStreams, Watch
 from supervisor.config.settings import AdminSettings
 
 KEPT = 600.0  # seconds until an unconfirmed snapshot expires

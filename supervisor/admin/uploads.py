@@ -1,7 +1,6 @@
 """Requests whose body is a file: from the connection into the spool, and away when no job needs it.
 
-See `system/spool.py` for what lies there. A file is made of two: TOKEN-SHA256 is the body of a request, and TOKEN.label
-says which job it is for. While the body arrives, its name is TOKEN.part.
+See `system/spool.py` for what lies there.
 """
 
 from __future__ import annotations
@@ -9,16 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from supervisor.admin.access import declared_length, media_type
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.client.lanes import Put
 from supervisor.domain.errors import (
@@ -32,23 +28,18 @@ from supervisor.domain.errors import (
 )
 from supervisor.domain.intake import once_key, payload_of
 from supervisor.domain.job import NewJob
-from supervisor.store.base import Operations
-from supervisor.system.spool import Spool, Upload
+from supervisor.system.spool import Label, Spool, Spooled, Upload
 from supervisor.telemetry import events
 
 Answer = TypeVar("Answer")
 
 PIECE = 1 << 20  # bytes that are written together
 _THREADS = 4
-JSON = "application/json"
-FORMS = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"})
-"""What another site's form can send: never a file."""
 _NOT_INSERTED = (InvalidJob, QueueFull, StoreBusy, WriteFailed)
 EVERY = 30.0  # seconds between two looks at the folder
 _REST = 0.2  # while there is more to compare: others use the database, too
 _MOST = 500  # files that are compared at once
 GRACE = 600.0  # seconds: an insert that waits for other writers is certainly over by then
-_NAME = re.compile(r"([0-9a-f]{32})(?:\.part|\.label|-([0-9a-f]{64}))")
 
 
 class NoSpool(QueueError):
@@ -62,77 +53,6 @@ class NoSpool(QueueError):
 
 class SpoolUnusable(StoreUnavailable):
     """The folder cannot be written."""
-
-
-def media_type(headers: Headers) -> str | None:
-    """The media type of a body, without its parameters; None if the request does not say it."""
-    kind = headers.get("content-type")
-    return None if kind is None else kind.partition(";")[0].strip().lower()
-
-
-def is_file(method: str, path: str, headers: Headers) -> bool:
-    """Whether the body of a request is a file, by what its head says."""
-    kind = media_type(headers)
-    return method == "POST" and path.startswith("/run/") and kind is not None and kind != JSON and kind not in FORMS
-
-
-def declared_length(headers: Headers) -> int | None:
-    """The length of a body in bytes as declared in the head; None if it is not declared."""
-    length = headers.get("content-length", "0")
-    return None if "transfer-encoding" in headers or not length.isdecimal() else int(length[:20])
-
-
-class Label(NamedTuple):
-    """Which job a file is for. It is known before the job is there: a crash leaves no file that nobody can judge."""
-
-    database: str  # its URL, without a password
-    type: str
-    unique_key: str
-
-    def written(self) -> bytes:
-        return json.dumps(self._asdict()).encode()
-
-    @classmethod
-    def read(cls, text: bytes) -> Label | None:
-        """None for what is not a label."""
-        try:
-            found = json.loads(text)
-            return cls(**{name: str(found[name]) for name in cls._fields})
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return None
-
-
-@dataclass(frozen=True, slots=True)
-class Spooled:
-    """What lies in the folder under one token. `body` is the name of its whole body, empty if there is none; `changed`
-    is when the latest of its `names` was written, Unix seconds.
-    """
-
-    token: str
-    names: tuple[str, ...]
-    body: str
-    changed: float
-
-    def is_young(self, now: float) -> bool:
-        """Whether its body may still arrive, or its job be inserted."""
-        return now - self.changed < GRACE
-
-
-def grouped(files: Iterable[tuple[str, float]]) -> list[Spooled]:
-    """The files of a folder, (name, time of the last change) each, by token. Files with other names are left out."""
-    found = defaultdict[str, list[tuple[str, float, bool]]](list)
-    for name, at in files:
-        if parts := _NAME.fullmatch(name):
-            found[parts[1]].append((name, at, parts[2] is not None))
-    return [
-        Spooled(
-            token,
-            tuple(sorted(name for name, _, _ in its)),
-            next((name for name, _, is_body in its if is_body), ""),
-            max(at for _, at, _ in its),
-        )
-        for token, its in sorted(found.items())
-    ]
 
 
 def may_go(has_job: bool, succeeded_at: float | None, now: float, keep_done: float | None) -> bool:
@@ -191,7 +111,7 @@ class Uploads:
             await self._write(request, upload)
             # Without an idempotency key, a key of its own, with a space, as no header has it: the job is found by it.
             key = job.unique_key or once_key(f" {upload.token}")
-            path = await self._within(upload.finish, Label(self._database, job.type, key).written())
+            path = await self._within(upload.finish, Label(self._database, job.type, key))
             try:
                 job_id, named = await insert(
                     job._replace(payload=payload_of(payload_of_file(str(path), kind, fields)), unique_key=key)
@@ -242,39 +162,25 @@ class Uploads:
 
     async def sweep(self) -> None:
         """Compare the files with the jobs, some at a time. Without files nothing is queried. Raises StoreError."""
-        lying = grouped(await self._within(self.spool.found))
-        now = await self._within(self.spool.now) if lying else 0.0
-        old = [one for one in lying if not one.is_young(now) and one.token not in self._active]
+        lying = await self._within(self.spool.unchanged, GRACE)
+        old = [one for one in lying if one.token not in self._active]
         for start in range(0, len(old), _MOST):
             if start:
                 await asyncio.sleep(_REST)
             await self._remove(old[start : start + _MOST])
 
     async def _remove(self, some: Sequence[Spooled]) -> None:
-        going = [one for one in some if not one.body]
-        labels = await self._within(self._labels, [one for one in some if one.body])
-        files = {}
-        for one, label in labels.items():
-            if label is None:
-                going.append(one)
-            elif label.database == self._database:
-                files[one.body] = (one, (one.body, label.type, label.unique_key))
-        if files:
-            named, then = await self._executor.ask(lambda operations: _compared(operations, files))
-            going += [
-                one for body, (one, _) in files.items() if may_go(body in named, named.get(body), then, self._keep_done)
-            ]
+        labels = await self._within(lambda: [self.spool.label(one) if one.body else None for one in some])
+        labelled = list(zip(some, labels, strict=True))
+        going = [one for one, label in labelled if label is None]
+        own = [(one, label) for one, label in labelled if label is not None and label.database == self._database]
+        if own:
+            files = [(one.body, label.type, label.unique_key) for one, label in own]
+            named, now = await self._executor.ask(
+                lambda operations: (operations.backlog.spooled(files), operations.statistics.now())
+            )
+            going += [one for one, _ in own if may_go(one.body in named, named.get(one.body), now, self._keep_done)]
         for one in going:
-            await self._within(self.spool.remove, one.names)
+            await self._within(self.spool.remove, one)
         if going:
             events(process="admin").debug("spool_swept", files=len(going))
-
-    def _labels(self, some: Sequence[Spooled]) -> Mapping[Spooled, Label | None]:
-        return {one: Label.read(self.spool.label(one.token)) for one in some}
-
-
-def _compared(
-    operations: Operations, files: Mapping[str, tuple[Spooled, tuple[str, str, str]]]
-) -> tuple[Mapping[str, float | None], float]:
-    """Which files jobs name, with the time of success, and the time by the clock of these."""
-    return operations.backlog.spooled(file for _, file in files.values()), operations.statistics.now()

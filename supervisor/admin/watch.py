@@ -13,8 +13,12 @@ from starlette.types import Receive, Scope, Send
 
 from supervisor.admin.charts import PERIODS, ChartData, Period
 from supervisor.admin.store_executor import StoreExecutor
+from supervisor.client.awaiting import LoopBell
+from supervisor.client.following import Stream
+from supervisor.client.queue import Queue
 from supervisor.domain.errors import QueueError, StoreError
 from supervisor.domain.history import Minute, minute_of
+from supervisor.domain.job_stream import Position, data_of
 from supervisor.domain.text import json_safe
 from supervisor.ops.status import CostCache, Costs, gather
 from supervisor.ops.views import Overview
@@ -23,6 +27,7 @@ FRESH = 1.0  # seconds for which an overview is reused
 HEARTBEAT = 15.0  # seconds of silence after which a listener gets a comment
 COMMENT = b": still here\n\n"
 LISTENERS = 50  # at most
+FOLLOWERS = 400  # of jobs, at most: other requests need some of the connections, too
 
 # Values that change only because time passes; a client can update them itself.
 _OF_TIME = {"time", "running_for", "beat_age", "oldest_age", "next_due_in", "next_in"}
@@ -46,6 +51,60 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._leave()
+
+
+class JobStreams:
+    """Those who follow jobs. `leaving`: the process is about to end, and so do all streams; clients come again."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._watcher = queue._watcher
+        self._bells: dict[Stream, LoopBell] = {}
+        self.leaving = False
+
+    @property
+    def listeners(self) -> int:
+        return len(self._bells)
+
+    async def join(self, job_id: int, at: Position | None = None) -> Stream:
+        """Follow a job, behind a position or from the start of its run, until `leave` is called with the stream.
+
+        Raises JobNotFound, StoreError and TooManyListeners.
+        """
+        if len(self._bells) >= FOLLOWERS:
+            raise TooManyListeners(f"{FOLLOWERS} clients already follow jobs, which is the maximum")
+        bell = LoopBell()
+        stream = Stream(self._watcher, job_id, bell.ring, at)
+        self._bells[stream] = bell
+        try:
+            while not (stream.look() or self.leaving):
+                await bell.wait()
+        except BaseException:
+            self.leave(stream)
+            raise
+        return stream
+
+    def leave(self, stream: Stream) -> None:
+        del self._bells[stream]
+        stream.leave()
+
+    def end(self) -> None:
+        self.leaving = True
+        for bell in self._bells.values():
+            bell.ring()
+
+    async def events(self, stream: Stream, *, show: bool) -> AsyncIterator[bytes]:
+        """Until the job has ended. `show`: with its chunks and its result."""
+        told_at = time.monotonic()
+        while not (stream.ended or self.leaving):
+            message = b"".join(
+                f"id: {event.at}\nevent: {event.name}\ndata: {data_of(event, show=show)}\n\n".encode()
+                for event in stream.news_or_trouble()
+            )
+            if message or time.monotonic() - told_at >= HEARTBEAT:
+                yield message or COMMENT
+                told_at = time.monotonic()
+            else:
+                await self._bells[stream].wait(told_at + HEARTBEAT)
 
 
 class Watch:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from supervisor.client.connections import Connections, Seat
+from supervisor.client.subscription import Bell, Subscription, deadline_after, heard
 from supervisor.client.watcher import Watcher
 from supervisor.domain.errors import InvalidJob, JobNotFound, StoreError, WaitTimeout
 from supervisor.domain.intake import is_possible_id, job_id_of, moment, short, waiting_limit, whole
@@ -75,7 +75,7 @@ class Administration:
     def progress(self, job_id: int) -> Progress:
         """How far the job is, (fraction, text); a running one's is at most half a second old. Raises JobNotFound."""
         job_id = job_id_of(job_id)
-        now = next(self._watcher.events(job_id))
+        now = next(self._states(job_id))
         return Progress(now.progress, now.text)
 
     def wait(self, job_id: int, timeout: float | None = None) -> Job:
@@ -84,10 +84,10 @@ class Administration:
         Raises WaitTimeout when the time is up (the job continues), JobNotFound for an unknown id.
         """
         job_id, limit = job_id_of(job_id), waiting_limit(timeout)
-        deadline = None if limit is None else time.monotonic() + limit
+        deadline = deadline_after(limit)
         while True:
             try:
-                self._watcher.end(job_id, deadline)
+                self._end(job_id, deadline)
             except TimeoutError:
                 raise WaitTimeout(job_id, limit or 0.0).explained(self._why_not_started(job_id)) from None
             job = self.job(job_id)
@@ -109,7 +109,23 @@ class Administration:
         Changes that follow each other within some milliseconds may be seen as one. Raises JobNotFound, with the first
         event for an unknown id, and later if the job is deleted.
         """
-        yield from self._watcher.events(job_id_of(job_id))
+        yield from self._states(job_id_of(job_id))
+
+    def _states(
+        self, job_id: int, deadline: float | None = None, *, only_end: bool = False, just_made: bool = False
+    ) -> Iterator[JobEvent]:
+        """Raises TimeoutError after the deadline, in monotonic seconds."""
+        bell = Bell()
+        wanted = Subscription(self._watcher, job_id, bell.ring, only_end=only_end, just_made=just_made)
+        if not just_made:  # by this thread: there may be nothing to wait for
+            now = self._connections.using(self._connections.reader, lambda producer: producer.events([job_id]))
+            wanted.tell(now.get(job_id))
+        return heard(wanted, bell, deadline)
+
+    def _end(self, job_id: int, deadline: float | None = None, *, just_made: bool = False) -> JobEvent:
+        """How it ends. Of one that was `just_made`, nothing is asked before."""
+        *_, last = self._states(job_id, deadline, only_end=True, just_made=just_made)
+        return last
 
     def follow(self, job_id: int, timeout: float | None = None) -> Iterator[FollowEvent]:
         """What becomes of the job, and what its handler emits with `ctx.emit`, from the start of the run to the end.
@@ -121,7 +137,13 @@ class Administration:
         """
         from supervisor.client import following  # imported here: few programs use it
 
-        yield from following.follow(self._watcher, job_id, timeout, self._why_not_started)
+        job_id, limit = job_id_of(job_id), waiting_limit(timeout)
+        bell = Bell()
+        stream = following.Stream(self._watcher, job_id, bell.ring)
+        try:
+            yield from map(stream.shown, heard(stream, bell, deadline_after(limit)))
+        except TimeoutError:
+            raise WaitTimeout(job_id, limit or 0.0).explained(self._why_not_started(job_id)) from None
 
     def _on(self, connection: object) -> TransactionalInsert:
         """For the caller's connection, without a guard and without a connection of ours: the caller may hold SQLite's

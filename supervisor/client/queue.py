@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.client.administration import Administration
 from supervisor.client.connections import Connections
+from supervisor.client.subscription import deadline_after
 from supervisor.client.watcher import Watcher
 from supervisor.domain.errors import JobFailed, QueueError, StoreError, WaitTimeout
 from supervisor.domain.intake import (
@@ -168,7 +169,7 @@ class Queue(Administration):
             **options,
         )
         limit = waiting_limit(timeout)
-        deadline = None if limit is None else time.monotonic() + limit
+        deadline = deadline_after(limit)
         job_id, new = self._connections.using(self._connections.writer, lambda producer: producer.put(wanted))
         with naming(job_id):
             try:
@@ -193,7 +194,7 @@ class Queue(Administration):
         """
         while True:
             try:
-                event = self._watcher.end(job_id, deadline, just_made=new)
+                event = self._end(job_id, deadline, just_made=new)
                 if event.status is Status.DONE:
                     return event.result
                 job = self.job(job_id)

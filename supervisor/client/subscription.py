@@ -1,4 +1,4 @@
-"""Somebody's interest in a job, and how those wait who have one: in a thread, or on an event loop."""
+"""Somebody's interest in a job, and how those wait in a thread who have one."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from supervisor.domain.errors import JobNotFound, StoreError
 
 if TYPE_CHECKING:
-    import asyncio
-
     from supervisor.domain.job import JobEvent
     from supervisor.ops.job_chunks import Feed
 
-_LONGEST = 1.0  # seconds after which who waits makes sure that there is a thread: a program may have forked
+LONGEST_WAIT = 1.0  # seconds after which who waits makes sure that there is a thread: a program may have forked
 
+News = TypeVar("News", covariant=True)
 _numbers = itertools.count()
 
 
@@ -35,19 +34,22 @@ class Bell:
 
     def wait(self, until: float | None = None) -> None:
         """Until it rings or that time, in monotonic seconds; at most a second."""
-        left = _LONGEST if until is None else min(_LONGEST, max(0.0, until - time.monotonic()))
+        left = LONGEST_WAIT if until is None else min(LONGEST_WAIT, max(0.0, until - time.monotonic()))
         with contextlib.suppress(Empty):
             self._rings.get(timeout=left)
 
 
-async def rung(bell: asyncio.Event, until: float | None = None) -> None:
-    """The same on an event loop: until it rings or that time, in seconds of the loop; at most a second."""
-    import asyncio  # imported here: whoever calls this has it, and others need not
+def deadline_after(seconds: float | None) -> float | None:
+    """In monotonic seconds; None: never."""
+    return None if seconds is None else time.monotonic() + seconds
 
-    longest = asyncio.get_running_loop().time() + _LONGEST
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout_at(longest if until is None else min(longest, until)):
-            await bell.wait()
+
+class Watched(Protocol):
+    """What watches jobs: the watcher."""
+
+    def subscribe(self, wanted: Subscription) -> None: ...
+
+    def leave(self, wanted: Subscription) -> None: ...
 
 
 class Subscription:
@@ -60,6 +62,7 @@ class Subscription:
 
     def __init__(
         self,
+        watcher: Watched,
         job_id: int,
         ring: Callable[[], object],
         *,
@@ -72,11 +75,20 @@ class Subscription:
         self.event: JobEvent | None = None  # the last one told
         self.follows = follows
         self.feed: Feed | None = None
+        self._watcher = watcher
         self._ring = ring
         self._only_end = only_end
         self._just_made = just_made
         self._taken: JobEvent | None = None
         self._problems: deque[StoreError | JobNotFound] = deque(maxlen=1)
+
+    @property
+    def begun(self) -> bool:
+        return self._just_made or self.event is not None
+
+    @property
+    def ended(self) -> bool:
+        return self._taken is not None and self._taken.status.finished
 
     def ring(self) -> None:
         with contextlib.suppress(RuntimeError):  # its event loop was closed
@@ -95,6 +107,13 @@ class Subscription:
                 return
         self.ring()
 
+    def news(self) -> list[JobEvent]:
+        event = self.take()
+        if event is None:
+            self._watcher.subscribe(self)  # again, if the program has forked in between
+            event = self.take()
+        return [] if event is None else [event]
+
     def take(self) -> JobEvent | None:
         """What is new; None for nothing. Raises StoreError, and JobNotFound if the job does not exist."""
         event = self.event
@@ -107,9 +126,46 @@ class Subscription:
             return None
         raise problem
 
+    def leave(self) -> None:
+        self._watcher.leave(self)
+
     def _is_new(self, event: JobEvent) -> bool:
         """Compared with what was taken, not with what was told: so it cannot be lost between the two."""
         if event == self._taken:
             return False
         known = self._just_made or self._taken is not None
         return not (self._only_end and known) or event.status.finished
+
+
+class Listener(Protocol[News]):
+    """A subscription, or a stream that has one."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether there was a look at the job: nobody's time is up before that."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether there will be no more news."""
+
+    def news(self) -> Sequence[News]:
+        """What is new. Raises JobNotFound and StoreError."""
+
+    def leave(self) -> None: ...
+
+
+def heard(listener: Listener[News], bell: Bell, deadline: float | None) -> Iterator[News]:
+    """The news of a listener until it has ended. Raises TimeoutError after the deadline, in monotonic seconds, and what
+    `news` raises.
+    """
+    try:
+        while True:
+            yield from listener.news()
+            if listener.ended:
+                return
+            until = deadline if listener.begun else None
+            if until is not None and time.monotonic() >= until:  # also while the bell rings all the time
+                raise TimeoutError
+            bell.wait(until)
+    finally:
+        listener.leave()

@@ -15,11 +15,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from supervisor.client.connections import Connections, Seat, forgetful, inherited
-from supervisor.client.subscription import Bell, Subscription
+from supervisor.client.subscription import Subscription
 from supervisor.domain.errors import StoreError
 from supervisor.domain.polling import HintWindow, Pace
 
@@ -53,39 +52,6 @@ class Watcher:
         self._subscriptions: dict[int, weakref.ref[Subscription]] = {}
         self._new: deque[int] = deque()
         self._stopping = False
-
-    def events(
-        self, job_id: int, deadline: float | None = None, *, only_end: bool = False, just_made: bool = False
-    ) -> Iterator[JobEvent]:
-        """How the job is now, and each change, until it has finished. With `only_end` and of a job that was `just_made`
-        as a subscription.
-
-        Raises JobNotFound and StoreError; TimeoutError after the deadline, in monotonic seconds, but not without a look
-        at a job that others have made.
-        """
-        bell = Bell()
-        wanted = Subscription(job_id, bell.ring, only_end=only_end, just_made=just_made)
-        if not just_made:  # by this thread: there may be nothing to wait for
-            now = self._connections.using(self._connections.reader, lambda producer: producer.events([job_id]))
-            wanted.tell(now.get(job_id))
-        try:
-            while True:
-                if (event := wanted.take()) is not None:
-                    yield event
-                    if event.status.finished:
-                        return
-                elif deadline is not None and time.monotonic() >= deadline:
-                    raise TimeoutError
-                else:
-                    self.subscribe(wanted)  # again, if the program has forked in between
-                    bell.wait(deadline)
-        finally:
-            self.leave(wanted)
-
-    def end(self, job_id: int, deadline: float | None = None, *, just_made: bool = False) -> JobEvent:
-        """How the job ends. Raises the same."""
-        *_, last = self.events(job_id, deadline, only_end=True, just_made=just_made)
-        return last
 
     def subscribe(self, wanted: Subscription) -> None:
         """From now on it is told how its job is, and of every change. Does nothing if it is already. Raises StoreError

@@ -126,7 +126,7 @@ def _check_rules(pool: Layers, report: Report) -> None:
         ),
         (
             "batch_budget",
-            budget is not None and program and not get("batch_cost"),
+            budget is not None and not get("batch_cost"),
             "it needs batch_cost, the field of the payload that says what a job costs",
         ),
         ("path", has("path") and program, "it applies to Python handlers; for a program, set PYTHONPATH in env"),

@@ -191,7 +191,7 @@ class PoolSettings(NamedTuple):
     batch_size: int = key(unless("auto", whole(1, MOST_IN_A_BATCH)), 1)  # the largest batch
     latency_target: float = key(limit, 0.2)  # that a batch with `batch_auto` may take
     batch_wait: float = key(duration, 0.02)
-    batch_key: str | None = key(checks.field_path, None)  # None: the handler's own methods, if it has them
+    batch_key: str | None = key(checks.field_path, None)
     batch_cost: str | None = key(checks.field_path, None)
     batch_budget: float | None = key(number(1e-6, 1e15), None)
     timeout: float = key(limit, 120.0)

@@ -1,23 +1,29 @@
 """How many workers each pool may have of the memory that all share, and who must leave.
 
-`divide` gives memory in this order: first workers of pools with waiting jobs, the longest waiting first; more workers
-for pools that have some; workers without a job; spares. A first worker may take the place of spares and of idle
-workers, those idle for longest first, and once its pool has waited for `max_wait`, also that of workers with jobs. But
-for spares, nobody is unloaded within `min_residency` of its load, so no pool is loaded more often than that.
+`divide` gives memory in this order, as far as there is any:
+
+1. pools that were loaded within `min_residency`, and those whose last worker has died;
+2. first workers of pools whose jobs have waited for `max_wait`, the longest first;
+3. templates with old code that nothing newer has replaced;
+4. pools with jobs, the latest loaded first;
+5. first workers of other pools with waiting jobs, and more workers of those that have some;
+6. idle pools, the latest idle first, and templates without workers;
+7. spares that are there; then what is wanted without jobs, successors of workers to be replaced, more spares.
+
+Whoever is there and gets nothing leaves. A worker whose memory is not free yet starts later. So what is new takes the
+place only of what comes after it here.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-from supervisor.domain.budget import Budgets, Bytes, Step, name_of, size_text
-from supervisor.domain.tenants import MACHINE, Grant, Patience, Template, Tenant
-from supervisor.domain.text import human
+from supervisor.domain.tenants import MACHINE, Grant, Need, Patience, Template, Tenant
+from supervisor.domain.text import human_size, shortened
 
-Victims = Sequence[tuple[Tenant, int]]
-"""Who may leave, in this order, and how many workers of each."""
+Bytes = Mapping[str, int]
+"""By budget: MACHINE, or a device."""
 
 
 def divide(
@@ -28,20 +34,36 @@ def divide(
     now: float,
 ) -> dict[str, Grant]:
     """What each pool gets of budgets of these sizes in bytes."""
-    budgets = Budgets(sizes, tenants, templates)
-    measuring = next((one.name for one in tenants if one.need is None and one.grant.kept), "")
-    division = _Division(tenants, budgets, patience, now, measuring)
-    division.shed()
-    first = [one for one in tenants if one.needs_first]
-    for tenant in sorted(first, key=lambda one: (not one.residency.resident, -one.waited(now))):
-        division.load(tenant)
-    due = sorted((one for one in tenants if one.work.due), key=lambda one: -one.work.oldest_wait)
-    _in_turn((one for one in due if one.grant.most), division.grow)
-    _in_turn((one for one in tenants if not one.work.due), division.fill)
-    for tenant in tenants:
-        division.replace(tenant)
-    _in_turn((one for one in tenants if one.grant.most and not one.renewal.replacing), division.spare)
-    return {tenant.name: tenant.grant for tenant in tenants}
+    division = _Division(tenants, sizes, templates)
+    stays_until = {one: one.residency.loaded_at + patience.min_residency for one in tenants}
+    young, busy, idle = _by_right_to_stay(tenants, [one for one in tenants if now < stays_until[one]])
+    first = sorted((one for one in tenants if one.needs_first), key=lambda one: -one.waited(now))
+    replaced = [one for one in first if one.residency.resident]
+    absent = [one for one in first if now >= stays_until[one] and one not in replaced]
+    starving = [one for one in absent if one.waited(now) >= patience.max_wait]
+    division.keep(young)
+    division.start_first(replaced + starving, hold=True)
+    division.keep_old_code()
+    division.keep(busy)
+    division.start_first(absent)
+    due = sorted((one for one in tenants if one.due), key=lambda one: -one.oldest_wait)
+    _in_turn((one for one in due if division.grants[one.name].most), division.fill)
+    division.keep(idle)
+    division.keep(tenants, spares=True)
+    _in_turn((one for one in tenants if not one.due or one in first), division.fill)
+    division.start_successors()
+    _in_turn((one for one in tenants if not one.replacing), division.start_spare)
+    return division.decided()
+
+
+def _by_right_to_stay(
+    tenants: Sequence[Tenant], loaded_lately: Container[Tenant]
+) -> tuple[list[Tenant], list[Tenant], list[Tenant]]:
+    """Those that nobody may unload; those with jobs, the latest loaded first; and the others, the latest idle first."""
+    young = [one for one in tenants if one in loaded_lately or one.residency.starting]
+    others = [one for one in tenants if one not in young]
+    busy = sorted((one for one in others if not one.idle), key=lambda one: -one.residency.loaded_at)
+    return young, busy, sorted(set(others) - set(busy), key=lambda one: -(one.residency.idle_since or 0.0))
 
 
 def _in_turn(tenants: Iterable[Tenant], more: Callable[[Tenant], bool]) -> None:
@@ -51,134 +73,204 @@ def _in_turn(tenants: Iterable[Tenant], more: Callable[[Tenant], bool]) -> None:
         lacking = [one for one in lacking if more(one)]
 
 
-@dataclass(slots=True)
 class _Division:
-    """One decision. `measuring` is a pool whose size is not known yet: others like it wait."""
+    """One decision. What has no budget is not counted. A worker that needs more than a whole budget may have all of
+    it, alone.
 
-    tenants: Sequence[Tenant]
-    budgets: Budgets
-    patience: Patience
-    now: float
-    measuring: str
+    `_left` are the bytes for whoever stays or comes and has not had its turn; `_free` those that nobody uses now, and
+    that nobody who came before waits for; `_held` those that only who is there may keep.
+    """
 
-    # Who leaves
+    def __init__(self, tenants: Sequence[Tenant], sizes: Mapping[str, int], templates: Mapping[str, Template]) -> None:
+        known = [one.need for one in tenants if one.need is not None]
+        # What has not been measured counts as the largest of the others.
+        self._unknown = Need(*(max((need[part] for need in known), default=0) for part in range(len(Need._fields))))
+        self.grants = {one.name: Grant(dict.fromkeys(one.workers, 0)) for one in tenants}
+        self._tenants, self._sizes = tenants, sizes
+        self._left, self._free, self._held = dict(sizes), dict(sizes), Counter[str]()
+        self._closed: set[str] = set()  # for which no more workers start
+        self._claimant = ""  # for which others may have to leave
+        self._measuring = next((one.name for one in tenants if one.need is None and one.staying), "")
+        for one in tenants:
+            if one.need is None:
+                one.workers = {device: there.at_least(self._unknown) for device, there in one.workers.items()}
+            for device, there in one.workers.items():
+                _take(self._free, _by_budget(device, there.used, there.on_device))
+        self._loaded = {image: self._used_by(image, template) for image, template in templates.items()}
+        self._templates = sum(self._loaded.values())
+        self._free[MACHINE] -= self._templates
+        ending = {image for image, template in templates.items() if template.ending}
+        self._loaded.update(dict.fromkeys(ending, 0))
+        # Of the templates, what nobody has taken yet.
+        self._old = {image: template.kept for image, template in templates.items() if image not in ending}
+        self._owed = {image: used - self._old.get(image, 0) for image, used in self._loaded.items()}
+        self._taken = Counter[str]()
+        self._started: set[str] = set()  # images with workers that start now
 
-    def shed(self) -> None:
-        """Workers have grown over a budget: spares leave; idle ones; busy ones, of several pools the latest."""
-        for name, budget in self.budgets.items():
-            while budget.left < 0 and (step := self._to_shed(name)) is not None:
-                self.budgets.leave(step, f"no {name_of(name)} is left: {self.budgets.users(name)}")
+    def _used_by(self, image: str, template: Template) -> int:
+        """With what one that is loading will use."""
+        needs = [self._need(one).template for one in self._tenants if one.image == image and template.loading]
+        return template.used + max(needs, default=0)
 
-    def _to_shed(self, name: str) -> Step | None:
-        """The last worker stays, however large it is: its successor would be no smaller."""
-        kept = {one: one.grant.kept if name == MACHINE else one.grant.keep.get(name, 0) for one in self.tenants}
-        spares = [one for one in self.tenants if one.surplus]
-        idle = [one for one in self._least_recently_used() if one.idle]
-        latest = sorted(self.tenants, key=lambda one: -(one.residency.loaded_at or 0.0))
-        largest = sorted(latest, key=lambda one: (one.grant.kept == 1, -one.grant.kept))
-        able = [one for one in (*spares, *idle, *largest) if not kept[one] or sum(kept.values()) > 1]
-        return next((step for one in able for step in self.budgets.steps(one, [name])), None)
+    def _need(self, one: Tenant) -> Need:
+        return one.need or self._unknown
 
-    def _least_recently_used(self) -> list[Tenant]:
-        return sorted(self.tenants, key=lambda one: one.residency.idle_since or 0.0)
+    # Who stays
 
-    def _victims(self, claimant: Tenant, *, starving: bool) -> Victims:
-        """Spares; idle pools, the longest idle first; if it is starving, also others, the first loaded first."""
-        others = [one for one in self._least_recently_used() if one is not claimant]
-        may_leave = [one for one in others if not one.residency.starting and self.now >= self._stays_until(one)]
-        busy = sorted((one for one in may_leave if not one.idle), key=lambda one: one.residency.loaded_at or 0.0)
-        whole = [*(one for one in may_leave if one.idle), *(busy if starving else ())]
-        return [*((one, one.surplus) for one in others if one.surplus), *((one, one.grant.kept + 1) for one in whole)]
-
-    def _stays_until(self, tenant: Tenant) -> float:
-        loaded_at = tenant.residency.loaded_at
-        return -math.inf if loaded_at is None else loaded_at + self.patience.min_residency
-
-    # Who gets
-
-    def load(self, tenant: Tenant) -> None:
-        """The first worker of a pool that has none."""
-        starving = tenant.waited(self.now) >= self.patience.max_wait
-        if not starving and self._waits_for_its_size(tenant):
-            return
-        resident = tenant.residency.resident
-        may_claim = resident or self.now >= self._stays_until(tenant)
-        victims = self._victims(tenant, starving=starving) if may_claim else []
-        self._claim(tenant, victims, hold=starving or resident)
-
-    def grow(self, tenant: Tenant) -> bool:
-        """One more worker of a pool with waiting jobs."""
-        return self._lacks(tenant) and self._claim(tenant, self._victims(tenant, starving=False))
-
-    def fill(self, tenant: Tenant) -> bool:
-        """One more worker without a job, where there is room."""
-        return self._lacks(tenant) and self._claim(tenant, [])
-
-    def replace(self, tenant: Tenant) -> None:
-        """A successor starts before its predecessor leaves, if there is room for both."""
-        grant, renewal = tenant.grant, tenant.renewal
-        if renewal.replacing and grant.kept and grant.kept == grant.most:
-            grant.crowded = not (self.budgets.start(tenant, *self._next(tenant)) or renewal.patient)
-
-    def spare(self, tenant: Tenant) -> bool:
-        """One more worker beyond those that run jobs, in what is left."""
-        lacks = tenant.need is not None and tenant.grant.most < tenant.wanted + tenant.spares
-        return lacks and self.budgets.start(tenant, *self._next(tenant))
-
-    def _lacks(self, tenant: Tenant) -> bool:
-        return tenant.grant.most < tenant.wanted and not self._waits_for_its_size(tenant)
-
-    def _waits_for_its_size(self, tenant: Tenant) -> bool:
-        waits = tenant.need is None and bool(self.measuring)
-        if waits:
-            tenant.grant.reason = tenant.grant.reason or f"waits until the size of {self.measuring} has been measured"
-        return waits
-
-    def _claim(self, tenant: Tenant, victims: Victims, *, hold: bool = False) -> bool:
-        """Start a worker. If there is no room yet, let `victims` leave for it; nobody else gets what they free, nor, if
-        it is to `hold` a place, anything else. Returns whether it can start now.
+    def keep(self, tenants: Iterable[Tenant], *, spares: bool = False) -> None:
+        """Let their workers stay as far as they fit: those besides their spares, and later these, too. Of a pool
+        without any, its template.
         """
-        device, cost = self._next(tenant)
-        if self.budgets.start(tenant, device, cost):
-            self.measuring = tenant.name if tenant.need is None else self.measuring
+        for one in tenants:
+            self._keep(one, one.staying - (0 if spares else one.surplus))
+
+    def _keep(self, one: Tenant, most: int) -> None:
+        grant = self.grants[one.name]
+        for device, there in one.workers.items():
+            each = max(1, there.staying + there.leaving)
+            cost = _by_budget(device, there.used // each, there.on_device // each)
+            while grant.kept < most and grant.keep[device] < there.staying and self._place(one, cost, self._left):
+                grant.keep[device] += 1
+        if grant.kept < most or not (one.staying or self._place(one, {MACHINE: 0}, self._left)):
+            self._closed.add(one.name)
+            why = f"no memory is left: {self._users(MACHINE)}"
+            grant.reason = f"makes room for {self._claimant}" if self._claimant else why
+
+    def keep_old_code(self) -> None:
+        """Let templates with old code that nothing newer has replaced stay."""
+        for image, used in self._old.items():
+            if min(used, self._sizes[MACHINE]) <= self._left[MACHINE]:
+                self._left[MACHINE] -= used
+                self._taken[image] += used
+                self._old[image] = 0
+
+    def _place(self, one: Tenant, cost: Bytes, open_to_it: Bytes) -> bool:
+        """Take this much of what is left, with its template, if nobody has taken that. Returns whether it fits."""
+        image = one.image
+        template = self._owed.get(image, 0) + self._old.get(image, 0)
+        most = self._sizes[MACHINE] - self._taken[image]  # its own template stays beside it
+        whole = {**cost, MACHINE: min(cost[MACHINE] + template, most)}
+        if self._short(whole, open_to_it):
+            return False
+        _take(self._left, self._capped(whole))
+        self._taken[image] += template
+        self._owed[image] = self._old[image] = 0
+        return True
+
+    def _capped(self, cost: Bytes) -> dict[str, int]:
+        return {name: min(used, self._sizes[name]) for name, used in cost.items() if name in self._sizes}
+
+    def _short(self, cost: Bytes, budgets: Bytes) -> list[str]:
+        """The budgets in which it does not fit. Whatever uses a device says so, but everything uses the machine."""
+        capped = self._capped(cost).items()
+        return [name for name, used in capped if used > budgets[name] and (used > 0 or name == MACHINE)]
+
+    # Who comes
+
+    def start_first(self, tenants: Iterable[Tenant], *, hold: bool = False) -> None:
+        """Start a worker of each; with `hold`, nobody else starts before there is room for these."""
+        for one in tenants:
+            self._start(one, hold=hold)
+
+    def _start(self, one: Tenant, *, hold: bool = False) -> bool:
+        """Grant one more worker, if there is room. Returns whether it starts now."""
+        grant = self.grants[one.name]
+        if one.name in self._closed:
+            return False
+        if one.need is None and self._measuring and not hold:
+            grant.reason = f"waits until the size of {self._measuring} has been measured"
+            return False
+        device, cost = self._next(one)
+        if not self._place(one, cost, self._open):
+            self._held.update(self._capped(cost) if hold else {})
+        elif not self._short(cost, self._free):
+            grant.start[device] = grant.start.get(device, 0) + 1
+            self._started.add(one.image)
+            _take(self._free, self._capped(cost))
+            self._measuring = one.name if one.need is None else self._measuring
             return True
-        outdated = set() if tenant.grant.most else self.budgets.old_code_in_the_way(tenant, cost)
-        room = self.budgets.make_room(tenant, cost, victims, outdated)
-        tenant.grant.reason = tenant.grant.reason or self._why_waits(tenant, cost)
-        if room or hold:
-            self.budgets.hold(cost)
+        else:
+            self._claimant = one.name
+            _take(self._free, self._capped(cost))
+        self._closed.add(one.name)
+        grant.reason = self._why_waits(one, cost)
         return False
 
-    def _next(self, tenant: Tenant) -> tuple[str, Bytes]:
-        """The device for one more worker, and its bytes: where there is room, else where the first one can leave, and
-        of those the least used.
+    @property
+    def _open(self) -> Bytes:
+        return {name: left - self._held[name] for name, left in self._left.items()}
+
+    def _next(self, one: Tenant) -> tuple[str, Bytes]:
+        """The device for one more worker, and its bytes, with its template if there is none: where there is room, else
+        where who is idle for longest can leave, and of those the least used.
         """
-        costs = self.budgets.costs(tenant)
-        if len(costs) == 1:
-            return next(iter(costs.items()))
-        victims = self._victims(tenant, starving=True)
+        need, grant, loaded = self._need(one), self.grants[one.name], self._loaded.get(one.image, 0)
+        machine = need.worker if loaded or one.image in self._started else need.worker + need.template
 
-        def rank(device: str) -> tuple[bool, int, int]:
-            there = (place for place, (one, _) in enumerate(victims, 1) if one.grant.keep.get(device))
-            first = next(there, len(victims) + 1) if self.budgets.short(costs[device]) else 0
-            return bool(self.budgets.short_now(costs[device])), first, tenant.grant.most_on(device)
+        def cost(device: str) -> Bytes:
+            return _by_budget(device, min(machine, self._sizes[MACHINE] - loaded), need.device)
 
-        device = min(costs, key=rank)
-        return device, costs[device]
+        def rank(device: str) -> tuple[bool, bool, float, int]:
+            full = bool(self._short(cost(device), self._free))
+            there = (other for other in self._tenants if device in other.workers and other.workers[device].staying)
+            since = max((other.residency.idle_since or 0.0 for other in there), default=0.0)
+            return full, bool(self._short(cost(device), self._open)), since * full, grant.most_on(device)
 
-    def _why_waits(self, tenant: Tenant, cost: Bytes) -> str:
-        name = min(self.budgets.short_now(cost), default=MACHINE)
-        budget, users = self.budgets[name], self.budgets.users(name)
-        needed = f"{size_text(budget.capped(cost[name]))} of {name_of(name)}: {users}"
-        if not tenant.work.due:
-            return f"needs {needed}"
-        if budget.leaving:
-            return f"waits for {needed}; a part of that is being freed"
-        others = [one for one in self.tenants if one is not tenant and next(self.budgets.steps(one, [name]), None)]
-        if not others or tenant.grant.most:
-            return f"waits for {needed}"
-        impatient = self.now + self.patience.max_wait - tenant.waited(self.now)
-        first = min(max(self._stays_until(one), self.now if one.idle else impatient) for one in others)
-        left = max(first, self._stays_until(tenant)) - self.now
-        who = "" if sum(one.used(name) > 0 for one in self.tenants) == 1 else "one of them "
-        return f"waits for {needed} and {who}may be stopped in {human(max(0, math.ceil(left)))}"
+        device = min(one.workers, key=rank)
+        return device, cost(device)
+
+    def fill(self, one: Tenant) -> bool:
+        """One more of the workers that are wanted."""
+        return self.grants[one.name].most < one.wanted and self._start(one)
+
+    def start_successors(self) -> None:
+        """A successor starts before its predecessor leaves, if there is room for both."""
+        for one in self._tenants:
+            grant = self.grants[one.name]
+            if one.replacing and grant.kept and grant.kept == grant.most:
+                grant.crowded = not (self._start(one) or one.patient)
+                grant.reason = ""
+
+    def start_spare(self, one: Tenant) -> bool:
+        """One more worker beyond those that run jobs."""
+        grant = self.grants[one.name]
+        before = grant.reason
+        starts = one.need is not None and 0 < grant.most < one.wanted + one.spares and self._start(one)
+        grant.reason = before
+        return starts
+
+    # What comes of it
+
+    def decided(self) -> dict[str, Grant]:
+        for one in self._tenants:
+            grant, image = self.grants[one.name], one.image
+            grant.gives_up = one.staying - grant.kept + (not one.staying and self._owed.get(image, 0) > 0)
+            grant.without_old_code = self._old.get(image, 0) > 0
+        return self.grants
+
+    def _why_waits(self, one: Tenant, cost: Bytes) -> str:
+        name = min([*self._short(cost, self._free), *self._short(cost, self._open)], default=MACHINE)
+        needed = human_size(min(cost[name], self._sizes[name]))
+        return f"{'waits for' if one.due else 'needs'} {needed} of {_name_of(name)}: {self._users(name)}"
+
+    def _users(self, name: str) -> str:
+        """`caption uses 3.1GiB of 6GiB`."""
+        used = {one.name: one.used(name) for one in self._tenants}
+        names = [one for one, value in sorted(used.items(), key=lambda pair: -pair[1]) if value]
+        total = sum(used.values()) + (self._templates if name == MACHINE else 0)
+        who = shortened(", ".join(names), 100) or "templates"
+        verb = "uses" if len(names) == 1 else "use"
+        return f"{who} {verb} {human_size(total)} of {human_size(self._sizes[name])}"
+
+
+def _by_budget(device: str, machine: int, on_device: int) -> dict[str, int]:
+    return {MACHINE: machine} | ({device: on_device} if device != MACHINE else {})
+
+
+def _take(budgets: dict[str, int], cost: Bytes) -> None:
+    for name in cost.keys() & budgets.keys():
+        budgets[name] -= max(0, cost[name])
+
+
+def _name_of(budget: str) -> str:
+    return "memory" if budget == MACHINE else f"memory of device {budget}"

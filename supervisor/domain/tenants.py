@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 MACHINE = ""
@@ -90,23 +91,6 @@ class Template(NamedTuple):
     loading: bool = False
 
 
-class Work(NamedTuple):
-    """Jobs that are due, busy workers, and seconds for which the oldest job has waited."""
-
-    due: int = 0
-    busy: int = 0
-    oldest_wait: float = 0.0
-
-
-class Renewal(NamedTuple):
-    """`replacing`: a worker is to be replaced; `patient`: only beside its predecessor, because new code has failed
-    before.
-    """
-
-    replacing: bool = False
-    patient: bool = False
-
-
 @dataclass(slots=True)
 class Grant:
     """What a pool gets, by device: how many of its workers may stay, and how many more may start now.
@@ -148,7 +132,7 @@ class Residency(NamedTuple):
 
     resident: bool = False
     starting: bool = False
-    loaded_at: float | None = None
+    loaded_at: float = -inf
     absent_since: float | None = None
     idle_since: float | None = None
 
@@ -179,10 +163,12 @@ class Residency(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Tenant:
-    """A pool that shares the budgets: what it uses and asks for, and its `grant`.
+    """A pool that shares the budgets: what it uses and asks for.
 
     `workers` has an entry for each of its devices, or one for "" without devices. `need` is None until it has been
-    measured. Pools with the same `image` share a template. `spares` are wanted besides the `wanted` workers.
+    measured. Pools with the same `image` share a template. `spares` are wanted besides the `wanted` workers. There are
+    `due` jobs, of which the oldest has waited for `oldest_wait` seconds, and `busy` workers. `replacing`: a worker is
+    to be replaced; `patient`: only beside its predecessor, because new code has failed before.
     """
 
     name: str
@@ -191,30 +177,35 @@ class Tenant:
     workers: Mapping[str, Workers]
     image: str = ""
     spares: int = 0
-    work: Work = field(default_factory=Work)
+    due: int = 0
+    busy: int = 0
+    oldest_wait: float = 0.0
     residency: Residency = field(default_factory=Residency)
-    renewal: Renewal = field(default_factory=Renewal)
-    grant: Grant = field(init=False)  # when memory has been divided
+    replacing: bool = False
+    patient: bool = False
 
     @property
     def idle(self) -> bool:
-        return not (self.work.due or self.work.busy)
+        return not (self.due or self.busy)
+
+    @property
+    def staying(self) -> int:
+        return sum(there.staying for there in self.workers.values())
 
     @property
     def needs_first(self) -> bool:
-        """Whether its first worker comes before others. One whose last worker has died keeps its place."""
-        asks = self.wanted > 0 and (self.work.due > 0 or self.residency.resident)
-        return asks and not self.grant.most and not self.grant.unloaded
+        """Whether it has no worker and its jobs wait for one. One whose last worker has died keeps its place."""
+        return self.wanted > 0 and not self.staying and (self.due > 0 or self.residency.resident)
 
     @property
     def surplus(self) -> int:
-        """How many spares it keeps. Nobody has to wait for them."""
-        return 0 if self.renewal.replacing else max(0, min(self.spares, self.grant.kept - self.wanted))
+        """How many of its workers are spares. Nobody has to wait for them."""
+        return 0 if self.replacing else max(0, min(self.spares, self.staying - self.wanted))
 
     def waited(self, now: float) -> float:
         """For how long its oldest job waits, but only since the pool lost its place: before, it had its turn."""
         since = self.residency.absent_since
-        return self.work.oldest_wait if since is None else min(self.work.oldest_wait, now - since)
+        return self.oldest_wait if since is None else min(self.oldest_wait, now - since)
 
     def used(self, budget: str) -> int:
         """Bytes that its workers use of this budget."""

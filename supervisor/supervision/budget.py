@@ -7,21 +7,18 @@ from typing import Any
 
 from supervisor.config.settings import MachineSettings
 from supervisor.domain.division import divide
-from supervisor.domain.scaling import Missing
 from supervisor.domain.tenants import (
     MACHINE,
     Need,
     Patience,
     RecentPeak,
-    Renewal,
     Residency,
     Template,
     Tenant,
-    Work,
     Workers,
 )
 from supervisor.supervision.device_memory import DeviceMeter
-from supervisor.supervision.plan import allowed
+from supervisor.supervision.plan import Missing, allowed
 from supervisor.supervision.pool import Pool, is_typical, spares_wanted
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.templates import Templates
@@ -175,12 +172,12 @@ class MemoryBudgets:
             self._workers(pool, need),
             self._images.get(pool.name, pool.name),
             spares_wanted(pool),
-            Work(due, scale.busy, waited),
+            due,
+            scale.busy,
+            waited,
             pool.residency,
-            Renewal(
-                replacing=any(worker.stale for worker in staying),
-                patient=current.failed and not all(worker.release.current for worker in staying),
-            ),
+            replacing=any(worker.stale for worker in staying),
+            patient=current.failed and not all(worker.release.current for worker in staying),
         )
 
     def _backs_off(self, pool: Pool, now: float) -> bool:

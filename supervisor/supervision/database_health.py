@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import log2
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.text import human
 from supervisor.store.base import DatabaseHolder, Holder, OwnerLock, Writers
-from supervisor.supervision.exit_reason import Cause
+from supervisor.supervision.exit_reason import NO_RUN, Cause
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel
@@ -29,17 +30,10 @@ BESIDE_OTHERS = 2.0  # the same if it is not sure that the run has ended, becaus
 LATE_BEAT = 1.0  # seconds without a beat while jobs run: what the worker itself writes is held up, too
 STOPPED_FOR = 1.0  # seconds that a stopped process of ours may hold it
 NAMED_AFTER = 5.0  # seconds after which the holder is reported; the busy timeout of most programs
-_BEYOND = 1.0  # seconds over the time limit and kill_grace: by then a run that was not extended has been killed
-# Durations for messages, so that they do not change every second.
-_STEPS = (5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0)
-
+LONG_HOLD = 1.0  # seconds; a transaction of ours takes milliseconds
+_MORE = 1.0  # seconds over the time limit and kill_grace: by then a run that was not extended has been killed
 
 Ours = WorkerProcess | SupervisedProcess
-
-
-def _longest(worker: WorkerProcess) -> float:
-    """Seconds after which a run of this worker has ended, or has extended its time limit."""
-    return max(worker.release.settings.timeouts) + worker.release.settings.kill_grace + _BEYOND
 
 
 @dataclass(slots=True)
@@ -77,55 +71,44 @@ class LockHolder:
         if one is not None and ours.get(pid) is one and kernel.is_stopped(pid):
             if now - hold.since >= STOPPED_FOR:
                 _end_stopped(one, "the database's write lock")
-        elif isinstance(one, WorkerProcess):
-            slot = one.slot.read()
-            judge = _judge_shared if slot.places > 1 else _judge_single
-            judge(one, slot, hold, now)
-            self._name(hold, now, _run(one, slot))
-        else:
-            self._name(hold, now, _stranger(pid) if one is None else f"our own {one.role} (pid {one.pid})")
+            return
+        if isinstance(one, WorkerProcess):
+            _judge(one, one.slot.read(), hold, now)
+        if now - hold.since >= NAMED_AFTER:
+            self._name(hold, now, _name_of(one, pid))
 
     def _name(self, hold: Hold, now: float, who: str) -> None:
         """Report the holder, in `status` and once in the log."""
-        held = now - hold.since
-        if held < NAMED_AFTER:
-            return
-        for_long = human(max(step for step in _STEPS if step <= held))
-        self.sentence = f"{who} has held the database's write lock for over {for_long}; no other process can write"
+        # Doubled durations, so that the message does not change every second.
+        held = human(NAMED_AFTER * 2 ** int(log2((now - hold.since) / NAMED_AFTER)))
+        self.sentence = f"{who} has held the database's write lock for over {held}; no other process can write"
         if not hold.named:
             hold.named = True
             events(process="supervisor").warning("database_held", pid=hold.holder.pid, detail=self.sentence)
 
 
-def _judge_single(worker: WorkerProcess, slot: Snapshot, hold: Hold, now: float) -> None:
-    """Of a worker that runs one job, or one batch, at a time."""
-    over = not slot.job or slot.started > hold.since
-    waits = kernel.cpu_and_state(hold.holder.pid).state in ("D", None)  # for its disk; or its state is unknown
-    hold.over_since = (hold.over_since or now) if over and not waits else None
-    if hold.over_since is not None and now - hold.over_since >= AFTER_ITS_END:
-        # With several ended runs it is unknown which one it was; the current run is not the cause.
-        if slot.job:
-            worker.kill(Cause.HELD_EARLIER)
-        else:
-            worker.kill(Cause.HELD_DATABASE, (slot.last_job, slot.last_token))
-    elif slot.job and not over and now - hold.since > _longest(worker):
-        # A run before it whose outcome is not committed may have begun it, too.
-        unsure = slot.unsettled and slot.started > hold.free
-        worker.kill(Cause.HELD_EARLIER if unsure else Cause.HELD_DATABASE)
-
-
-def _judge_shared(worker: WorkerProcess, slot: Snapshot, hold: Hold, now: float) -> None:
-    """Of a worker with concurrency. All its runs, and those that are not committed, are suspects."""
-    late = slot.running > 0 and now - slot.beat > LATE_BEAT
-    over = (slot.unsettled > 0 or not slot.running) and not late
+def _judge(worker: WorkerProcess, slot: Snapshot, hold: Hold, now: float) -> None:
+    """Kill a worker that holds the lock although the run that took it has ended, or is over its time limit. With
+    concurrency, all its runs, and those that are not committed, are suspects.
+    """
+    shared = slot.places > 1
+    late = shared and slot.running > 0 and now - slot.beat > LATE_BEAT
+    if shared:
+        over = (slot.unsettled > 0 or not slot.running) and not late
+    else:
+        over = not slot.job or slot.started > hold.since
+    over = over and not kernel.waits_for_disk(hold.holder.pid)
     hold.over_since = (hold.over_since or now) if over else None
+    settings = worker.release.settings
     if hold.over_since is not None:
-        patience = BESIDE_OTHERS if slot.running else AFTER_ITS_END
-        if now - hold.over_since >= patience and not kernel.waits_for_disk(hold.holder.pid):
-            run = (slot.job, slot.token) if slot.running else (slot.last_job, slot.last_token)
-            worker.kill(Cause.HELD_DATABASE, run)
-    elif not late and now - hold.since > _longest(worker):
-        worker.kill(Cause.HELD_DATABASE)
+        if now - hold.over_since >= (BESIDE_OTHERS if shared and slot.running else AFTER_ITS_END):
+            # One job or batch at a time: the current run is not the cause. With several ended ones it is unknown which.
+            current = (slot.job, slot.token) if shared else NO_RUN
+            worker.kill(Cause.HELD_DATABASE, current if slot.job else (slot.last_job, slot.last_token))
+    elif slot.job and not late and now - hold.since > max(settings.timeouts) + settings.kill_grace + _MORE:
+        # A run before it whose outcome is not committed may have begun it, too.
+        unsure = not shared and slot.unsettled and slot.started > hold.free
+        worker.kill(Cause.HELD_DATABASE, NO_RUN if unsure else None)
 
 
 def _end_stopped(one: Ours, holding: str) -> None:
@@ -136,22 +119,20 @@ def _end_stopped(one: Ours, holding: str) -> None:
         one.kill()
 
 
-def _run(worker: WorkerProcess, slot: Snapshot) -> str:
-    if slot.together > 1:
-        of = f"one of {slot.together} jobs that run together, or have just ended,"
-        return f"{of} in worker {worker.request.name} (pid {worker.process.pid})"
-    of = f"job {slot.job}" if slot.job else "a run that has ended"
-    return f"{of} in worker {worker.request.name} (pid {worker.process.pid})"
-
-
-def _stranger(pid: int) -> str:
-    if not pid:
-        return "a process of another container"
-    command = kernel.command_of(pid)
-    return f"another program (pid {pid}{f': {command}' if command else ''})"
-
-
-LONG_HOLD = 1.0  # seconds; a transaction of ours takes milliseconds
+def _name_of(one: Ours | None, pid: int) -> str:
+    """The holder, for people."""
+    if isinstance(one, WorkerProcess):
+        slot = one.slot.read()
+        of = f"job {slot.job}" if slot.job else "a run that has ended"
+        if slot.together > 1:
+            of = f"one of {slot.together} jobs that run together, or have just ended,"
+        return f"{of} in worker {one.request.name} (pid {one.process.pid})"
+    if one is not None:
+        return f"our own {one.role} (pid {one.pid})"
+    command = kernel.command_of(pid) if pid else ""
+    return (
+        f"another program (pid {pid}{f': {command}' if command else ''})" if pid else "a process of another container"
+    )
 
 
 class DatabaseHealth:

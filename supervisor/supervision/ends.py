@@ -104,7 +104,7 @@ class Ends:
         known = Circumstances(
             end.status,
             kill=end.killed,
-            tail=b"" if output is None else output.drain(now),
+            tail=b"" if output is None else output.drain(),
             peak_memory=end.peak_memory,
             out_of_memory=self._oom.struck,
             timeout=round(slot.deadline - slot.started, 3) if slot.deadline else settings.timeout,

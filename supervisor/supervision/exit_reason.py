@@ -54,52 +54,16 @@ class Cause(Enum):
     STUCK = "stuck", "crash", Effect.DIED, "the worker was stuck: no heartbeat and no CPU used; it was killed"
     STOPPED = "stopped", "crash", Effect.DIED, "the worker was stopped by a signal; it was killed"
     SHUTDOWN = "shutdown", "nothing", Effect.EXPECTED, "the supervisor shut down before the job was done"
-    PARTITION = (
-        "partition",
-        "nothing",
-        Effect.DIED,
-        "the supervisor could not renew its lease, and on_partition is stop; the worker was killed",
-    )
-    STARTUP = (
-        "startup_timeout",
-        "nothing",
-        Effect.DIED,
-        "the worker was not set up within startup_timeout; it was killed",
-    )
+    PARTITION = "partition", "nothing", Effect.DIED, "the lease could not be renewed, and on_partition is stop"
+    STARTUP = "startup_timeout", "nothing", Effect.DIED, "the worker was not set up within startup_timeout"
     TEMPLATE = "template_died", "nothing", Effect.UNRELATED, "the template it was forked from died"
-    ALONE = (
-        "template_died_alone",
-        "crash",
-        Effect.UNRELATED,
-        "the template it was forked from died again, while only this job was running",
-    )
-    UNWATCHED = (
-        "unwatched",
-        "nothing",
-        Effect.UNRELATED,
-        "the supervisor cannot open more files, so the worker could not be watched",
-    )
+    ALONE = "template_died_alone", "crash", Effect.UNRELATED, "the template died again while only this job was running"
+    UNWATCHED = "unwatched", "nothing", Effect.UNRELATED, "the supervisor cannot open more files to watch it"
     TEARDOWN = "teardown", "nothing", Effect.INTERRUPTED, "its teardown took longer than shutdown_grace; it was killed"
-    HELD_DATABASE = (  # it left a transaction open
-        "held_database",
-        "crash",
-        Effect.DIED,
-        "it held the database's write lock {when}: a transaction was not committed",
-    )
-    HELD_EARLIER = (  # a run before the current one left a transaction open, or may have
-        "held_database_earlier",
-        "nothing",
-        Effect.DIED,
-        "an earlier run in the same worker, or this one, had left a database transaction open",
-    )
+    HELD_DATABASE = "held_database", "crash", Effect.DIED, "a database transaction was left open; the worker was killed"
     # It ended by itself, or somebody else killed it:
     OUT_OF_MEMORY = "out_of_memory", "crash", Effect.DIED, "the kernel killed the worker because it was out of memory"
-    AFTER_INTERRUPT = (
-        "after_interrupt",
-        "nothing",
-        Effect.INTERRUPTED,
-        "after_interrupt did not end within kill_grace; the worker was ended",
-    )
+    AFTER_INTERRUPT = "after_interrupt", "nothing", Effect.INTERRUPTED, "after_interrupt did not end within kill_grace"
     SIGNAL = "signal", "crash", Effect.DIED, "the worker was killed by {signal}"
     RUINED = "ruined", "crash", Effect.DIED, "the worker's process was damaged"
     EXIT = "exit", "crash", Effect.DIED, "the worker's process ended with exit code {code}{where}"
@@ -185,10 +149,9 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
     """Explain a death from the worker's last slot and what else is known: its cause, who is charged, what follows."""
     if slot.state is State.BROKEN:
         return ExitReport("setup_failed", slot.text, "nothing", Effect.SET_UP_FAILED)
-    if slot.state is State.LEFT and slot.job == 0 and slot.lost:
-        # The worker has charged its job already.
-        return ExitReport("program_died", slot.text, "nothing", _died(slot))
     if slot.state is State.LEFT and slot.job == 0:
+        if slot.lost:  # the worker has charged its job already
+            return ExitReport("program_died", slot.text, "nothing", _died(slot))
         return ExitReport("left", "it left as requested", "nothing", Effect.EXPECTED)
     cause, number, code = _cause(slot, known)
     message = _message(cause, slot, known, number, code)
@@ -239,9 +202,8 @@ def _charged(end: ExitReport, cause: Cause, slot: Snapshot, known: Circumstances
     end = replace(end, run=run, batch=slot.together if slot.places == 1 else 1, last_job=slot.last_job)
     if known.kill is not None and run != known.kill.run:
         end = replace(end, charge="nothing")  # the run it was meant for had ended in the meantime
-    left_open = cause in (Cause.HELD_DATABASE, Cause.HELD_EARLIER)  # by a run that has ended
     blamed = slot.job == 0 and run != NO_RUN
-    lost = not blamed and (known.kill is None or left_open)
+    lost = not blamed and (known.kill is None or cause is Cause.HELD_DATABASE)  # perhaps by a run that has ended
     return replace(end, uncommitted=slot.unsettled if lost else 0)
 
 
@@ -301,16 +263,15 @@ def _cause(slot: Snapshot, known: Circumstances) -> tuple[Cause, int | None, int
 def _message(cause: Cause, slot: Snapshot, known: Circumstances, number: int | None, code: int | None) -> str:
     if cause is Cause.RUINED and slot.text:
         return shortened(slot.text)
-    if cause is Cause.HELD_DATABASE and slot.places > 1 and slot.together > 1:
-        return f"one of its {slot.together} jobs left a database transaction open; it is not known which"
     message = cause.message.format(
         limit=human(known.timeout),
-        when="for longer than its time limit" if slot.job else "after its end",
         signal="" if number is None else name_of(number),
         code=code,
         where="" if slot.state is State.STARTING else " in the middle of its work",
         together=slot.together,
     )
+    if cause is Cause.HELD_DATABASE and slot.together > 1:
+        message += f"; of its {slot.together} jobs it is not known which left it open"
     if cause is Cause.OUT_OF_MEMORY and known.peak_memory:
         message += f"; it had used {human_size(known.peak_memory)} at its peak"
     return message

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.process_health import Restarts
-from supervisor.domain.scaling import Load, ScalingPolicy, Taken, assign, decide, spares_kept, still_due
+from supervisor.domain.scaling import Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.domain.tenants import Grant, Residency, WorkerSize
 from supervisor.supervision.exit_reason import Cause, Effect, ExitReport
 from supervisor.supervision.release import Releases
@@ -21,7 +21,7 @@ _MOST_SUSPECTS = 64  # that are remembered
 
 
 @dataclass(slots=True)
-class Deaths:
+class DeathRecord:
     """What a pool remembers of the ends of its workers. Each release has a back-off of its own.
 
     If a worker dies after jobs had ended and before their outcomes were committed, one of them may have caused that. No
@@ -140,7 +140,6 @@ class PoolWorkers(dict[str, WorkerProcess]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._devices: dict[str, str] = {}  # the latest device of each name
         self.unswept: dict[str, TemplateProcess] = {}  # removed ones that may have left processes behind
 
     def living(self) -> list[WorkerProcess]:
@@ -157,13 +156,9 @@ class PoolWorkers(dict[str, WorkerProcess]):
         found = [worker for worker in self.living() if worker.stale and not worker.leaving]
         return sorted(found, key=lambda worker: (worker.is_ready, worker.serving))
 
-    def working(self, spares: int) -> int:
-        """How many there are besides so many spares, or more if more are ready, as during a reload."""
-        return min(_besides(spares, self.living()), len(self.living()) - self.spare())
-
-    def remaining(self, spares: int) -> int:
-        """How many there are besides so many spares and those that are leaving."""
-        return _besides(spares, [worker for worker in self.living() if not worker.leaving])
+    def serving(self) -> list[WorkerProcess]:
+        """Those that are no spares."""
+        return [worker for worker in self.living() if worker.serving]
 
     def spare(self) -> int:
         """How many could take over a place now."""
@@ -176,22 +171,16 @@ class PoolWorkers(dict[str, WorkerProcess]):
             number += 1
         return f"{pool}-{number}"
 
-    def next_device(self, name: str, gpus: Sequence[str], target: int) -> str | None:
+    def next_device(self, gpus: Sequence[str], target: int) -> str | None:
         """The device for a new worker: that of the stale worker it replaces, else the least used one."""
+        if not gpus:
+            return None
         staying, stale = self.staying(), self.stale()
         beyond = len(staying) + len(stale) - target
         left = stale[max(0, beyond) :]  # the first ones already have successors
         device = left[0].request.device if left and beyond >= 0 else None
-        if device not in gpus:
-            device = assign(gpus, [worker.request.device for worker in [*staying, *left]], [self._devices.get(name)])
-        if device is not None:
-            self._devices[name] = device
-        return device
-
-
-def _besides(spares: int, workers: Sequence[WorkerProcess]) -> int:
-    waiting = sum(not (worker.serving or worker.leaving) for worker in workers)
-    return len(workers) - min(spares, waiting)
+        used = Counter(worker.request.device for worker in [*staying, *left])
+        return device if device in gpus else min(gpus, key=used.__getitem__)
 
 
 @dataclass(eq=False)
@@ -201,7 +190,7 @@ class Pool:
     code: Releases
     wake: int  # the eventfd on which its idle workers sleep
     workers: PoolWorkers = field(default_factory=PoolWorkers)
-    deaths: Deaths = field(default_factory=Deaths)
+    deaths: DeathRecord = field(default_factory=DeathRecord)
     scale: Scale = field(default_factory=Scale)
     size: WorkerSize = field(default_factory=WorkerSize)
     closing: bool = False  # no longer in the configuration
@@ -257,10 +246,10 @@ class Pool:
         """How many more workers may start; None: there is enough memory."""
         return None if self.grant is None else self._places.total()
 
-    def next_device(self, name: str) -> str | None:
+    def next_device(self) -> str | None:
         """The device for a new worker, which takes a place."""
         gpus = [gpu for gpu in self.settings.gpus if self.grant is None or self._places[gpu]]
-        device = self.workers.next_device(name, gpus or self.settings.gpus, self.desired)
+        device = self.workers.next_device(gpus or self.settings.gpus, self.desired)
         self._places[device or ""] -= 1
         return device
 
@@ -280,7 +269,8 @@ class Pool:
         each = max(s.jobs_per_worker, s.concurrency)
         policy = ScalingPolicy(s.min_workers, s.max_workers, each, s.scale_down_delay, s.memory_budget)
         self.scale.look(self.workers.living(), s.concurrency)
-        self.scale.decide(policy, self.workers.remaining(self.spares), self.size.memory.value, now)
+        size = sum(not worker.leaving for worker in self.workers.serving())
+        self.scale.decide(policy, size, self.size.memory.value, now)
 
 
 def old_code_serves(pool: Pool) -> bool:
@@ -300,12 +290,11 @@ def is_typical(worker: WorkerProcess) -> bool:
     return worker.is_ready and worker.release.current
 
 
-def spares_configured(pool: Pool) -> int:
-    """How many it should have, whatever the memory allows."""
-    return pool.settings.spares if pool.scale.target > 0 else 0
-
-
 def spares_wanted(pool: Pool) -> int:
-    """How many, if there is memory for them beside those of other pools."""
-    measured = pool.settings.memory_budget is None or pool.size.memory.value > 0
-    return spares_kept(spares_configured(pool), pool.scale.target, pool.scale.roof, measured=measured)
+    """How many spares it should have, if there is memory for them beside other pools: none at zero, and none until a
+    worker has been measured if it has a budget. Workers come first.
+    """
+    wanted, scale = pool.settings.spares, pool.scale
+    if scale.target <= 0 or (pool.settings.memory_budget is not None and not pool.size.memory.value):
+        return 0
+    return wanted if scale.roof is None else max(0, min(wanted, scale.roof - scale.target))

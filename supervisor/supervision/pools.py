@@ -9,12 +9,12 @@ from typing import Any
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.text import shortened
-from supervisor.supervision.pool import Pool, Waiting, old_code_serves, problem_of, spares_configured, spares_wanted
+from supervisor.supervision.pool import Pool, Waiting, old_code_serves, problem_of
 from supervisor.supervision.release import Release, Releases
 from supervisor.supervision.templates import TemplateProcess
 from supervisor.supervision.worker_process import RELOADED, WHY_REPLACED, WorkerProcess
 from supervisor.system.scoreboard import MAX_SLOTS
-from supervisor.worker.placement import threads_of, worth_telling
+from supervisor.worker.environment import threads_of, worth_telling
 
 
 class Pools(dict[str, Pool]):
@@ -89,21 +89,20 @@ def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:
     """`broken`: there is a problem, and no older code serves instead. `now` is monotonic seconds."""
     living, settings, problem = pool.workers.living(), pool.settings, problem_of(pool, now)
     scale, deaths = pool.scale, pool.code.current.template_deaths
-    spares = max(0, pool.desired - scale.target) if scale.target else 0
+    spares = settings.spares if scale.target > 0 else 0
+    reasons = [scale.reason, f"no memory for {spares - pool.spares} of {spares} spares" if pool.spares < spares else ""]
     alone = f"its templates have died {len(deaths.at)} times: jobs run one at a time to find the cause"
     return {
-        "size": pool.workers.working(spares),
+        "size": len(pool.workers.serving()),
         "leaving": sum(worker.leaving for worker in living),
         "target": scale.target,
-        "why": shortened(
-            alone if deaths.isolated(now) else "; ".join(filter(None, (scale.reason, _crowded_out(pool))))
-        ),
+        "why": shortened(alone if deaths.isolated(now) else "; ".join(filter(None, reasons))),
         "due": scale.waiting.due,
         "oldest_age": round(scale.waiting.oldest_age, 3),
         "rate": round(scale.rate.jobs, 1),
         "problem": problem,
         "spares": pool.workers.spare(),
-        "spares_wanted": spares_configured(pool),
+        "spares_wanted": spares,
         "broken": bool(problem) and not old_code_serves(pool),
         "fixed": scale.fixed,
         "deaths": pool.deaths.count,
@@ -122,18 +121,6 @@ def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:
 
 def _why_replaced(pool: Pool, stale: str) -> str:
     return pool.code.current.why_older_stays() if stale == RELOADED else WHY_REPLACED[stale]
-
-
-def _crowded_out(pool: Pool) -> str:
-    """Why it keeps fewer spares than configured; "" if it does not."""
-    configured = spares_configured(pool)
-    lacking = configured - pool.spares
-    if lacking <= 0:
-        return ""
-    if not pool.size.memory.value:
-        return "spares start when the size of a worker is known"
-    more = "another spare" if lacking == 1 else f"{lacking} more spares"
-    return f"memory_budget has no room for {more}" if spares_wanted(pool) < configured else f"no memory for {more}"
 
 
 def _image(settings: PoolSettings) -> tuple[Any, ...]:

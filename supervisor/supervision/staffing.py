@@ -94,7 +94,7 @@ class Staffing:
             pool.scale.reason = f"the scoreboard has no room for more than {self.slots.most} workers"
             return False
         incarnation, name = str(uuid.uuid4()), pool.workers.next_name(pool.name)
-        device, caution = pool.next_device(name), pool.deaths.next_caution()
+        device, caution = pool.next_device(), pool.deaths.next_caution()
         number, slot = self.slots.take(incarnation, name)
         worker = WorkerProcess(Request(name, incarnation, number, slot, release, template, device, caution), now)
         worker.stale = "" if release.current else RELOADED

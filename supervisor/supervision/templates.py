@@ -21,7 +21,7 @@ from supervisor.system.signals import Reactor
 from supervisor.telemetry import events
 from supervisor.template.template import Template
 from supervisor.template.worker_start import TemplateSpec
-from supervisor.worker.placement import threads_of
+from supervisor.worker.environment import threads_of
 
 _DESCRIPTORS = 2  # sent with each worker: its pidfd and the reading end of its stderr
 _PATIENCE = 10.0  # seconds for a ready template to answer; after that it counts as stuck

@@ -40,7 +40,7 @@ class Workforce:
         self._budget = MemoryBudgets(self.pools, self.templates)
         self._deadlines: list[float | None] = []  # of running jobs, and of runs that are to be stopped
         service.timers.add("ends", self.ends.moments)
-        service.timers.add("floods", self._outputs.floods)
+        service.timers.add("floods", self._outputs.moments)
         service.timers.add("deadlines", lambda: self._deadlines)
 
     def configure(self, settings: Settings) -> None:
@@ -55,7 +55,7 @@ class Workforce:
     def hear(self) -> None:
         """What the templates say, what workers print, and who has ended."""
         self.staffing.hear()
-        self._outputs.read_floods(time.monotonic())
+        self._outputs.read_floods()
         self.ends.report(time.monotonic())
 
     def look_around(self, now: float) -> None:
@@ -65,7 +65,7 @@ class Workforce:
         self.ends.look_around(now)
         self.staffing.look_around(now)
         self._budget.look_around(now)
-        self._outputs.tell_dropped(now)
+        self._outputs.tell_dropped()
 
     def watch(self, *, ticking: bool) -> None:
         self._deadlines = watch(self.pools, time.monotonic(), ticking=ticking)

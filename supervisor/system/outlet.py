@@ -77,7 +77,7 @@ class Outlet:
 
 class Ration:
     """Limits the bytes per second to a stream. Beyond the limit, whole texts are dropped. This is reported once a
-    second, and at the end: `tell` is called with the number of bytes dropped.
+    second, and at the end, on a line of its own: `tell` is called with the number of bytes dropped.
     """
 
     def __init__(self, stream: Outlet, bytes_a_second: int, tell: Callable[[int], object]) -> None:
@@ -86,15 +86,21 @@ class Ration:
         self._tell = tell
         self._second = monotonic()  # when the current second started
         self._passed = self._dropped = 0
+        self._mid_line = False  # what was passed on last has no line break at its end
 
     def write(self, text: str) -> None:
+        self.put(text.encode("utf-8", "backslashreplace"))
+
+    def put(self, data: bytes) -> bool:
+        """Returns False if it was dropped."""
         self.tell_dropped()
-        size = len(text.encode("utf-8", "backslashreplace"))
-        if self._passed + size > self._most:
-            self._dropped += size
-            return
-        self._passed += size
-        self._stream.write(text)
+        if self._passed + len(data) > self._most:
+            self._dropped += len(data)
+            return False
+        self._passed += len(data)
+        self._mid_line = not data.endswith(b"\n")
+        self._stream.put(data)
+        return True
 
     def flush(self) -> None:
         self._stream.flush()
@@ -110,6 +116,8 @@ class Ration:
         """Report at once what was dropped since the last report."""
         dropped, self._dropped = self._dropped, 0
         if dropped:
+            if self._mid_line:
+                self.put(b"\n")
             self._tell(dropped)
 
 

@@ -24,12 +24,14 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
+import re
 import secrets
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -39,6 +41,7 @@ _FRESH = 10.0  # seconds for which a sum holds
 _BLOCK = 4096  # bytes: what a file takes at least
 _LARGEST_LABEL = 8192  # bytes
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NAME = re.compile(r"([0-9a-f]{32})(?:\.part|\.label|(-[0-9a-f]{64}))")
 
 
 class FileTooLarge(Exception):
@@ -49,11 +52,20 @@ class SpoolFull(Exception):
     """There is no room for the body."""
 
 
-class Found(NamedTuple):
-    """A file of the folder. `changed` is Unix seconds."""
+class Label(NamedTuple):
+    """Which job a file is for. `database` is its URL, without a password."""
 
-    name: str
-    changed: float
+    database: str
+    type: str
+    unique_key: str
+
+
+class Spooled(NamedTuple):
+    """What lies in the folder under one token: `body` is the name of its whole body, empty if there is none."""
+
+    token: str
+    names: tuple[str, ...]
+    body: str
 
 
 class Spool:
@@ -79,30 +91,43 @@ class Spool:
             self.take(0, _room(size or 1) + _BLOCK)  # with its label
             return Upload(self)
 
-    def found(self) -> list[Found]:
-        """What lies in the folder; empty if there is none."""
+    def unchanged(self, seconds: float) -> list[Spooled]:
+        """What was last written so long ago, by the clock that dates the files: that of a file server may differ from
+        ours. Files with other names are left out.
+        """
+        names: dict[str, list[str]] = {}
+        latest: dict[str, float] = {}
         try:
             with os.scandir(self.folder) as entries:
-                return [found for entry in entries if (found := _found(entry)) is not None]
+                for entry in entries:
+                    found = _stat(entry)
+                    if found and stat.S_ISREG(found.st_mode) and (parts := _NAME.fullmatch(entry.name)):
+                        names.setdefault(parts[1], []).append(entry.name)
+                        latest[parts[1]] = max(found.st_mtime, latest.get(parts[1], found.st_mtime))
         except FileNotFoundError:
             return []
-
-    def now(self) -> float:
-        """Unix seconds by the clock that dates the files: that of a file server may differ from ours."""
+        if not names:
+            return []
         os.utime(self.folder)
-        return self.folder.stat().st_mtime
+        until = self.folder.stat().st_mtime - seconds
+        return [
+            Spooled(token, tuple(its), next((name for name in its if "-" in name), ""))
+            for token, its in sorted(names.items())
+            if latest[token] <= until
+        ]
 
-    def label(self, token: str) -> bytes:
-        """The label of a file; empty if there is none."""
+    def label(self, one: Spooled) -> Label | None:
+        """None if there is none, or it says nothing."""
         try:
-            with _opened(self.folder / f"{token}.label", os.O_RDONLY) as file:
-                return file.read(_LARGEST_LABEL)
-        except FileNotFoundError:
-            return b""
+            with _opened(self.folder / f"{one.token}.label", os.O_RDONLY) as file:
+                found = json.loads(file.read(_LARGEST_LABEL))
+            return Label(*(str(found[name]) for name in Label._fields))
+        except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
+            return None
 
-    def remove(self, names: Iterable[str]) -> None:
+    def remove(self, one: Spooled) -> None:
         """The label last: without it, nobody would know any more whose the body is."""
-        for name in sorted(names, key=lambda name: name.endswith(".label")):
+        for name in sorted(one.names, key=lambda name: name.endswith(".label")):
             with suppress(FileNotFoundError):
                 (self.folder / name).unlink()
         with self._guard:
@@ -119,7 +144,7 @@ class Spool:
         with self._guard:
             if size + more > 0 and time.monotonic() - self._summed_at > _FRESH:
                 with os.scandir(self.folder) as entries:
-                    self._used = sum(map(_size, entries))
+                    self._used = sum(_room(found.st_size) for entry in entries if (found := _stat(entry)))
                 self._summed_at = time.monotonic()
             if size + more > 0 and self._used + size + more > self._max_total:
                 raise SpoolFull(
@@ -155,13 +180,14 @@ class Upload:
             self._digest.update(data)
             _write(self._file, data)
 
-    def finish(self, label: bytes) -> Path:
+    def finish(self, label: Label) -> Path:
         """The path of the file, which survives a power failure from now on. Raises SpoolFull and OSError."""
+        written = json.dumps(label._asdict()).encode()
         with self._whole_or_nothing():
             self._path = self._path.rename(self._path.with_name(f"{self.token}-{self._digest.hexdigest()}"))
-            self._take(_room(len(label)))
+            self._take(_room(len(written)))
             with _opened(self._label, _NEW) as file:
-                _write(file, label)
+                _write(file, written)
                 os.fsync(file)
             os.fsync(self._file)
             _synchronize(self._path.parent)  # last: most file systems have written it with the file
@@ -249,22 +275,14 @@ def _full_disk() -> Iterator[None]:
         raise SpoolFull(f"the disk of the spool has no room: {error.strerror}") from None
 
 
-def _found(entry: os.DirEntry[str]) -> Found | None:
-    """None for what has gone meanwhile, and for what is not a file."""
-    try:
-        found = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    return Found(entry.name, found.st_mtime) if stat.S_ISREG(found.st_mode) else None
-
-
 def _room(size: int) -> int:
     """What a file of this size takes on the disk."""
     return -(-size // _BLOCK) * _BLOCK
 
 
-def _size(entry: os.DirEntry[str]) -> int:
+def _stat(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """None for what has gone meanwhile."""
     try:
-        return _room(entry.stat(follow_symlinks=False).st_size)
+        return entry.stat(follow_symlinks=False)
     except FileNotFoundError:
-        return 0
+        return None

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 from supervisor.config.settings import PoolSettings
 from supervisor.system import ending, kernel
 from supervisor.worker.context import Board, Context
+from supervisor.worker.environment import limit_threads
 from supervisor.worker.handler import Handler, HandlerError
 from supervisor.worker.loader import load, search_first
-from supervisor.worker.placement import limit_threads
 
 _GPU = "/dev/nvidia"
 _SQLITE = b"SQLite format 3\0"

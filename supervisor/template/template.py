@@ -20,8 +20,8 @@ from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 from supervisor.template.image import load_image, prepare
 from supervisor.template.worker_start import TemplateSpec, WorkerSpec, exec_worker, record_of, show_title, work
+from supervisor.worker.environment import Place, take
 from supervisor.worker.handler import AnyHandler, HandlerError
-from supervisor.worker.placement import Place, take
 from supervisor.worker.runners import runner_of
 
 EXIT_BROKEN = 70

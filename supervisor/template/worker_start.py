@@ -22,9 +22,8 @@ from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Slot
 from supervisor.telemetry import configure, events
 from supervisor.worker.handler import AnyHandler
-from supervisor.worker.parts import Assignment
 from supervisor.worker.runners import recorder_for
-from supervisor.worker.worker import Worker
+from supervisor.worker.worker import Assignment, Worker
 
 BYTES_A_SECOND = 2 << 20  # passed on, which is more than a program's output needs; the rest is dropped
 

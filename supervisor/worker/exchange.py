@@ -18,9 +18,9 @@ from supervisor.system.scoreboard import ClaimGate
 from supervisor.system.slot import Slot
 from supervisor.telemetry.job_events import JobEvents
 from supervisor.worker import forked
-from supervisor.worker.counting import Counter
 from supervisor.worker.fitness import Ruined
 from supervisor.worker.held import Held
+from supervisor.worker.recorder import Counter
 from supervisor.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Exchange:
                     while self.held.unsettled:
                         self._settle_aside(busy_for)
             except StoreError as error:
-                self._counter.store_failed(error)
+                self._note_busy(error)
                 self._log.warning("hand_back_failed", error=str(error))
 
     def _settle_aside(self, busy_for: float) -> None:
@@ -323,13 +323,17 @@ class Exchange:
 
     def _wait(self, error: StoreError) -> None:
         """Until the next attempt, or a signal."""
-        self._counter.store_failed(error)
+        self._note_busy(error)
         if not self._pause:
             self._log.error("store_failed", error=str(error))
         self._slot.work.forget_progress()
         self._slot.tell(str(error))
         self._pause = min(max(self._pause * 2, _FIRST), _MOST)
         self._wakeups.pause(self._pause)
+
+    def _note_busy(self, error: StoreError) -> None:
+        if isinstance(error, StoreBusy):
+            self._counter.row.busy()
 
     def _recovered(self) -> None:
         if self._pause:

@@ -34,9 +34,8 @@ from supervisor.domain.settlement import (
 from supervisor.domain.text import human, refuse_constant
 from supervisor.worker import forked
 from supervisor.worker.context import NO_JOB, RUN_ENDED, Board, Context, JobInterrupted
-from supervisor.worker.handler import AnyHandler
+from supervisor.worker.handler import AnyHandler, BadPayload, Crashed, NotBegun, Reported
 from supervisor.worker.middleware import WorkerMiddleware, cut_behind_handler, own_traceback
-from supervisor.worker.outcomes import BadPayload, Crashed, NotBegun, Reported
 from supervisor.worker.recorder import WORTH, Recorder
 
 

@@ -3,6 +3,10 @@
 After a run only the working directory and the umask are put back. What the worker itself needs is checked: its
 descriptors, its signal handlers, how many files it can open. A worker in which that differs is replaced, or exits at
 once if it cannot even settle. Everything else that a handler changes in its process is there for the next job, too.
+
+A thread or a process that a job leaves behind may be intended: a library starts its threads with the first job, a
+program is kept for the next one. So nothing is ended here. But after an interruption it may be the interrupted run
+that goes on.
 """
 
 from __future__ import annotations
@@ -10,18 +14,21 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures.thread import _worker
 from contextlib import suppress
-from os import _exit
+from os import _exit, getpid, waitid
 from time import monotonic
 from traceback import print_exception
+from types import FrameType
 from typing import Any, NoReturn
 
 from supervisor.domain.process_health import is_far_over
 from supervisor.domain.settlement import Settlement
 from supervisor.system import descriptors, kernel
 from supervisor.system.slot import RecycleReason, Slot
-from supervisor.worker.leftovers import Leftovers, has_children
 
 EVERY = 0.1  # seconds between two checks while quick jobs are run
 SLOW = 0.01  # seconds: after a run that took this long, a check costs little
@@ -30,6 +37,10 @@ EXIT_RUINED = 71  # the slot's text says what happened
 _MEMORY_SLOW = 0.005  # seconds: after jobs that took this long, a check costs little
 _MEMORY_EVERY = 0.1  # seconds between checks after quicker ones
 _MEMORY_CLOSELY = 1.0  # seconds between close checks for what the resident size does not show: pages no longer shared
+
+
+_EXECUTOR = _worker.__code__
+_ANY = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 class Ruined(Exception):
@@ -191,3 +202,49 @@ class MemoryWatch:
         if is_far_over(used, self._limit):
             self.reason = RecycleReason.FAR_LARGE
         return left < 0
+
+
+class Leftovers:
+    """Created when the handler is set up: what exists by then belongs to no job."""
+
+    def __init__(self) -> None:
+        self._threads, self._children = frozenset(threading.enumerate()), _children()
+
+    def go_on(self) -> bool:
+        """Whether something that jobs have started is at work: a thread of Python, or a process. A thread of an
+        executor that waits for work is not.
+        """
+        if an_executor_is_at_work():
+            return True
+        frames = sys._current_frames()
+        for thread in threading.enumerate():
+            innermost = frames.get(thread.ident or 0)
+            if thread not in self._threads and innermost is not None and innermost.f_code is not _EXECUTOR:
+                return True
+        return bool(_children() - self._children)
+
+
+def an_executor_is_at_work() -> bool:
+    """Whether a thread of an executor of `concurrent.futures` has work."""
+    return any(map(_is_at_work, sys._current_frames().values()))
+
+
+def _is_at_work(innermost: FrameType) -> bool:
+    frame: FrameType | None = innermost
+    while frame is not None and frame.f_code is not _EXECUTOR:
+        frame = frame.f_back
+    return frame is not None and frame is not innermost
+
+
+def has_children() -> bool:
+    """One quick system call, which does not reap children that have ended."""
+    try:
+        waitid(os.P_ALL, 0, _ANY)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _children() -> frozenset[int]:
+    """Empty if the system does not list them."""
+    return frozenset(kernel.children(getpid()) or ()) if has_children() else frozenset()

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from supervisor.domain.settlement import Failure
 from supervisor.tasks.parameters import signature_of
 from supervisor.worker.context import BatchContext, Context
 from supervisor.worker.event_loop import EventLoop
@@ -23,6 +24,45 @@ class HandlerError(Exception):
     def __init__(self, sentence: str, options: Sequence[tuple[Sequence[str], str]] = ()) -> None:
         super().__init__(sentence)
         self.options = options
+
+
+class Reported(Exception):
+    """An ordinary failure, as the program reported it; the kinds "permanent" and "payload" are never retried.
+
+    `after` is the delay in seconds before the next attempt, if the program asks for one; `stderr` is the end of what
+    it printed in this run.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        after: float | None = None,
+        traceback: str | None = None,
+        stderr: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.after = after
+        self.traceback = traceback
+        self.stderr = stderr
+
+
+class Crashed(Exception):
+    """The program died with the job, or had to be killed for a violation: a crash, like a worker's death."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class BadPayload(Exception):
+    """The row holds what no run can use, for example invalid JSON: another attempt cannot help."""
+
+
+class NotBegun(Exception):
+    """The program had died before it was given the job; the attempt does not count."""
 
 
 class AnyHandler(Protocol):
@@ -49,8 +89,7 @@ class Handler:
     What jobs leave on it ends with them; what `setup` has started there continues.
     With `after_interrupt` it can say that nothing goes on which an interrupted run has begun, for example on a device.
     With `check_options` it can reject the pool's options before its `setup`: by a ValueError, or by an ImportError if a
-    library is missing. `middleware` is its own, called inside the pool's. `batch_key` and `batch_cost` tell of a
-    payload which jobs may be in one batch.
+    library is missing. `middleware` is its own, called inside the pool's.
     """
 
     def __init__(self, target: Any, name: str) -> None:
@@ -72,14 +111,11 @@ class Handler:
         self._after_interrupt = getattr(target, "after_interrupt", None)
         self._check_options = getattr(target, "check_options", None)
         self.middleware: Sequence[Any] = getattr(target, "middleware", ())
-        self.batch_key: Callable[[Any], Any] | None = getattr(target, "batch_key", None)
-        self.batch_cost: Callable[[Any], Any] | None = getattr(target, "batch_cost", None)
         self._check_parameters()
         self._is_set_up = False
         self._loop: EventLoop | None = None
         self.loop_changed = False
-        self.on_shared_loop: Callable[[Awaitable[Any]], Any] | None = None
-        """Awaits for the run of the current thread, in a worker whose event loop several runs share."""
+        self.shares_loop = False  # among several runs: what is to run there must be async itself
         self.handle: Handle = self._awaited if _is_async(self._handle) else self._called
 
     def setup(self, ctx: Context) -> None:
@@ -102,8 +138,6 @@ class Handler:
         alone = self._handle_batch is None
         _check_signature(self._handle, self.name if alone else f"{self.name}.handle", "payload", "ctx")
         _check_signature(self._handle_batch, f"{self.name}.handle_batch", "payloads", "ctx")
-        _check_signature(self.batch_key, f"{self.name}.batch_key", "payload")
-        _check_signature(self.batch_cost, f"{self.name}.batch_cost", "payload")
         _check_signature(self._setup, f"{self.name}.setup", "ctx")
         _check_signature(self._teardown, f"{self.name}.teardown", "ctx")
         _check_signature(self._after_interrupt, f"{self.name}.after_interrupt", "ctx")
@@ -179,8 +213,10 @@ class Handler:
             self.event_loop.run(value)
 
     def _run(self, awaitable: Awaitable[Any]) -> Any:
-        if self.on_shared_loop is not None:
-            return self.on_shared_loop(awaitable)
+        if self.shares_loop:
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
+            raise TypeError("it has returned an awaitable: in a pool with concurrency, make it an `async def`")
         loop = self.event_loop
         try:
             return loop.run_job(awaitable)
@@ -229,22 +265,19 @@ def for_one_job(handle_batch: HandleBatch) -> Handle:
 
     def handle(payload: Any, ctx: Context) -> Any:
         batch = BatchContext(ctx._board, [ctx])
-        values: Any = None
         try:
-            values = handle_batch([payload], batch)
+            return _single_result(handle_batch([payload], batch))
         finally:
-            if not inspect.isawaitable(values):
-                batch.end()
-        return _single_awaited(values, batch) if inspect.isawaitable(values) else _single_result(values)
+            batch.end()
 
-    return handle
+    async def awaited(payload: Any, ctx: Context) -> Any:
+        batch = BatchContext(ctx._board, [ctx])
+        try:
+            return _single_result(await handle_batch([payload], batch))
+        finally:
+            batch.end()
 
-
-async def _single_awaited(values: Awaitable[Any], batch: BatchContext) -> Any:
-    try:
-        return _single_result(await values)
-    finally:
-        batch.end()
+    return awaited if _is_async(handle_batch) else handle
 
 
 def _single_result(values: Any) -> Any:

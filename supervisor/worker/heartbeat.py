@@ -13,7 +13,7 @@ from supervisor.telemetry import events
 from supervisor.worker.exchange import Exchange
 
 PATIENCE = 0.05  # seconds that claims may wait behind a run
-REST = 2.0  # seconds without such claims after which the thread sleeps between beats
+REST = 2.0  # seconds without such claims, and without progress, after which the thread sleeps between beats
 EVERY = 0.5  # seconds between two writes of progress, and the age from which on that of a run is written
 _AFTER_AN_ERROR = 0.05  # seconds
 
@@ -71,13 +71,12 @@ class Heartbeat(threading.Thread):
 class Beside:
     """What the thread does beside the run of a worker that has one at a time.
 
-    When a run takes longer than PATIENCE, what has ended before is committed and what has not begun returned.
+    When a run takes longer than PATIENCE, what has ended before is committed and what has not begun returned. Handlers
+    report progress to the slot as often as they like; this copies it to the table. A job that reports nothing, or ends
+    within EVERY seconds, costs no write.
 
-    While claims arrive several at a time it looks twice in PATIENCE seconds; when none have for REST it is not called
-    any more, so that an idle worker costs almost nothing. `wake` has it called soon.
-
-    Handlers report progress to the slot as often as they like; this copies it to the table. A job that reports nothing,
-    or ends within EVERY seconds, costs no write.
+    It looks twice in PATIENCE seconds. When nothing has asked for that for REST seconds it is not called any more, so
+    that an idle worker costs almost nothing. `wake` has it called soon.
     """
 
     def __init__(self, slot: Slot, exchange: Exchange, wake: Callable[[], None]) -> None:
@@ -85,57 +84,43 @@ class Beside:
         self._exchange = exchange
         self._wake = wake
         self.began = 0.0  # when the run that is on did, monotonic seconds; 0.0 if none is
-        self._several_at = 0.0
+        self._asked = False  # since the last look
+        self._asked_at = 0.0
         self._resting = True
-        self._changed = False  # something was reported since the last write
-        self._copies = False  # it looks for progress every EVERY seconds
-        self._copy_at = 0.0
+        self._written: tuple[object, ...] = ()  # the progress that is in the table
+        self._write_at = 0.0
 
-    def several(self, now: float) -> None:
-        """Several claims were taken at `now`. Cheap: called thousands of times a second."""
-        self._several_at = now
+    def attend(self) -> None:
+        """Several claims were taken, or a run has reported progress. By any thread; cheap: called thousands of times
+        a second.
+        """
+        self._asked = True
         if self._resting:
             self._resting = False
             self._wake()
 
-    def reported(self) -> None:
-        """The slot has new progress, from any thread. Cheap: handlers may report at every step."""
-        self._changed = True
-        if not self._copies:
-            self._copies = True
-            self._wake()
-
     def look(self, now: float) -> float | None:
         """Called by the heartbeat thread; returns the seconds until it should be called again."""
+        if self._asked:
+            self._asked, self._asked_at = False, now
         began = self.began
         if began and now - began >= PATIENCE:
             self._exchange.aside(now - began)
-        copy_in = self._copy_progress(now) if self._copies else None
-        self._resting = now - self._several_at > REST
-        if self._resting:
-            return copy_in
-        return PATIENCE / 2 if copy_in is None else min(PATIENCE / 2, copy_in)
+        if now >= self._write_at:
+            self._copy_progress(now)
+        self._resting = now - self._asked_at > REST
+        if self._asked:  # meanwhile: whoever asks from now on wakes us
+            self._resting = False
+        return None if self._resting else PATIENCE / 2
 
-    def _copy_progress(self, now: float) -> float | None:
-        """Write what is new; returns the seconds until it is to be called again, None if nothing is reported."""
-        self._copy_at = self._copy_at or now + EVERY
-        if now < self._copy_at:
-            return self._copy_at - now
-        self._copies = False  # first: what is reported from now on wakes us
-        if not self._changed:
-            self._copy_at = 0.0
-            return None
-        self._copies, self._changed = True, False
-        self._changed = not self._written() or self._changed
-        self._copy_at = monotonic() + EVERY
-        return EVERY
-
-    def _written(self) -> bool:
-        """False if it is to be written later."""
+    def _copy_progress(self, now: float) -> None:
         run = self._slot.read()
-        if not run.job or run.progress is None:
-            return True
-        young = monotonic() - run.started < EVERY
-        if young or self._slot.work.run != (run.job, run.token):  # with another run the rest may be another's, too
-            return False
-        return self._exchange.show_progress((run.job, run.token), run.batch, run.progress, run.text)
+        reported = (run.job, run.token, run.progress, run.text)
+        if not run.job or run.progress is None or reported == self._written:
+            return
+        self._asked = True  # until it is written
+        if now - run.started < EVERY or self._slot.work.run != (run.job, run.token):
+            return  # young, or another run has begun: the rest may be another's, too
+        if self._exchange.show_progress((run.job, run.token), run.batch, run.progress, run.text):
+            self._written = reported
+        self._write_at = monotonic() + EVERY

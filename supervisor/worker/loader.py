@@ -15,8 +15,7 @@ from supervisor.domain.errors import InvalidJob
 from supervisor.tasks import Task, registered
 from supervisor.tasks.parameters import Mismatch
 from supervisor.worker.context import Context
-from supervisor.worker.handler import Handler, HandlerError
-from supervisor.worker.outcomes import BadPayload
+from supervisor.worker.handler import BadPayload, Handler, HandlerError
 
 _folder: Path | None = None  # the configuration's, in a process that runs a pool
 _SHIPPED = Path(__file__).parents[2] / "handlers"  # our own, which a package of that name may hide

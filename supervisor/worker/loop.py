@@ -21,30 +21,41 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Sequence
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim
-from supervisor.system.slot import RecycleReason, State
-from supervisor.worker.exchange import Run
-from supervisor.worker.fitness import MemoryWatch, Ruined
-from supervisor.worker.parts import Parts
+from supervisor.system.slot import RecycleReason, Slot, State
+from supervisor.worker.exchange import Exchange, Run
+from supervisor.worker.executor import Executor
+from supervisor.worker.fitness import Fitness, MemoryWatch, Ruined
+from supervisor.worker.heartbeat import Heartbeat
+from supervisor.worker.wakeups import Wakeups
+
+if TYPE_CHECKING:
+    from supervisor.config import PoolSettings
 
 SAFETY_NET = 5.0  # seconds after which a worker that has room checks for jobs without a wake-up
 _EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to start a successor
+
+
+class Parts(NamedTuple):
+    """What the loop and the runner of a worker need from the rest of it."""
+
+    pool: PoolSettings
+    slot: Slot
+    exchange: Exchange
+    executor: Executor
+    fitness: Fitness
+    heartbeat: Heartbeat
+    wakeups: Wakeups
+    cautious: bool
 
 
 class Runner(Protocol):
     """Runs claims: one at a time, in batches, or several at the same time. Called in the thread of the loop,
     unless it says otherwise.
     """
-
-    watch: Callable[[float], float | None]
-    """Called by the heartbeat thread with the time, monotonic seconds. Returns the seconds until the next call, None if
-    there is nothing to do.
-    """
-    interrupt: Callable[[], None]
-    """A signal has come, in the main thread: raises JobInterrupted if the run there is to stop."""
 
     @property
     def done(self) -> int:
@@ -73,6 +84,14 @@ class Runner(Protocol):
         """Check the process while no run is on. Raises Ruined."""
 
     # By the other threads of the worker
+
+    def watch(self, now: float, /) -> float | None:
+        """Called by the heartbeat thread with the time, monotonic seconds. Returns the seconds until the next call,
+        None if there is nothing to do.
+        """
+
+    def interrupt(self) -> None:
+        """A signal has come, in the main thread: raises JobInterrupted if the run there is to stop."""
 
     def host(self, loop: Callable[[], None]) -> None:
         """Call `loop` in a suitable thread, and return when it is over. Called in the main thread."""

@@ -25,8 +25,7 @@ from supervisor.system.resources import OomCounter
 from supervisor.telemetry import events
 from supervisor.worker import environment
 from supervisor.worker.context import BatchContext, Context, JobInterrupted
-from supervisor.worker.handler import HandlerError
-from supervisor.worker.outcomes import Crashed, NotBegun, Reported
+from supervisor.worker.handler import Crashed, HandlerError, NotBegun, Reported
 from supervisor.worker.program import CLOSING, Ended, Ending, Output, Program
 from supervisor.worker.protocol import Message, Phase, ProgramJob, Violation
 from supervisor.worker.recorder import Recorder

@@ -1,32 +1,67 @@
-"""The life of a worker process: its set-up, its loop, its teardown."""
+"""The life of a worker process: what it is given, its set-up, its loop, its teardown."""
 
 from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.domain import middleware
 from supervisor.domain.errors import StoreError
+from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system import descriptors, failpoints, mappings, settled_notice
-from supervisor.system.slot import State
+from supervisor.system.counters import Row
+from supervisor.system.scoreboard import ClaimGate
+from supervisor.system.slot import Slot, State
 from supervisor.telemetry import events
 from supervisor.worker import forked
-from supervisor.worker.counting import Counter
+from supervisor.worker.environment import check_memory
 from supervisor.worker.exchange import Exchange
+from supervisor.worker.executor import Executor
 from supervisor.worker.fitness import Fitness, Ruined, leave_ruined
-from supervisor.worker.handler import AnyHandler, HandlerError
+from supervisor.worker.handler import AnyHandler, Handler, HandlerError
 from supervisor.worker.heartbeat import Heartbeat
 from supervisor.worker.loader import load
-from supervisor.worker.loop import Loop, Runner
-from supervisor.worker.parts import Assignment, Parts, executor_of, is_concurrent
-from supervisor.worker.placement import check_memory
-from supervisor.worker.runners import runner_of
+from supervisor.worker.loop import Loop, Parts, Runner
+from supervisor.worker.middleware import WorkerMiddleware
+from supervisor.worker.recorder import Counter, Recorder, SlotBoard
+from supervisor.worker.runners import is_concurrent, runner_of
 from supervisor.worker.trial import try_out
 from supervisor.worker.wakeups import FOREIGN, Wakeups
 
+if TYPE_CHECKING:
+    from supervisor.config import PoolSettings
+
 EXIT_LEFT, EXIT_BROKEN = 0, 70
+
+
+class Assignment(NamedTuple):
+    """What one worker is and should do, and where it shows it.
+
+    `wake` is the pool's eventfd, on which it sleeps; `news` is the supervisor's, by which it announces that its slot
+    has changed. It claims while the `gate` is open. `recorder` keeps what runs use and print, `row` counts them.
+    A `cautious` one claims one job at a time, checks its process and commits before the next, so that a death shows
+    which job caused it. An `unproven` one has code of which no worker has been ready yet. Without `keep_done`, jobs may
+    be deleted when they have succeeded. `on_beat` is called with every heartbeat, by another thread.
+    """
+
+    pool: PoolSettings
+    record: WorkerRecord
+    engine: Engine
+    slot: Slot
+    wake: int
+    news: int
+    gate: ClaimGate
+    recorder: Recorder
+    row: Row
+    device: str | None = None
+    cautious: bool = False
+    unproven: bool = False
+    keep_done: bool = True
+    on_beat: Callable[[], None] = lambda: None
 
 
 class Worker:
@@ -56,7 +91,7 @@ class Worker:
             assignment.pool,
             slot,
             assignment.gate,
-            Counter(assignment.row, assignment.pool.types),
+            Counter(assignment.row),
             wakeups,
             log,
             side_by_side=is_concurrent(assignment.pool, cautious=assignment.cautious),
@@ -149,3 +184,27 @@ class Worker:
         if self._runner is not None:
             self._runner.detach()
         forks.after_in_child()
+
+
+def executor_of(assignment: Assignment, handler: AnyHandler, log: Any) -> Executor:
+    """Raises HandlerError if the handler cannot do what the pool needs, and MiddlewareError."""
+    pool, recorder = assignment.pool, assignment.recorder
+    if isinstance(handler, Handler):
+        if pool.batch_size > 1:
+            handler.insist_on_batches()
+        handler.insist_on(pool.types)
+    loaded = middleware.load([*pool.middleware, *getattr(handler, "middleware", ())])
+    info = middleware.WorkerInfo(pool.name, assignment.record.name, log)
+    return Executor(
+        handler,
+        SlotBoard(assignment.slot, recorder, assignment.engine),
+        pool.policy,
+        capabilities=pool.capabilities,
+        options=pool.options,
+        device=assignment.device,
+        timeout=pool.timeout_of,
+        recorder=recorder,
+        middleware=WorkerMiddleware(loaded, info) if loaded else None,
+        log=log,
+        clock=assignment.gate.clock,
+    )

@@ -19,9 +19,8 @@ from supervisor.system import counters, run_log
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Snapshot
 from supervisor.telemetry import configure
-from supervisor.worker.parts import Assignment
 from supervisor.worker.recorder import Recorder
-from supervisor.worker.worker import Worker
+from supervisor.worker.worker import Assignment, Worker
 from tests.site_under_test import Site, wait_for
 
 INCARNATION = "lone-1"

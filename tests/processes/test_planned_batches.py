@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import Status
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import Site
 
 MakeSite = Callable[..., Site]
 POOL = """
@@ -22,7 +21,7 @@ max_crashes = 2
 retry = { max_attempts = 1 }
 """
 HANDLERS = """
-import ctypes, json, os, time
+import json, os, time
 from ledger import record
 
 def note(payloads):
@@ -37,20 +36,6 @@ class Batch:
         for job in ctx.jobs:
             record("end", job)
         return [os.getpid()] * len(payloads)
-
-class Asked(Batch):
-    def batch_key(self, payload):
-        do = payload.get("do")
-        if do == "hang":
-            time.sleep(60)
-        elif do == "segfault":
-            ctypes.string_at(0)
-        elif do == "raise":
-            raise KeyError("nothing to go by")
-        return payload.get("width", 0) // 100
-
-    def batch_cost(self, payload):
-        return payload.get("width", 0)
 
 class OutOfMemoryError(Exception):
     pass
@@ -112,18 +97,7 @@ def test_a_rare_key_does_not_wait_for_the_others(make_site: MakeSite) -> None:
     assert len(ran[place]) == 1
 
 
-def test_the_handler_may_say_what_belongs_together_and_what_it_costs(make_site: MakeSite) -> None:
-    site = with_pool(make_site, "batch_budget = 1000", handler="Asked")
-    site.queue.enqueue_many("batch", [{"width": 150 if n % 2 else 250} for n in range(60)])
-    site.start()
-    site.verdict()
-    ran = batches(site)
-    assert {tuple({payload["width"] for payload in batch}) for batch in ran} == {(150,), (250,)}
-    assert max(len(batch) for batch in ran if batch[0]["width"] == 150) == 6
-    assert max(len(batch) for batch in ran if batch[0]["width"] == 250) == 4
-    assert nobody_charged(site)
-
-
+@pytest.mark.fault(100)
 def test_a_batch_stays_within_its_budget_and_what_is_above_it_runs_alone(make_site: MakeSite) -> None:
     site = with_pool(make_site, 'batch_cost = "pixels"', "batch_budget = 10")
     costs: list[Any] = [3, 4, 3, 50, 1, 9, 9, "many", 2, 2]
@@ -135,41 +109,6 @@ def test_a_batch_stays_within_its_budget_and_what_is_above_it_runs_alone(make_si
     assert ran[0] == [3, 4, 3]
     assert [50] in ran
     assert ["many"] in ran
-    assert site.event("batch_not_planned")["error"].startswith("ValueError: a cost must be a number")
-
-
-def test_a_budget_without_a_cost_breaks_the_pool_with_a_sentence(make_site: MakeSite) -> None:
-    site = with_pool(make_site, "batch_budget = 10")
-    site.start()
-    wait_for(lambda: "batch_budget needs batch_cost" in site.log.read_text(), "the reason")
-
-
-@pytest.mark.fault(100)
-@pytest.mark.parametrize(
-    ("do", "status", "kind"), [("hang", "failed", "timeout"), ("segfault", "quarantined", "crash")]
-)
-def test_a_job_whose_key_ends_or_hangs_the_worker_is_charged_alone(
-    make_site: MakeSite, do: str, status: str, kind: str
-) -> None:
-    site = with_pool(make_site, 'timeout = "300ms"', handler="Asked")
-    jobs = site.queue.enqueue_many("batch", [{"do": do} if n == 5 else {} for n in range(12)])
-    site.start()
-    for job in jobs:
-        ended = site.queue.wait(job, timeout=40)
-        assert ended.status is (Status(status) if job == jobs[5] else Status.DONE)
-    assert {row[0] for row in site.rows("SELECT kind FROM job_errors")} == {kind}
-    assert {row[0] for row in site.rows("SELECT job_id FROM job_errors")} == {jobs[5]}
-    others = set(site.rows("SELECT attempts, crashes FROM jobs WHERE type = 'batch' AND id <> ?", jobs[5]))
-    assert others == {(1, 0)}
-
-
-def test_a_job_whose_key_cannot_be_found_runs_alone(make_site: MakeSite) -> None:
-    site = with_pool(make_site, handler="Asked")
-    site.queue.enqueue_many("batch", [{"do": "raise"} if n == 5 else {} for n in range(12)])
-    site.start()
-    site.verdict()
-    assert [{"do": "raise"}] in batches(site)
-    assert nobody_charged(site)
 
 
 @pytest.mark.fault(101)

@@ -73,7 +73,7 @@ async def run_beside(queue: Queue, other: sqlite3.Connection, then: Callable[[],
 
 @contextlib.contextmanager
 def listening(queue: Queue, job: int, told: threading.Event, *, just_made: bool) -> Iterator[None]:
-    listener = Subscription(job, told.set, only_end=True, just_made=just_made)
+    listener = Subscription(queue._watcher, job, told.set, only_end=True, just_made=just_made)
     queue._watcher.subscribe(listener)
     try:
         yield

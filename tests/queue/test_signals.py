@@ -114,7 +114,7 @@ def test_news_that_were_told_without_the_bell_are_found_and_told_again(queue: Qu
             raise Alarm
 
     event = next(queue.events(queue.enqueue("tag")))
-    listener = Subscription(1, ring)
+    listener = Subscription(queue._watcher, 1, ring)
     with pytest.raises(Alarm):
         listener.tell(event)
     listener.tell(event)
@@ -125,7 +125,7 @@ def test_news_that_were_told_without_the_bell_are_found_and_told_again(queue: Qu
 
 
 def test_who_was_thrown_out_before_leaving_is_not_thought_to_wait(queue: Queue) -> None:
-    wanted = Subscription(queue.enqueue("tag"), int)
+    wanted = Subscription(queue._watcher, queue.enqueue("tag"), int)
     queue._watcher.subscribe(wanted)
     assert queue._watcher.listening
     del wanted

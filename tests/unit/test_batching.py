@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog import get_logger
-from structlog.testing import capture_logs
 
 from supervisor.domain.batching import Candidate, as_cost, as_key, at_path, together
 from supervisor.domain.job import Claim
-from supervisor.worker.outcomes import Reported, is_out_of_memory
-from supervisor.worker.runners.batch_plan import BatchPlan
+from supervisor.worker.handler import Reported
+from supervisor.worker.runners.batch import BatchPlan, is_out_of_memory
 
 UNLIMITED = float("inf")
 
@@ -101,42 +100,22 @@ def claim(number: int, payload: str = "{}") -> Claim:
     return Claim(number, 1, "tag", payload, 1, None, 0)
 
 
-def plan(**asked: Any) -> BatchPlan:
-    return BatchPlan(16, asked.pop("budget", UNLIMITED), None, asked.pop("key", None), asked.pop("cost", None), **asked)
+def plan(**keys: Any) -> BatchPlan:
+    settings = {"batch_size": 16, "batch_auto": False, "batch_key": None, "batch_cost": None, "batch_budget": None}
+    return BatchPlan(cast("Any", SimpleNamespace(**settings | keys)))
 
 
-def raising(payload: Any) -> Any:
-    raise RuntimeError("it is not like the others")
-
-
-@pytest.mark.parametrize("payload", ["{", '{"model": 1}'])
-def test_a_job_whose_key_cannot_be_had_runs_alone(payload: str) -> None:
-    assert plan(key=raising).look(claim(1, payload)) == Candidate(None, 0.0, 1)
-
-
-def test_an_error_that_cannot_be_described_is_told_and_its_job_runs_alone() -> None:
-    class Meta(type):
-        @property
-        def __name__(cls) -> str:  # type: ignore[override]
-            raise KeyError
-
-    class Nameless(Exception, metaclass=Meta):
-        pass
-
-    def nameless(payload: Any) -> Any:
-        raise Nameless
-
-    with capture_logs() as events:
-        assert plan(key=nameless, log=get_logger()).look(claim(1)) == Candidate(None, 0.0, 1)
-    assert [event["error"].endswith("Nameless") for event in events] == [True]
+@pytest.mark.parametrize("payload", ["{", '{"cost": "many"}'])
+def test_a_job_whose_cost_cannot_be_had_runs_alone(payload: str) -> None:
+    batch, rest = plan(batch_cost="cost", batch_budget=10.0).divide([claim(1, payload), claim(2, '{"cost": 1}')], {})
+    assert ([one.job_id for one in batch], [one.job_id for one in rest]) == ([1], [2])
 
 
 def test_what_is_left_over_is_claimed_again_in_a_larger_look() -> None:
-    many = plan(key=lambda payload: payload)
+    many = plan(batch_key="key")
     assert many.want == 16
     for _ in range(20):
-        looked = [(claim(n), many.look(claim(n, f'"{n % 4}"'))) for n in range(32)]
-        batch, rest = many.divide(looked)
+        batch, rest = many.divide([claim(n, f'{{"key": {n % 4}}}') for n in range(32)], {})
         assert (len(batch), len(rest)) == (8, 24)
 
     assert many.size == 16
@@ -144,10 +123,9 @@ def test_what_is_left_over_is_claimed_again_in_a_larger_look() -> None:
 
 
 def test_a_budget_that_ends_batches_early_makes_claims_smaller() -> None:
-    dear = plan(cost=lambda payload: 3.0, budget=10.0)
+    dear = plan(batch_cost="cost", batch_budget=10.0)
     for _ in range(30):
-        looked = [(claim(n), dear.look(claim(n))) for n in range(dear.want)]
-        batch, _ = dear.divide(looked)
+        batch, _ = dear.divide([claim(n, '{"cost": 3.0}') for n in range(dear.want)], {})
         assert len(batch) == 3
 
     assert 3 <= dear.want <= 6

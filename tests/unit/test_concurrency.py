@@ -7,6 +7,8 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -21,8 +23,8 @@ from supervisor.supervision.time_limits import Step, TerminationLadder
 from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.event_loop import CURRENT
-from supervisor.worker.runners.concurrent.calls import JobThreads, interrupt, seal
-from supervisor.worker.runners.concurrent.run import ConcurrentRun, RunLogs
+from supervisor.worker.recorder import SlotBoard
+from supervisor.worker.runners.concurrent.calls import ConcurrentRun, JobThreads, RunLogs, interrupt, seal
 
 KILLED = int(signal.SIGKILL)
 
@@ -41,7 +43,8 @@ def claim(job: int) -> Claim:
 
 
 def a_run(job: int) -> ConcurrentRun:
-    return ConcurrentRun(claim(job), 0.0, 0.0, 10.0, 50, CANCEL_GRACE)
+    common = cast("SlotBoard", SimpleNamespace(_chunks=None))
+    return ConcurrentRun(claim(job), common, 0.0, 0.0, 10.0, CANCEL_GRACE, 50, lambda: None, lambda: None)
 
 
 def test_a_death_charges_none_of_several_and_halves_their_number(slot: Slot) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.worker.executor import decoded
-from supervisor.worker.outcomes import BadPayload
+from supervisor.worker.handler import BadPayload
 
 
 @pytest.mark.parametrize("payload", ["NaN", '{"a": NaN}', "[Infinity]", "[[-Infinity]]", "{", "", b"\xff", "[" * 99999])

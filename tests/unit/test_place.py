@@ -15,9 +15,8 @@ import pytest
 
 from supervisor.config import PoolSettings, load
 from supervisor.system import resources
-from supervisor.worker.environment import THREADS
+from supervisor.worker.environment import THREADS, Place, check_memory, kept_memory, limit_threads, take, threads_of
 from supervisor.worker.handler import HandlerError
-from supervisor.worker.placement import Place, check_memory, kept_memory, limit_threads, take, threads_of
 
 MIB = 1 << 20
 
@@ -95,7 +94,7 @@ def test_a_model_on_a_device_has_its_workers_share_of_the_cores(tmp_path: Path, 
 THREADED = """
 import json, os, sys
 from supervisor.system import child
-from supervisor.worker.placement import Place, limit_threads, take
+from supervisor.worker.environment import Place, limit_threads, take
 from supervisor.config import load
 from pathlib import Path
 
@@ -142,7 +141,7 @@ FREEING = """
 import resource, sys
 from pathlib import Path
 from supervisor.config import load
-from supervisor.worker.placement import Place, take
+from supervisor.worker.environment import Place, take
 
 take(load(Path(sys.argv[1])).pools["tag"], Place())
 import numpy

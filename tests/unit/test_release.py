@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load
-from supervisor.domain.scaling import Missing
-from supervisor.supervision.plan import plan
+from supervisor.supervision.plan import Missing, plan
 from supervisor.supervision.pool import Pool, old_code_serves
 from supervisor.supervision.release import Release, Releases, ReleaseState, new_code_failed
 

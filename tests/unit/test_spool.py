@@ -1,37 +1,16 @@
-"""The files of requests: names, labels, payloads, and which may go."""
+"""The files of requests: payloads, and which may go."""
 
 from __future__ import annotations
 
 import pytest
 
-from supervisor.admin.uploads import GRACE, Label, Spooled, grouped, may_go, payload_of_file
+from supervisor.admin.uploads import may_go, payload_of_file
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import is_same, require_same
 from supervisor.domain.job import Job, NewJob, Status
 
 ONE, TWO = "1" * 32, "2" * 32
 CAT, DOG = "c" * 64, "d" * 64
-
-
-def test_the_files_of_one_token_belong_together() -> None:
-    found = grouped([(f"{TWO}.part", 5.0), (f"{ONE}.label", 3.0), (f"{ONE}-{CAT}", 4.0)])
-
-    assert found == [
-        Spooled(ONE, (f"{ONE}-{CAT}", f"{ONE}.label"), f"{ONE}-{CAT}", 4.0),
-        Spooled(TWO, (f"{TWO}.part",), "", 5.0),
-    ]
-
-
-@pytest.mark.parametrize("name", ["notes.txt", ".part", f"{ONE}", f"{ONE}.parts", f"x{ONE}.part", f"{ONE}-{CAT}.gz"])
-def test_what_has_another_name_is_nobodys_business(name: str) -> None:
-    assert grouped([(name, 0.0)]) == []
-
-
-def test_a_file_is_young_until_no_insert_can_be_on_its_way() -> None:
-    one = Spooled(ONE, (), "", 1000.0)
-
-    assert one.is_young(1000.0 + GRACE - 1)
-    assert not one.is_young(1000.0 + GRACE)
 
 
 @pytest.mark.parametrize(
@@ -49,17 +28,6 @@ def test_a_file_goes_with_its_job_or_some_time_after_its_success(
     has_job: bool, succeeded_at: float | None, keep_done: float | None, goes: bool
 ) -> None:
     assert may_go(has_job, succeeded_at, 1000.0, keep_done) is goes
-
-
-def test_a_label_comes_back_as_it_was_written() -> None:
-    label = Label("sqlite:////srv/ä.db", "App/Tag:1", 'run:"k"')
-
-    assert Label.read(label.written()) == label
-
-
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"type": "tag"}', b"\xff", b"[" * 100_000])
-def test_what_is_no_label_is_none(text: bytes) -> None:
-    assert Label.read(text) is None
 
 
 def test_fields_stand_beside_the_path() -> None:

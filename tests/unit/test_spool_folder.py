@@ -8,15 +8,47 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.system.spool import Spool, SpoolFull
+from supervisor.system.spool import Label, Spool, Spooled, SpoolFull
 
 KiB = 1024
 MiB = KiB * KiB
+LABEL = Label("sqlite:////srv/ä.db", "App/Tag:1", 'run:"k"')
+ONE, TWO = "1" * 32, "2" * 32
+BODY = f"{ONE}-{'c' * 64}"
 
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Spool:
     return Spool(tmp_path / "spool", MiB, MiB)
+
+
+def test_the_files_of_one_token_belong_together_and_other_names_are_nobodys_business(spool: Spool) -> None:
+    spool.folder.mkdir()
+    others = ["notes.txt", ".part", ONE, f"{ONE}.parts", f"x{ONE}.part", f"{BODY}.gz"]
+    for name in (BODY, f"{ONE}.label", f"{TWO}.part", *others):
+        (spool.folder / name).touch()
+
+    first, second = spool.unchanged(0.0)
+
+    assert (first.token, sorted(first.names), first.body) == (ONE, [BODY, f"{ONE}.label"], BODY)
+    assert second == (TWO, (f"{TWO}.part",), "")
+    assert spool.unchanged(60.0) == []
+
+
+def test_a_label_comes_back_as_it_was_written(spool: Spool) -> None:
+    upload = spool.begin(None)
+    upload.finish(LABEL)
+
+    (found,) = spool.unchanged(0.0)
+    assert spool.label(found) == LABEL
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"type": "tag"}', b"\xff", b"[" * 100_000])
+def test_what_is_no_label_is_none(spool: Spool, text: bytes) -> None:
+    spool.folder.mkdir()
+    (spool.folder / f"{ONE}.label").write_bytes(text)
+
+    assert spool.label(Spooled(ONE, (), "")) is None
 
 
 def on_disk(spool: Spool) -> int:
@@ -30,7 +62,7 @@ def fill(spool: Spool, body: bytes) -> int:
         try:
             upload = spool.begin(len(body))
             upload.write(body)
-            upload.finish(b"{}")
+            upload.finish(LABEL)
         except SpoolFull:
             return stored
     raise AssertionError("it is never full")
@@ -56,7 +88,7 @@ def test_a_folder_that_is_replaced_while_a_file_is_written_is_an_error(spool: Sp
     spool.folder.rename(spool.folder.with_name("old"))
     spool.folder.mkdir(mode=0o700)
     with pytest.raises(FileNotFoundError):
-        upload.finish(b"{}")
+        upload.finish(LABEL)
     assert [*spool.folder.iterdir()] == []
 
 

@@ -21,9 +21,8 @@ from supervisor.admin.keys import SESSION_SECONDS, Keys, keys_of
 from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState, may_change
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.admin.watch import Watch
-from supervisor.client.asynchronous import AsyncQueue
-from supervisor.client.job_streams import JobStreams
+from supervisor.admin.watch import JobStreams, Watch
+from supervisor.client.queue import Queue
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.engine import open_engine
@@ -89,7 +88,7 @@ class Door:
     def __post_init__(self) -> None:
         url = "sqlite:////nowhere/jobs.db"
         desk = StoreExecutor(open_engine(url))
-        queue = AsyncQueue(url)
+        queue = Queue(url)
         streams = JobStreams(queue)
         requests = Requests(queue, desk)
         state = AppState(self.settings, self.keys, desk, requests, streams, Watch(desk), ())
@@ -314,8 +313,8 @@ def test_a_session_ends_after_twelve_hours_with_its_token_and_with_a_change_of_a
     assert Keys(TOKEN, None, "c").role_of_session(session, now) is None
     assert Keys(None, None, "c").role_of_session("admin.99999999999.", now) is None
     assert KEYS.role_of_session(session.replace("reader", "admin"), now) is None
-    role, until, name, signature = session.split(".")
-    assert KEYS.role_of_session(f"{role}.{int(until) + 1}.{name}.{signature}", now) is None
+    role, began, signature = session.split(".")
+    assert KEYS.role_of_session(f"{role}.{int(began) + 1}.{signature}", now) is None
     assert KEYS.role_of_session(session[:-1], now) is None
 
 

@@ -19,9 +19,8 @@ from supervisor.admin.metrics import OTHERS
 from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.admin.watch import Watch
-from supervisor.client.asynchronous import AsyncQueue
-from supervisor.client.job_streams import JobStreams
+from supervisor.admin.watch import JobStreams, Watch
+from supervisor.client.queue import Queue
 from supervisor.engine import open_engine
 from supervisor.ops.views import MOST_TYPES
 from supervisor.system.counters import BOUNDS, shared
@@ -54,7 +53,7 @@ class Scraper:
 
     def __init__(self, url: str) -> None:
         self._desk = StoreExecutor(open_engine(url))
-        queue, watch = AsyncQueue(url), Watch(self._desk)
+        queue, watch = Queue(url), Watch(self._desk)
         streams = JobStreams(queue)
         requests = Requests(queue, self._desk)
         state = AppState(SETTINGS, keys_of(SETTINGS), self._desk, requests, streams, watch)

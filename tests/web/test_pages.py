@@ -22,9 +22,7 @@ from supervisor.admin.rendering import with_code
 from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.admin.watch import Watch
-from supervisor.client.asynchronous import AsyncQueue
-from supervisor.client.job_streams import JobStreams
+from supervisor.admin.watch import JobStreams, Watch
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy
 from supervisor.domain.history import Hour
@@ -38,7 +36,8 @@ from tests.web import client
 from tests.web.application import Application
 
 SETTINGS = client.SETTINGS._replace(listen="127.0.0.1:8787")
-KEYS = Keys("the-token-of-admins", "the-token-of-readers", "supervisor_8787")
+TOKEN, READ_TOKEN = "the-token-of-admins", "the-token-of-readers"
+KEYS = Keys(TOKEN, READ_TOKEN, "supervisor_8787")
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -49,7 +48,7 @@ class Reader:
         self._loop = asyncio.Runner()
         engine = open_engine(url)
         self.desk = StoreExecutor(engine)
-        queue = AsyncQueue(url)
+        queue = Queue(url)
         streams = JobStreams(queue)
         requests = Requests(queue, self.desk)
         watch = Watch(self.desk)
@@ -57,7 +56,7 @@ class Reader:
         gate = AccessMiddleware(self.app, KEYS, settings)
         self._http = httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://localhost")
 
-    def get(self, path: str, *, token: str | None = KEYS.admin, accept: str = "text/html") -> httpx.Response:
+    def get(self, path: str, *, token: str | None = TOKEN, accept: str = "text/html") -> httpx.Response:
         headers = {"Accept": accept} | ({"Authorization": f"Bearer {token}"} if token else {})
         return self._loop.run(self._http.get(path, headers=headers))
 
@@ -327,7 +326,7 @@ def test_a_reader_is_shown_no_button_and_no_script_for_one(queue: Queue, read: C
     reader = read()
 
     for path in ("/", "/jobs?status=failed", "/jobs/1", "/failures"):
-        for_admins, for_readers = reader.get(path), reader.get(path, token=KEYS.reader)
+        for_admins, for_readers = reader.get(path), reader.get(path, token=READ_TOKEN)
         assert 'class="action' in for_admins.text, path
         assert 'class="action' not in for_readers.text
         assert "actions.js" not in for_readers.text

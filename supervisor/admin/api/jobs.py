@@ -93,7 +93,7 @@ async def enqueue(state: TheState, job: models.NewJob) -> JSONResponse:
         unique_key=job.unique_key,
         meta=job.meta,
     )
-    job_id, new = await state.executor.put(wanted)
+    job_id, new = await state.requests.insert(wanted)
     location = {"Location": f"/api/admin/jobs/{job_id}"}
     return answer({"id": job_id, "duplicate": not new}, 201 if new else 200, location)
 

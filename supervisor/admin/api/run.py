@@ -13,11 +13,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from supervisor.admin.access import is_file
 from supervisor.admin.api import answers, models
 from supervisor.admin.api.answers import Hidden, answer, changing, problem, reading
 from supervisor.admin.requests import NotFinished, plain
 from supervisor.admin.state import AppState, TheState, may_change
-from supervisor.admin.uploads import NoSpool, is_file
+from supervisor.admin.uploads import NoSpool
 from supervisor.client.queue import ResultUnknown
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import new_request, payload_of

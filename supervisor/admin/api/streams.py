@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request
@@ -12,11 +10,9 @@ from starlette.responses import Response
 from supervisor.admin.api import models
 from supervisor.admin.api.answers import reading
 from supervisor.admin.state import TheState, may_change
-from supervisor.admin.watch import COMMENT, HEARTBEAT, EventStream, TooManyListeners
-from supervisor.client.job_streams import JobListener
-from supervisor.domain.job_stream import data_of, position_of
+from supervisor.admin.watch import EventStream
+from supervisor.domain.job_stream import position_of
 
-FOLLOWERS = 400  # of jobs, at most: other requests need some of the connections, too
 _OVERVIEW = (
     "`event: overview` with the overview as JSON, immediately and whenever more than the time has changed, at most "
     "once a second; `event: trouble` with an error while the database cannot be used; comments as heartbeats."
@@ -80,26 +76,6 @@ async def job_events(
     Chunks and the result are for the full token, which could have made the job. For the read token, they are null and
     `redacted` is true, unless `show_payloads` is set.
     """
-    if state.streams.listeners >= FOLLOWERS:
-        raise TooManyListeners(f"{FOLLOWERS} clients already follow jobs, which is the maximum")
-    listener = await state.streams.join(job_id, position_of(last_event_id))
-    return EventStream(_events(listener, show=state.settings.show_payloads or may_change(request)), listener.leave)
-
-
-async def _events(listener: JobListener, *, show: bool) -> AsyncIterator[bytes]:
-    """Until the job has ended. `show`: with its chunks and its result."""
-    follower, bell = listener.follower, listener.bell
-    bell.set()
-    while not (follower.ended or listener.streams.leaving):
-        try:
-            await asyncio.wait_for(bell.wait(), HEARTBEAT)
-        except TimeoutError:
-            yield COMMENT
-            continue
-        bell.clear()
-        message = b"".join(
-            f"id: {event.at}\nevent: {event.name}\ndata: {data_of(event, show=show)}\n\n".encode()
-            for event in listener.news()
-        )
-        if message:
-            yield message
+    stream = await state.streams.join(job_id, position_of(last_event_id))
+    show = state.settings.show_payloads or may_change(request)
+    return EventStream(state.streams.events(stream, show=show), lambda: state.streams.leave(stream))

@@ -18,7 +18,7 @@ from supervisor.config.settings import PoolSettings, Settings
 from supervisor.domain.text import human_size
 from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 from supervisor.system.resources import available
-from supervisor.worker.placement import threads_of, worth_telling
+from supervisor.worker.environment import threads_of, worth_telling
 
 # Names as in /proc/self/mounts.
 NETWORK = re.compile(

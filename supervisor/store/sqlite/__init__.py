@@ -59,7 +59,7 @@ class SqliteEngine(Engine):
 
     def operations(self) -> Operations:
         schema.require_version(self._place).require_usable()
-        return operations_on(Connection(self._place, synchronous="FULL", checkpoints=True))
+        return operations_on(Connection(self._place, synchronous="FULL", checkpoints=True, any_thread=True))
 
     def move_end(self) -> MoveEnd:
         from supervisor.store.sqlite.move import SqliteMoveEnd  # rarely needed

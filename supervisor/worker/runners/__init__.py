@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from supervisor.worker.loop import Runner
-from supervisor.worker.parts import Parts, is_concurrent
+from supervisor.worker.loop import Parts, Runner
 from supervisor.worker.recorder import Recorder
 
 if TYPE_CHECKING:
     from supervisor.config import PoolSettings
+
+
+def is_concurrent(pool: PoolSettings, *, cautious: bool) -> bool:
+    """Whether a worker of this pool runs several jobs at the same time."""
+    return pool.concurrency > 1 and not cautious
 
 
 def runner_of(pool: PoolSettings, *, cautious: bool = False) -> Callable[[Parts], Runner]:
@@ -34,6 +38,6 @@ def recorder_for(pool: PoolSettings, *, cautious: bool) -> Recorder:
     """What keeps that which the runs of a worker use and print."""
     if not is_concurrent(pool, cautious=cautious):
         return Recorder()
-    from supervisor.worker.runners.concurrent.run import RunLogs
+    from supervisor.worker.runners.concurrent.calls import RunLogs
 
     return Recorder(RunLogs)

@@ -7,23 +7,31 @@ at most half its size (`Exchange.limits`), until the job that fails or kills run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil, inf
 from time import monotonic
 from traceback import clear_frames
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from supervisor.domain.batching import Candidate
+from supervisor.domain.batching import AutoBatchSize, Candidate, as_cost, as_key, at_path, together
 from supervisor.domain.errors import Retry
-from supervisor.domain.job import Claim
+from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement, released, suspected
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED, BatchContext, JobInterrupted
 from supervisor.worker.executor import Executor, decoded, described
-from supervisor.worker.outcomes import BadPayload, NotBegun, Reported, is_out_of_memory
-from supervisor.worker.parts import Parts
+from supervisor.worker.handler import BadPayload, NotBegun, Reported
+from supervisor.worker.loop import Parts
 from supervisor.worker.recorder import WORTH
-from supervisor.worker.runners.batch_plan import plan_of
 from supervisor.worker.runners.current import Sequential
+
+if TYPE_CHECKING:
+    from supervisor.config import PoolSettings
+
+_MOST_CLAIMED = 256
+_LEAST_SHARE = 0.25  # of the claims that have the first one's key: with less, batches are not full
+_WEIGHT = 0.5  # of the latest claims in the averages
+_DEEPEST = 8  # causes of an error
 
 
 class Batches(Sequential):
@@ -32,12 +40,12 @@ class Batches(Sequential):
     """
 
     def __init__(self, parts: Parts) -> None:
-        executor = parts.executor
-        self._plan = plan_of(parts.pool, executor.handler, executor.log, cautious=parts.cautious)
+        super().__init__(parts)
+        self._plan = BatchPlan(parts.pool, cautious=parts.cautious)
         self._limits: dict[int, int] = {}
         self._begin_at: float | None = None  # when a batch begins that has jobs, but is not full
-        calls = BatchExecutor(executor, too_large=self._plan.too_large)
-        super().__init__(parts, calls.run, calls.failed)
+        calls = BatchExecutor(parts.executor, too_large=self._plan.too_large)
+        self._call, self._failed = calls.run, calls.failed  # type: ignore[method-assign]
 
     def room(self) -> int:
         return self._plan.want - self._parts.exchange.held.waiting
@@ -48,14 +56,12 @@ class Batches(Sequential):
             self._limits.update(exchange.limits(claims))
         if not exchange.held.waiting or self._waits_for_more():
             return False
-        self._begin_at = None
-        current, rested, self._rested = self._current, self._rested, False
-        current.begin_round(rested=rested)
-        self._plan.begin(self._limits, rested)
+        rested, self._begin_at = self._rested, None
+        self._begin_round()
         if batch := self._next():
-            settlements = current.run(batch)
-            self._plan.ran(settlements, current.began, monotonic())
-        current.end_round()
+            settlements = self._run(batch)
+            self._plan.ran(settlements, self._began, monotonic(), rested=rested)
+        self._end_round()
         self._limits.clear()
         return True
 
@@ -73,32 +79,89 @@ class Batches(Sequential):
     def _next(self) -> list[Claim]:
         """The claims of the next batch. Nothing else is held while it runs: its death concerns none of the others."""
         exchange, requests = self._parts.exchange, self._parts.slot.requests
-        if self._plan.selects:
-            looked: list[tuple[Claim, Candidate]] = []
-            while not requests.drain_requested and (claim := exchange.held.next()) is not None:
-                if (candidate := self._look(claim)) is not None:
-                    looked.append((claim, candidate))
-            batch, rest = self._plan.divide(looked)
-        else:
-            claims, size = list(iter(exchange.held.next, None)), self._plan.size
-            batch, rest = claims[:size], claims[size:]
+        batch, rest = self._plan.divide(list(iter(exchange.held.next, None)), self._limits)
         exchange.held.give_back(rest)
         while exchange.held and not requests.drain_requested:
             exchange.turn(0)
         if requests.drain_requested:
             exchange.held.give_back(batch)
-            exchange.held.release()
             return []
         self._parts.slot.work.hold(len(batch))
         return batch
 
-    def _look(self, claim: Claim) -> Candidate | None:
-        """What the plan must know of a job; None if it has ended by being asked for that."""
-        plan = self._plan
-        if not plan.asks_handler:
-            return plan.look(claim)
-        found: list[Any] = []
-        return found[0] if self._current.ask(claim, lambda: found.append(plan.look(claim))) else None
+
+class BatchPlan:
+    """What batches consist of: the first `batch_size` jobs, or those with one key, within a budget, in a size that it
+    finds itself. A `cautious` worker runs one job at a time.
+    """
+
+    def __init__(self, pool: PoolSettings, *, cautious: bool = False) -> None:
+        self._most = 1 if cautious else pool.batch_size
+        self._key, self._cost = pool.batch_key, pool.batch_cost
+        self._budget = pool.batch_budget or inf
+        automatic = pool.batch_auto and not cautious
+        self._auto = AutoBatchSize(pool.batch_size, pool.latency_target) if automatic else None
+        self._ordinary = True  # no job of the batch was in one that went wrong
+        self._share = 1.0  # average part of the claims that have the first one's key
+        self._affordable = float(self._most)  # average number of jobs within the budget
+        self._ended: float | None = None  # when the last batch did, monotonic seconds
+
+    @property
+    def size(self) -> int:
+        """How many jobs a batch should have."""
+        return self._most if self._auto is None else self._auto.size
+
+    @property
+    def want(self) -> int:
+        """How many to claim for that: more if the jobs have different keys, fewer if the budget ends batches sooner."""
+        jobs = min(self.size, 1.5 * self._affordable + 1)
+        return min(_MOST_CLAIMED, ceil(jobs / max(self._share, _LEAST_SHARE)))
+
+    def divide(self, claims: Sequence[Claim], limits: Mapping[int, int]) -> tuple[list[Claim], list[Claim]]:
+        """The claims that run together now, and the others. `limits` has the largest batch of a job that was in one
+        that went wrong.
+        """
+        candidates = [self._candidate(claim, limits.get(claim.job_id, self._most)) for claim in claims]
+        chosen = set(together(candidates, self.size, self._budget))
+        self._learn(candidates, len(chosen))
+        batch = [claim for place, claim in enumerate(claims) if place in chosen]
+        self._ordinary = not any(claim.job_id in limits for claim in batch)
+        return batch, [claim for place, claim in enumerate(claims) if place not in chosen]
+
+    def _candidate(self, claim: Claim, most: int) -> Candidate:
+        """A job that has no usable key or cost runs alone: what is wrong with it is its own."""
+        if not (self._key or self._cost):
+            return Candidate("", 0.0, most)
+        try:
+            payload = decoded(claim.payload)
+            key = as_key(at_path(payload, self._key)) if self._key else ""
+            return Candidate(key, as_cost(at_path(payload, self._cost)) if self._cost else 0.0, most)
+        except (BadPayload, ValueError, RecursionError):
+            return Candidate(None, 0.0, 1)
+
+    def _learn(self, candidates: Sequence[Candidate], chosen: int) -> None:
+        same = sum(candidate.key == candidates[0].key for candidate in candidates)
+        if len(candidates) > 1:
+            self._share += _WEIGHT * (same / len(candidates) - self._share)
+        if chosen < same and chosen < self.size:
+            self._affordable += _WEIGHT * (chosen - self._affordable)
+        else:
+            self._affordable = max(self._affordable, chosen)
+
+    def ran(self, settlements: Sequence[Settlement], began: float, ended: float, *, rested: bool) -> None:
+        """A batch has run; times are monotonic seconds. One of which nothing succeeded says nothing about its size.
+        `rested`: the worker had no jobs before.
+        """
+        between = None if rested or self._ended is None else began - self._ended
+        self._ended = ended
+        if self._auto and self._ordinary and any(settlement.status is Status.DONE for settlement in settlements):
+            self._auto.observe(len(settlements), ended - began, between)
+
+    def too_large(self, size: int) -> bool:
+        """A batch has run out of memory. Whether the next ones will be smaller for that."""
+        if self._auto and self._ordinary:
+            self._auto.out_of_memory(size)
+        return self._auto is not None
 
 
 class BatchExecutor:
@@ -188,3 +251,35 @@ class BatchExecutor:
         if usage.cpu_time is not None:
             usage = usage._replace(cpu_time=usage.cpu_time / len(settlements))
         return [settlement._replace(usage=usage) for settlement in settlements]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this, or what caused it, is a lack of memory: of this machine, or of a device.
+
+    torch raises `torch.cuda.OutOfMemoryError`, earlier a RuntimeError "CUDA out of memory"; other libraries have
+    classes of that name, too.
+    """
+    cause: BaseException | None = error
+    for _ in range(_DEEPEST):
+        if cause is None:
+            break
+        if _says_so(cause):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def _says_so(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    if isinstance(error, Reported):  # a program's exceptions come as text
+        text = str(error).lower()
+        return error.kind == "memory" or "out of memory" in text or "outofmemoryerror" in text
+    if any(base.__name__ == "OutOfMemoryError" for base in type(error).__mro__):
+        return True
+    try:
+        return isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
+    except JobInterrupted:
+        raise
+    except BaseException:  # its text is the handler's code
+        return False

@@ -1,4 +1,6 @@
-"""The run that is on, in a worker that has one at a time: it is shown in the slot, interrupted, and ended here."""
+"""One run at a time: how it is shown in the slot of its worker, interrupted and ended, for one job or for several
+together.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from supervisor.worker.context import JobInterrupted
 from supervisor.worker.exchange import Run
 from supervisor.worker.handler import Handler
 from supervisor.worker.heartbeat import Beside
-from supervisor.worker.parts import Parts
+from supervisor.worker.loop import Parts
 from supervisor.worker.recorder import SlotBoard
 
 _STDERR = 2
@@ -25,57 +27,94 @@ _SHORTEST = 0.001  # seconds of a time limit
 _LONG = 0.001  # seconds from which a run may have printed by other means than Python's, and a look costs nothing
 _MANY_CHILDREN = 1000  # jobs that the runs of one round may enqueue together before they are committed
 
-Call = Callable[[list[Claim]], list[Settlement]]
-Failed = Callable[[list[Claim], BaseException, float], list[Settlement]]
 
-
-class CurrentRun:
-    """A round is what `take` of a runner runs, one after the other; a run is of one job, or of several together. `done`
-    counts jobs.
-
-    `call` calls the handler for a run: whatever it does becomes settlements, also a JobInterrupted that is raised in
-    it. `failed` makes those of a run that has raised, or during which something was raised outside of `call`, and which
-    began at this Unix time.
+class Sequential:
+    """What runners have in common that have one run at a time: the loop is in the main thread, and `take` returns when
+    its runs, together a round, have ended. `done` counts jobs. A subclass has `take` and `room`, and calls the handler.
     """
 
-    def __init__(self, parts: Parts, call: Call, failed: Failed) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._call, self._failed = call, failed
         self._timeouts = {type_: settings.timeout for type_, settings in parts.pool.by_type.items()}
         self._running: Claim | None = None
-        self._interrupted: tuple[int, int] | None = None  # the current run, if it was
+        self._interrupted: Run | None = None  # the current run, if it was
         self._enqueued = 0  # jobs, by the runs of the current round
         self._unread = False  # there may be output that the supervisor has not read
-        self.began = 0.0  # when the latest run did, monotonic seconds
+        self._began = 0.0  # when the latest run did, monotonic seconds
+        self._rested = False  # the worker had no jobs before the next ones
         self.done = 0
-        self.beside = Beside(parts.slot, parts.exchange, parts.heartbeat.wake)
+        self._beside = Beside(parts.slot, parts.exchange, parts.heartbeat.wake)
+        self.watch: Callable[[float], float | None] = self._beside.look
         executor, requests = parts.executor, parts.slot.requests
         assert isinstance(executor.board, SlotBoard)
         executor.timed_out = lambda claim: requests.cancel_requested(claim.job_id, claim.token) is Cancel.TIMEOUT
-        executor.board.reported = self.beside.reported
+        executor.board.reported = self._beside.attend
 
-    def begin_round(self, *, rested: bool) -> float:
-        """Returns the time, in monotonic seconds. `rested`: the worker had no jobs before these."""
-        parts = self._parts
+    # Of a subclass
+
+    def _call(self, claims: list[Claim]) -> list[Settlement]:
+        """Call the handler for a run: whatever it does becomes settlements, also a JobInterrupted raised in it."""
+        raise NotImplementedError
+
+    def _failed(self, claims: list[Claim], error: BaseException, started_at: float) -> list[Settlement]:
+        """The settlements of a run that has raised, or during which something was raised outside of `_call`."""
+        raise NotImplementedError
+
+    # Of `Runner`
+
+    def running(self) -> Collection[Run]:
+        return ()
+
+    def collect(self) -> int:
+        return 0
+
+    def rest(self) -> float:
+        self._parts.executor.recorder.read_meters(monotonic())
+        self._rested = True
+        return inf
+
+    def check(self) -> None:
+        self._parts.fitness.look(self.done)
+
+    def host(self, loop: Callable[[], None]) -> None:
+        loop()
+
+    def detach(self) -> None:
+        """The fork ends where its handler ends; it runs no other job."""
+
+    def interrupt(self) -> None:
+        """On a signal: raise JobInterrupted if the current run must stop. Only that can end a loop in its handler."""
+        claim = self._running
+        if claim is None or self._interrupted == (claim.job_id, claim.token):
+            return
+        if self._parts.slot.requests.cancel_requested(claim.job_id, claim.token) is not Cancel.NONE:
+            self._interrupted = (claim.job_id, claim.token)
+            raise JobInterrupted
+
+    # A round, and each run in it
+
+    def _begin_round(self) -> float:
+        """Returns the time, in monotonic seconds."""
+        parts, rested, self._rested = self._parts, self._rested, False
         parts.slot.state(State.BUSY)
         self._enqueued = 0
-        now = monotonic()
         if parts.exchange.held.waiting > 1:
-            self.beside.several(now)
+            self._beside.attend()
+        now = monotonic()
         if not rested:
             parts.executor.recorder.read_meters(now)
         return now
 
-    def end_round(self) -> float:
+    def _end_round(self) -> float:
         """No job runs until the next one. Returns the time."""
         fitness = self._parts.fitness
-        self.beside.began = 0.0
+        self._beside.began = 0.0
         now = monotonic()
         if fitness.due(self.done, now):
             fitness.look(self.done)
         return now
 
-    def run(self, claims: list[Claim]) -> list[Settlement]:
+    def _run(self, claims: list[Claim]) -> list[Settlement]:
         """Run these together, and give their outcomes to the exchange."""
         try:
             self._begin(claims)
@@ -90,52 +129,28 @@ class CurrentRun:
             self._end_interruption()
         return settlements
 
-    def ask(self, claim: Claim, question: Callable[[], None]) -> bool:
-        """Call code of the handler that concerns this job before it runs. Like a run of it: it has the time limit of
-        one, and is charged if it ends the worker. False if the job has ended by that.
-        """
-        try:
-            self._begin([claim])
-            question()
-            self._running = None
-        except JobInterrupted as error:
-            settlements = self._failed([claim], error, self._parts.executor.clock())
-            self._running = None
-            self._end([claim], settlements)
-            self._end_interruption()
-            return False
-        self._parts.slot.work.finish(self.done)
-        return True
-
-    def interrupt(self) -> None:
-        """On a signal: raise JobInterrupted if the current run must stop. Only that can end a loop in its handler."""
-        claim = self._running
-        if claim is None or self._interrupted == (claim.job_id, claim.token):
-            return
-        if self._parts.slot.requests.cancel_requested(claim.job_id, claim.token) is not Cancel.NONE:
-            self._interrupted = (claim.job_id, claim.token)
-            raise JobInterrupted
-
     def _begin(self, claims: list[Claim]) -> None:
         """Show that a run starts; of a batch, its first job is named."""
         parts, claim, started = self._parts, claims[0], monotonic()
         work = parts.slot.work
         work.forget_progress()
         deadline = started + self._timeouts.get(claim.type, parts.pool.timeout)
-        earlier = _earlier_output() if self._unread or started - self.began >= _LONG else 0
-        self._unread, self.began = earlier > 0, started
+        earlier = _earlier_output() if self._unread or started - self._began >= _LONG else 0
+        self._unread, self._began = earlier > 0, started
         work.begin(claim.job_id, claim.token, started, deadline, len(claims), unread=earlier)
-        self.beside.began = started
+        self._beside.began = started
         self._running = claim
 
     def _end(self, claims: list[Claim], settlements: list[Settlement]) -> None:
-        parts, fitness, held = self._parts, self._parts.fitness, self._parts.exchange.held
+        parts, fitness, exchange = self._parts, self._parts.fitness, self._parts.exchange
         self.done += len(claims)
         parts.slot.work.finish(self.done)
         for settlement in settlements:
-            held.ended(settlement)
-            if settlement.children:
-                self._count(len(settlement.children))
+            exchange.held.ended(settlement)
+            self._enqueued += len(settlement.children)
+        if self._enqueued >= _MANY_CHILDREN:  # together they would be a transaction that blocks other writers
+            self._enqueued = 0
+            exchange.turn(0)
         settlement = settlements[0]
         if settlement.failure is not None or settlement.usage is not None or parts.cautious:
             self._unread = True
@@ -143,12 +158,6 @@ class CurrentRun:
         if parts.executor.handler.loop_changed:
             parts.executor.handler.loop_changed = False
             fitness.report("the event loop")
-
-    def _count(self, children: int) -> None:
-        """Keep what the runs of a round enqueue from adding up to a transaction that blocks other writers."""
-        self._enqueued += children
-        if self._enqueued >= _MANY_CHILDREN:
-            self._parts.exchange.turn(0)
 
     def _end_interruption(self) -> None:
         """What the run has begun may go on, on a device or in a thread. No other job begins before that is over."""
@@ -188,68 +197,32 @@ def _earlier_output() -> int:
         return 0  # a handler has put something else in its place: nothing of it reaches the supervisor
 
 
-class Sequential:
-    """What is the same in runners that have one run at a time: the loop is in the main thread, and `take` returns when
-    its runs have ended. `rested`: the worker had no jobs before the next ones.
-    """
-
-    def __init__(self, parts: Parts, call: Call, failed: Failed) -> None:
-        self._parts = parts
-        self._current = CurrentRun(parts, call, failed)
-        self._rested = False
-        self.watch: Callable[[float], float | None] = self._current.beside.look
-        self.interrupt: Callable[[], None] = self._current.interrupt
-
-    @property
-    def done(self) -> int:
-        return self._current.done
-
-    def running(self) -> Collection[Run]:
-        return ()
-
-    def collect(self) -> int:
-        return 0
-
-    def rest(self) -> float:
-        self._parts.executor.recorder.read_meters(monotonic())
-        self._rested = True
-        return inf
-
-    def check(self) -> None:
-        self._parts.fitness.look(self.done)
-
-    def host(self, loop: Callable[[], None]) -> None:
-        loop()
-
-    def detach(self) -> None:
-        """The fork ends where its handler ends; it runs no other job."""
-
-
 class OneAtATime(Sequential):
     """Implements `Runner`. It claims several quick jobs together, and runs one after the other."""
 
     def __init__(self, parts: Parts) -> None:
-        executor = parts.executor
-        super().__init__(
-            parts,
-            lambda claims: [executor.run(claims[0])],
-            lambda claims, error, started_at: [executor.failed(claims[0], error, started_at)],
-        )
+        super().__init__(parts)
         self._pace = Prefetch(parts.pool.prefetch)
+        self._execute = parts.executor.run
+
+    def _call(self, claims: list[Claim]) -> list[Settlement]:
+        return [self._execute(claims[0])]
+
+    def _failed(self, claims: list[Claim], error: BaseException, started_at: float) -> list[Settlement]:
+        return [self._parts.executor.failed(claims[0], error, started_at)]
 
     def room(self) -> int:
         """The first job after a rest begins sooner if it is claimed alone."""
         return 1 if self._rested or self._parts.cautious else self._pace.want
 
     def take(self, claims: Sequence[Claim]) -> bool:
-        held, current, requests = self._parts.exchange.held, self._current, self._parts.slot.requests
+        held, requests = self._parts.exchange.held, self._parts.slot.requests
         if not held.waiting:
             return False
-        before, rested, self._rested = current.done, self._rested, False
-        began = current.begin_round(rested=rested)
+        before, began = self.done, self._begin_round()
         while (claim := held.next()) is not None:
-            current.run([claim])
+            self._run([claim])
             if requests.drain_requested:
                 held.release()
-        self._pace.observe(current.done - before, current.end_round() - began)
+        self._pace.observe(self.done - before, self._end_round() - began)
         return True

@@ -21,9 +21,7 @@ from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.uploads import Uploads
-from supervisor.admin.watch import Watch
-from supervisor.client.asynchronous import AsyncQueue
-from supervisor.client.job_streams import JobStreams
+from supervisor.admin.watch import JobStreams, Watch
 from supervisor.domain.job import NewJob
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
@@ -173,7 +171,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
             chosen = SETTINGS._replace(**settings)
             queue = Queue(engine.url)
             stack.callback(queue.close)
-            requests = Requests(AsyncQueue.of(queue), asking, TYPES, LIMITS, wake)
+            requests = Requests(queue, asking, TYPES, LIMITS, wake)
             spool = Spool(tmp_path / "spool", LARGEST_FILE, LARGEST_SPOOL)
             uploads = Uploads(spool, engine.url, asking, KEEP_DONE)
             stack.callback(uploads._threads.shutdown)
@@ -182,7 +180,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
                 keys_of(chosen),
                 asking,
                 requests,
-                JobStreams(AsyncQueue.of(queue)),
+                JobStreams(queue),
                 Watch(asking),
                 ("tag", "mail"),
                 own,

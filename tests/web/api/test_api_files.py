@@ -18,8 +18,9 @@ import pytest
 from supervisor.admin import requests, uploads
 from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.keys import Keys
-from supervisor.admin.uploads import GRACE, Label
+from supervisor.admin.uploads import GRACE
 from supervisor.domain.errors import StoreError
+from supervisor.system.spool import Label, Spooled
 from tests.web.api.conftest import KEEP_DONE, LARGEST_FILE, LARGEST_SPOOL, Site, checked
 
 CAT = b"\xff\xd8 a cat" * 1000
@@ -56,7 +57,11 @@ def test_the_job_has_the_path_of_a_private_file_and_its_media_type(site: Site, s
     token = path.name[:32]
     assert names(spool) == [path.name, f"{token}.label"]
     ((type_, key),) = site.rows("SELECT type, unique_key FROM jobs")
-    assert Label.read((spool / f"{token}.label").read_bytes()) == Label(site.engine.url, "nsfw", key.decode())
+    assert json.loads((spool / f"{token}.label").read_bytes()) == {
+        "database": site.engine.url,
+        "type": "nsfw",
+        "unique_key": key.decode(),
+    }
     assert type_ == b"nsfw"
 
 
@@ -134,7 +139,8 @@ def test_a_full_spool_is_told_and_has_room_again_when_files_have_gone(site: Site
     assert names(spool) == before
     assert len(payloads(site)) == 1
 
-    site.state.uploads.spool.remove(before)  # type: ignore[union-attr] - this site has them
+    assert site.state.uploads is not None
+    site.state.uploads.spool.remove(Spooled(before[0][:32], tuple(before), before[0]))
     assert checked(sent(site, body), 202) == {"id": 2, "status": "pending"}
 
 
@@ -361,7 +367,7 @@ class TestSweep:
         sent(site)
         site.rows("DELETE FROM jobs")
         label = next(spool.glob("*.label"))
-        label.write_bytes(Label("sqlite:////other.db", "nsfw", "run:k").written())
+        label.write_text(json.dumps(Label("sqlite:////other.db", "nsfw", "run:k")._asdict()))
         (spool / "notes.txt").write_text("keep")
         (spool / ("e" * 32 + ".part")).mkdir()
         look()

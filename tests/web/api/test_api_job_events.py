@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from supervisor.admin.api import streams
+from supervisor.admin import watch
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.job_stream import encoded_chunk
 from supervisor.domain.settlement import Failure, RetryPolicy, done, failed
@@ -240,7 +240,7 @@ def test_100_listeners_of_10_jobs_cost_one_look(tell: Callable[[Story], None], m
 
 def test_no_more_than_the_limit_may_listen(tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(site: Site, app: Any) -> None:
-        monkeypatch.setattr(streams, "FOLLOWERS", 1)
+        monkeypatch.setattr(watch, "FOLLOWERS", 1)
         job = site.desk.put()
         follower = Follower(app, job)
         await follower.start()
@@ -258,7 +258,7 @@ def test_heartbeats_come_while_nothing_happens_and_a_deleted_job_ends_the_stream
     tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(site: Site, app: Any) -> None:
-        monkeypatch.setattr(streams, "HEARTBEAT", 0.02)
+        monkeypatch.setattr(watch, "HEARTBEAT", 0.02)
         job = site.desk.put()
         follower = Follower(app, job)
         await follower.start()

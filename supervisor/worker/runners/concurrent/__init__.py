@@ -1,6 +1,6 @@
 """Several jobs at the same time in one worker: a pool with `concurrency` above 1.
 
-    main thread         MainThread: the event loop with the async jobs
+    main thread         the event loop with the async jobs
     threads "jobs-N"    JobThreads: the jobs that are not async
     thread "claims"     Loop, and what it calls of Concurrent: so a slow database never holds up the event loop
     heartbeat thread    Watch: time limits, cancels, progress, and what blocks the event loop

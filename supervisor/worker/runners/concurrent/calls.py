@@ -1,4 +1,4 @@
-"""Calls the handler for each run of a worker that runs several at the same time, and interrupts it there."""
+"""One run among several: what its context does, what it prints, how its handler is called and interrupted."""
 
 from __future__ import annotations
 
@@ -7,26 +7,149 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
-from inspect import iscoroutine
 from queue import SimpleQueue
-from time import sleep
+from threading import Lock
+from time import monotonic, sleep
 from typing import Any
 
+from supervisor.domain.job import Claim
+from supervisor.domain.settlement import Settlement
 from supervisor.system import signals
+from supervisor.system.run_log import RunLog
 from supervisor.system.slot import Cancel
 from supervisor.worker import forked
 from supervisor.worker.context import Context, JobInterrupted
-from supervisor.worker.event_loop import CURRENT, EventLoop, run_of
+from supervisor.worker.event_loop import CURRENT, run_of
 from supervisor.worker.executor import Executor, decoded
-from supervisor.worker.fitness import Ruined
 from supervisor.worker.handler import Handler
-from supervisor.worker.runners.concurrent.run import ConcurrentRun
+from supervisor.worker.recorder import SlotBoard
 
-Ended = Callable[[ConcurrentRun, Any], None]
+Ended = Callable[["ConcurrentRun", Any], None]
+
+
+class ConcurrentRun(SlotBoard):
+    """A run, and the board of its context. Times are monotonic seconds, but for `started_at`.
+
+    It runs `on_loop`, in its `task`, or in a `thread`; these two are set when it has begun. `stopped_for` says why it
+    was interrupted; `ended`, that its settlement is known. `changed` is called when its time limit has changed, `told`
+    when it has reported its progress.
+    """
+
+    ctx: Context
+    settlement: Settlement
+    on_loop: bool
+
+    def __init__(
+        self,
+        claim: Claim,
+        common: SlotBoard,
+        started: float,
+        started_at: float,
+        timeout: float,
+        cancel_grace: float,
+        together: int,
+        changed: Callable[[], None],
+        told: Callable[[], None],
+    ) -> None:
+        self.claim = claim
+        self._common, self._chunks = common, common._chunks
+        self.started, self.started_at = started, started_at
+        self.deadline = started + timeout
+        self._cancel_grace = cancel_grace  # from `cancelled_at` until it is interrupted
+        self.together = together  # the number of jobs that may run while this one does
+        self._changed, self._told = changed, told
+        self.cancelled_at = 0.0
+        self.stopped_for = Cancel.NONE
+        self.ended = False
+        self.interrupted = False  # by an exception that was raised in its thread, not at an await
+        self.task: asyncio.Task[None] | None = None
+        self.thread = 0  # until it is interrupted there
+        self.log: RunLog | None = None
+        self.reported_progress: tuple[float, str] | None = None  # that is not in the table yet
+        self._permit = Lock()
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.claim.job_id, self.claim.token
+
+    @property
+    def must_end(self) -> float:
+        """When it is interrupted."""
+        return min(self.deadline, self.cancelled_at + self._cancel_grace) if self.cancelled_at else self.deadline
+
+    def take_permit(self) -> bool:
+        """Whether the caller may interrupt it, or end it where it runs: the first one may."""
+        return self._permit.acquire(blocking=False)
+
+    def own_log(self) -> RunLog:
+        """Created when it says something first."""
+        if self.log is None:
+            self.log = RunLog()
+            self.log.run = self.claim
+        return self.log
+
+    # As the board of its context
+
+    def keep(self, line: str) -> None:
+        if forked.mark[0]:
+            self.own_log().line(line)
+
+    def progress(self, fraction: float, text: str) -> None:
+        if forked.mark[0]:
+            self.reported_progress = (fraction, text)
+            self._told()
+
+    def extend(self, seconds: float) -> None:
+        self.check("extend")
+        if self.stopped_for is Cancel.NONE:  # else it is too late
+            self.deadline = monotonic() + seconds
+            self._changed()
+
+    def cancelled(self, job: int, token: int) -> bool:
+        return self.cancelled_at > 0 or self._common.cancelled(job, token)
+
+    def epoch(self) -> str:
+        return self._common.epoch()
+
+    def meta(self, job: int) -> Any:
+        return self._common.meta(job)
+
+
+class RunLogs(RunLog):
+    """What is printed or logged belongs to the run in whose context that happens. What a run says that began alone is
+    in `memory`, which outlives this process.
+    """
+
+    def __init__(self, memory: memoryview | None = None) -> None:
+        super().__init__()
+        self.run = ()  # something is always captured
+        self._lasting = RunLog(memory)
+
+    def begin(self, run: ConcurrentRun, *, alone: bool) -> None:
+        if alone and self._lasting.run is None:
+            self._lasting.run, run.log = run.claim, self._lasting
+
+    def end(self, run: ConcurrentRun) -> str | None:
+        """All that it has said; None if nothing."""
+        if run.log is None:
+            return None
+        text = run.log.text()
+        run.log.run = None
+        run.log.forget()
+        return text
+
+    def add(self, data: bytes) -> None:
+        run: ConcurrentRun | None = CURRENT.get()
+        if run is not None:
+            run.own_log().add(data)
+
+    def forget_in_child(self) -> None:
+        super().forget_in_child()
+        self._lasting.forget_in_child()
 
 
 class Calls:
@@ -36,14 +159,7 @@ class Calls:
     interrupted run has begun there goes on. Created in the main thread.
     """
 
-    def __init__(
-        self,
-        handler: Handler,
-        executor: Executor,
-        ended: Ended,
-        *,
-        uses_device: bool,
-    ) -> None:
+    def __init__(self, handler: Handler, executor: Executor, ended: Ended, *, uses_device: bool) -> None:
         self._handler = handler
         self._around = None if executor.middleware is None else executor.middleware.around(self._inside)
         self._ended = ended
@@ -56,17 +172,17 @@ class Calls:
 
     def begin(self, runs: Iterable[ConcurrentRun]) -> None:
         on_loop: list[ConcurrentRun] = []
-        in_threads: list[ConcurrentRun] = []
         for run in runs:
             run.on_loop = self._handler.is_async(run.claim.type)
-            (on_loop if run.on_loop and self._around is None else in_threads).append(run)
-        if on_loop:
-            self._loop.call_soon_threadsafe(self._start_tasks, on_loop, context=Variables())
-        for run in in_threads:
+            if run.on_loop and self._around is None:
+                on_loop.append(run)
+                continue
             try:
                 self._threads.run(partial(self._context(run).run, self._in_thread, run))
             except RuntimeError as error:  # the system allows no more threads
                 self._ended(run, error)
+        if on_loop:
+            self._loop.call_soon_threadsafe(self._start_tasks, on_loop, context=Variables())
 
     def stop(self, run: ConcurrentRun, why: Cancel) -> bool:
         """Interrupt a run, once. False if it has not begun yet. Called by one thread."""
@@ -74,8 +190,8 @@ class Calls:
             return False
         run.stopped_for = why
         run.interrupted = self._uses_device
-        if not run.on_loop and interrupt(run):
-            run.interrupted = True
+        if not run.on_loop:
+            run.interrupted = interrupt(run) or run.interrupted
             return True
         self._loop.call_soon_threadsafe(self._cancel, run, context=Variables())
         # If it does not return to the event loop, only a signal reaches it.
@@ -143,7 +259,7 @@ class Calls:
     # In a thread
 
     def _in_thread(self, run: ConcurrentRun) -> None:
-        run.thread = run.waits_in = threading.get_ident()
+        run.thread = threading.get_ident()
         handle = self._around or self._handler.handle
         try:
             value = handle(decoded(run.claim.payload), run.ctx)
@@ -162,95 +278,25 @@ class Calls:
         """In a thread, inside the middleware, whose variables the handler sees. The middleware may have changed the
         thread, and then what is executed there does not belong to the run yet.
         """
-        if CURRENT.get() is None:
-            variables = copy_context()
-            variables.run(CURRENT.set, ctx._board.run)  # type: ignore[attr-defined]
-            return variables.run(self._inside, payload, ctx)
-        if self._handler.is_async(ctx.type):
-            return self._wait_for_loop(partial(self._handler.awaitable, payload, ctx))
-        return self._handler.handle(payload, ctx)
-
-    def wait_for_awaitable(self, awaitable: Awaitable[Any]) -> Any:
-        """In the thread of a run whose function has returned this. From now on it is interrupted on the event loop."""
-        run: ConcurrentRun = CURRENT.get()
-        forked.leave()
-        if not run.take_thread_permit():  # it is being interrupted, or has ignored that
-            if iscoroutine(awaitable):
-                awaitable.close()
-            raise JobInterrupted
-        run.on_loop = True
-        return self._wait_for_loop(lambda: awaitable)
-
-    def _wait_for_loop(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        run: ConcurrentRun = CURRENT.get()
+        run = ctx._board
+        assert isinstance(run, ConcurrentRun)
+        variables = copy_context()
+        variables.run(CURRENT.set, run)
+        if not run.on_loop:
+            return variables.run(self._handler.handle, payload, ctx)
         ended = Future[Any]()
 
         async def awaited() -> None:
-            ended.set_result(await self._awaited(run, call))
+            ended.set_result(await self._awaited(run, partial(self._handler.awaitable, payload, ctx)))
 
         def start() -> None:
             run.task = variables.run(self._loop.create_task, awaited())
-            if run.stopped_for is not Cancel.NONE:  # while it was handed over
-                self._cancel(run)
 
-        variables = copy_context()
         self._loop.call_soon_threadsafe(start, context=Variables())
         value = ended.result()
         if isinstance(value, BaseException):
             raise value
         return value
-
-
-class MainThread:
-    """Created in the main thread."""
-
-    def __init__(self, loop: EventLoop, log: Any) -> None:
-        self._loop = loop
-        self._log = log
-        self._ident = threading.get_ident()
-        self._left = False
-        self._calls: deque[Callable[[], None]] = deque()
-
-    def serve(self) -> None:
-        """Run the event loop until `leave`. Raises Ruined if a job has broken it."""
-        while not self._left:
-            try:
-                self._loop.serve()
-            except BaseException as error:
-                forked.leave()
-                if isinstance(error, Exception):  # the loop is broken: what a job raises there ends in the loop
-                    raise Ruined(f"a handler has broken the event loop: {error}") from None
-                self._log.warning("event_loop_interrupted", error=repr(error))  # raised by what a job has started
-            forked.leave()
-            while self._calls:
-                self._calls.popleft()()
-
-    def leave(self) -> None:
-        self._left = True
-        self._loop.pause()
-
-    def call(self, call: Callable[[], None], patience: float) -> None:
-        """Have the main thread do this outside of the event loop, unless it does not begin to within these seconds."""
-        future = Future[None]()
-
-        def called() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    call()
-                    future.set_result(None)
-                except BaseException as error:
-                    future.set_exception(error)
-
-        self._calls.append(called)
-        self._loop.pause()
-        wait([future], patience)
-        if not future.cancel():
-            future.result()
-
-    def detach(self) -> None:
-        """In a process that a handler has forked: the other jobs are not its own."""
-        if threading.get_ident() == self._ident:
-            self._loop.detach()
 
 
 class JobThreads:
@@ -284,7 +330,7 @@ def interrupt(run: ConcurrentRun) -> bool:
     """Raise JobInterrupted in the thread of this run, unless it has ended there. It is raised at the next instruction
     of Python; a call that waits in the system is not ended by it.
     """
-    if not run.take_thread_permit():
+    if not run.take_permit():
         return False
     _raise_in(run.thread, JobInterrupted)
     run.thread = 0  # sent
@@ -296,7 +342,7 @@ def seal(run: ConcurrentRun) -> None:
 
     May raise the JobInterrupted that was under way. Call it again then.
     """
-    if run.take_thread_permit():
+    if run.take_permit():
         return
     own = threading.get_ident()
     while run.thread:

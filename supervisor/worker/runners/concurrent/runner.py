@@ -5,22 +5,25 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from contextvars import Context as Variables
 from math import inf
+from operator import attrgetter
+from threading import Lock
 from time import monotonic
 from typing import Any
 
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement, Usage
-from supervisor.system.slot import Cancel, RecycleReason, State
+from supervisor.system.slot import Cancel, RecycleReason, State, Work
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED
-from supervisor.worker.fitness import leave_ruined
+from supervisor.worker.exchange import Run
+from supervisor.worker.fitness import Ruined, an_executor_is_at_work, leave_ruined
 from supervisor.worker.handler import Handler
-from supervisor.worker.leftovers import an_executor_is_at_work
-from supervisor.worker.parts import Parts
+from supervisor.worker.loop import Parts
 from supervisor.worker.recorder import WORTH, SlotBoard
-from supervisor.worker.runners.concurrent.calls import Calls, MainThread
-from supervisor.worker.runners.concurrent.run import ConcurrentRun, Key, RunBoard, RunLogs, Shown
+from supervisor.worker.runners.concurrent.calls import Calls, ConcurrentRun, RunLogs
 from supervisor.worker.runners.concurrent.watch import Watch
 
 _NO_TOKEN = 0  # no claim has it
@@ -39,51 +42,70 @@ class Concurrent:
         assert isinstance(logs, RunLogs)
         self._parts = parts
         self._handler, self._logs = handler, logs
-        self._runs: dict[Key, ConcurrentRun] = {}
+        self._loop = handler.event_loop
+        self._main = threading.get_ident()
+        self._runs: dict[Run, ConcurrentRun] = {}
         self._finished: deque[ConcurrentRun] = deque()
-        self._void: set[Key] = set()  # runs whose job was deleted
+        self._void: set[Run] = set()  # runs whose job was deleted
         self._awake = True
+        self._left = False
         self.done = 0
-        self._main = MainThread(handler.event_loop, executor.log)
         self._calls = Calls(handler, executor, self._ended, uses_device=bool(pool.gpus))
         self._shown = Shown(parts.slot.work, self._runs)
         self._most = pool.concurrency
         self._full = 0  # with that many running a claim did not fit: none is claimed until there are fewer
-        watch = Watch(
-            parts.slot, parts.exchange, self._runs, self._shown, self._calls.stop, parts.heartbeat.wake, executor.log
-        )
-        self._reported = watch.reported
-        self.watch: Callable[[float], float | None] = watch.look
+        self._watch = Watch(parts, self._runs, self._shown.refresh, self._calls.stop)
+        self.watch: Callable[[float], float | None] = self._watch.look
         self.interrupt: Callable[[], None] = self._calls.interrupt
-        self.running, self.detach = self._runs.keys, self._main.detach
+        self.running = self._runs.keys
         executor.timed_out = lambda claim: self._runs[claim.job_id, claim.token].stopped_for is Cancel.TIMEOUT
 
+    # In the main thread
+
     def host(self, loop: Callable[[], None]) -> None:
-        self._parts.slot.work.run_together(self._parts.pool.concurrency)
-        self._handler.on_shared_loop = self._calls.wait_for_awaitable  # the set-up had the event loop for itself
-        self._handler.event_loop.tidy()
+        self._parts.slot.work.run_together(self._most)
+        self._handler.shares_loop = True  # the set-up had the event loop for itself
+        self._loop.tidy()
         thread = threading.Thread(target=self._host, args=(loop,), name="claims", daemon=True)
         thread.start()
-        self._main.serve()
+        self._serve()
         thread.join()
 
+    def _serve(self) -> None:
+        """Run the event loop until the worker leaves. Raises Ruined if a job has broken it."""
+        while not self._left:
+            try:
+                self._loop.serve()
+            except BaseException as error:
+                forked.leave()
+                if isinstance(error, Exception):  # the loop is broken: what a job raises there ends in the loop
+                    raise Ruined(f"a handler has broken the event loop: {error}") from None
+                # raised by what a job has started
+                self._parts.executor.log.warning("event_loop_interrupted", error=repr(error))
+            forked.leave()
+
+    def detach(self) -> None:
+        """In a process that a handler has forked: the other jobs are not its own."""
+        if threading.get_ident() == self._main:
+            self._loop.detach()
+
+    # In the thread of the loop
+
     def _host(self, loop: Callable[[], None]) -> None:
-        executor = self._parts.executor
         try:
             loop()
         except BaseException as error:
             forked.leave(error)
-            leave_ruined(error, self._parts.slot, executor.log)
-        self._main.leave()
-
-    # In the thread of the loop
+            leave_ruined(error, self._parts.slot, self._parts.executor.log)
+        self._left = True
+        self._loop.pause()
 
     def collect(self) -> int:
         exchange, collected = self._parts.exchange, 0
         self._awake = True
         while self._finished:
             run = self._finished.popleft()
-            key = (run.claim.job_id, run.claim.token)
+            key = run.key
             if key in self._void:
                 self._void.discard(key)
                 run.settlement = run.settlement._replace(token=_NO_TOKEN)  # the claim was lost
@@ -139,17 +161,26 @@ class Concurrent:
         return 0.0 if self._finished else inf
 
     def check(self) -> None:
-        """What differs while no job runs belongs to none."""
-        loop, fitness = self._handler.event_loop, self._parts.fitness
+        """What differs while no job runs belongs to none. The main thread looks, unless it does not answer."""
+        loop, fitness, looked = self._loop, self._parts.fitness, Future[None]()
 
         def look() -> None:
-            loop.tidy()
-            if loop.changed:
-                loop.changed = False
-                fitness.report("the event loop")
-            fitness.look(self.done)
+            if not looked.set_running_or_notify_cancel():
+                return
+            try:
+                loop.tidy()
+                if loop.changed:
+                    loop.changed = False
+                    fitness.report("the event loop")
+                fitness.look(self.done)
+                looked.set_result(None)
+            except BaseException as error:
+                looked.set_exception(error)
 
-        self._main.call(look, _MAIN_PATIENCE)
+        loop.raw.call_soon_threadsafe(look, context=Variables())
+        wait([looked], _MAIN_PATIENCE)
+        if not looked.cancel():
+            looked.result()
 
     def _is_void(self, claim: Claim) -> bool:
         """Whether a run of ours has its id and token: its job was deleted, and another was given its id, whose tokens
@@ -169,15 +200,16 @@ class Concurrent:
         assert isinstance(board, SlotBoard)
         now, at, alone = monotonic(), executor.clock(), not self._runs
         self._parts.slot.state(State.BUSY)
-        new: dict[Key, ConcurrentRun] = {}
+        new: dict[Run, ConcurrentRun] = {}
         for claim, together in claims:
-            deadline = now + pool.timeout_of(claim.type)
-            run = new[claim.job_id, claim.token] = ConcurrentRun(claim, now, at, deadline, together, pool.cancel_grace)
-            run.ctx = executor.context(claim, RunBoard(board, run, self._shown.refresh, self._reported))
+            limits = pool.timeout_of(claim.type), pool.cancel_grace, together
+            run = ConcurrentRun(claim, board, now, at, *limits, self._shown.refresh, self._watch.attend)
+            run.ctx = executor.context(claim, run)
+            new[run.key] = run
             self._logs.begin(run, alone=alone and len(new) == 1)
         self._shown.begin(new)  # before anything can happen to them
         self._calls.begin(new.values())
-        self._reported()
+        self._watch.attend()
 
     # In any thread
 
@@ -201,3 +233,43 @@ class Concurrent:
         if settlement.simple and duration < WORTH and said is None:
             return settlement
         return settlement._replace(usage=Usage(run.started_at, duration, log=said))
+
+
+class Shown:
+    """How many runs there are, and the one that must end first, in the worker's slot: the supervisor kills the worker
+    if that run does not end in time. May be used by any thread, but `begin` by that of the loop, which alone adds to
+    `runs`.
+    """
+
+    def __init__(self, work: Work, runs: dict[Run, ConcurrentRun]) -> None:
+        self._work = work
+        self._runs = runs
+        self._lock = Lock()
+        self._shown: ConcurrentRun | None = None
+        self._running = self._ended = 0  # runs; changed under the lock
+
+    def begin(self, new: dict[Run, ConcurrentRun]) -> None:
+        with self._lock:
+            self._running += len(new)
+            self._runs.update(new)
+        self.refresh()
+
+    def end(self, run: ConcurrentRun) -> None:
+        """At once: it may take long until its outcome is written, and until then it must not be taken to run."""
+        with self._lock:
+            run.ended = True
+            self._running -= 1
+            self._ended += 1
+            if run is self._shown:
+                self._work.extend(0.0)  # its limit is over; the next one is shown in a moment
+            self._work.end(self._ended, run.key, self._running)
+
+    def refresh(self) -> None:
+        with self._lock:
+            runs = [run for run in list(self._runs.values()) if not run.ended]
+            first, work = min(runs, key=attrgetter("must_end"), default=None), self._work
+            self._shown = first
+            if first is None:
+                work.show((0, 0, 0.0, 0.0), 0)
+                return
+            work.show((*first.key, first.started, first.deadline), len(runs))

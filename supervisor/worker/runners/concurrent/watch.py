@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from types import FrameType
 from typing import Any
 
-from supervisor.system.slot import CANCELS, Cancel, Slot
+from supervisor.system.slot import CANCELS, Cancel
 from supervisor.worker.event_loop import CURRENT
-from supervisor.worker.exchange import Exchange
+from supervisor.worker.exchange import Run
 from supervisor.worker.heartbeat import EVERY
-from supervisor.worker.runners.concurrent.run import ConcurrentRun, Key, Shown
+from supervisor.worker.loop import Parts
+from supervisor.worker.runners.concurrent.calls import ConcurrentRun
 
 TICK = 0.2  # seconds between two looks while jobs run
-_GOES_ON = 2.5  # seconds after its interruption, at which it is told where a run still is
 BLOCKED = 1.0  # seconds without a turn of the event loop after which it is named what blocks it
 _HELD = 1.0  # seconds without a look after which nothing in this process can have run
 _LEAST = 1.0  # seconds that the others still have when the loop is free again
@@ -29,31 +28,33 @@ _FRAMES = 20  # of a stack in the log
 
 
 class Watch:
-    """`runs` are those that have begun; `stop` interrupts one, and `wake` has `look` called soon."""
+    """`runs` are those that have begun; `stop` interrupts one, and `show` shows in the slot which must end first.
+
+    What blocks the event loop is named: the same callback is running in two looks, which costs the loop nothing. The
+    time for which one job blocks it does not count for the limits of the others there. Loops other than Python's own
+    are not seen.
+    """
 
     def __init__(
         self,
-        slot: Slot,
-        exchange: Exchange,
-        runs: Mapping[Key, ConcurrentRun],
-        shown: Shown,
+        parts: Parts,
+        runs: Mapping[Run, ConcurrentRun],
+        show: Callable[[], None],
         stop: Callable[[ConcurrentRun, Cancel], bool],
-        wake: Callable[[], None],
-        log: Any,
     ) -> None:
-        self._slot = slot
-        self._exchange = exchange
+        self._requests, self._exchange = parts.slot.requests, parts.exchange
+        self._wake, self._log = parts.heartbeat.wake, parts.executor.log
         self._runs = runs
-        self._shown = shown
-        self._stop_run = stop
-        self._wake = wake
-        self._log = log
+        self._show, self._stop_run = show, stop
+        self._main = threading.main_thread().ident or os.getpid()
         self._watching = False
         self._cancels_made = 0
         self._progress_at = self._looked_at = 0.0
-        self._loop = _LoopWatch(log)
+        self._callback: Any = None  # which the event loop was running at the last look
+        self._callback_since = 0.0
+        self._named = False
 
-    def reported(self) -> None:
+    def attend(self) -> None:
         """A job has begun, or has reported its progress. Cheap."""
         if not self._watching:
             self._watching = True
@@ -66,136 +67,89 @@ class Watch:
         self._watching = False  # first: whoever begins from now on tells us
         runs = [run for run in list(self._runs.values()) if not run.ended]
         if not runs:
-            self._loop.forget()
+            self._callback = None
             self._looked_at = 0.0
             return None
         self._watching = True
         self._note_cancels(runs, now)
         since = self._looked_at or min(run.started for run in runs)
         self._looked_at = now
-        if now - since > _HELD:
-            self._was_held(runs, since, now)
-        elif self._loop.look(now, runs) or self._shown.is_outdated:
-            self._shown.refresh()
+        if now - since > _HELD:  # something has held the interpreter's lock, or the process was stopped
+            self._callback = None
+            self._grant(runs, since, now)
+        else:
+            self._look_at_loop(runs, since, now)
+        self._show()
         for run in runs:
-            if run.stopped_for is not Cancel.NONE:
-                self._tell_if_it_goes_on(run, now)
-            elif now >= run.must_end:
+            if now >= run.must_end and run.stopped_for is Cancel.NONE:
                 self._stop(run, now)
         if now >= self._progress_at:
             self._write_progress(runs)
         return TICK
 
-    def _was_held(self, runs: Iterable[ConcurrentRun], since: float, now: float) -> None:
-        """Something has held the interpreter's lock, or the process was stopped: that time counts for no limit."""
-        self._loop.forget()
+    def _grant(self, runs: Iterable[ConcurrentRun], since: float, now: float) -> None:
+        """The time since then counts for no limit of these."""
         for run in runs:
             if run.stopped_for is Cancel.NONE:
                 run.deadline += now - max(run.started, since)
-        self._shown.refresh()
 
-    def _stop(self, run: ConcurrentRun, now: float) -> None:
-        over = now >= run.deadline
-        if self._stop_run(run, Cancel.TIMEOUT if over else Cancel.REQUESTED):
-            run.tell_at = now + _GOES_ON
-            fields = {"limit_seconds": round(run.deadline - run.started, 3)} if over else {"why": "cancelled"}
-            self._log.warning("job_timed_out" if over else "job_interrupted", job=run.claim.job_id, **fields)
-
-    def _tell_if_it_goes_on(self, run: ConcurrentRun, now: float) -> None:
-        """Soon the supervisor will kill the worker for it."""
-        if now < run.tell_at:
+    def _look_at_loop(self, runs: Iterable[ConcurrentRun], since: float, now: float) -> None:
+        frames, callback = _running(sys._current_frames().get(self._main))
+        if callback is None or callback is not self._callback:
+            self._callback, self._callback_since, self._named = callback, now, False
             return
-        run.tell_at = math.inf
-        if run.task is not None:
-            frames = [(frame, frame.f_lineno) for frame in _awaiting(run.task.get_coro())]
-        else:
-            frames = list(traceback.walk_stack(sys._current_frames().get(run.waits_in)))[::-1]
-        stack = traceback.StackSummary.extract(iter(frames[-_FRAMES:]))
-        self._log.warning(
-            "job_does_not_stop",
-            job=run.claim.job_id,
-            stack="".join(stack.format()),
-            hint="if it continues, the worker is killed, and its other jobs run again",
-        )
+        blocking = callback._context.get(CURRENT)
+        others = [run for run in runs if run.on_loop and run is not blocking]
+        self._grant(others, since, now)
+        for run in others:
+            if run.stopped_for is Cancel.NONE:
+                run.deadline = max(run.deadline, now + _LEAST)
+        if not self._named and now - self._callback_since >= BLOCKED:
+            self._named = True
+            self._name(frames, blocking, now - self._callback_since)
 
-    def _note_cancels(self, runs: Iterable[ConcurrentRun], now: float) -> None:
-        requests = self._slot.requests
-        made, before = requests.cancels_made, self._cancels_made
-        if made == before:
-            return
-        asked = self._exchange.cancels() if made - before > CANCELS else ()
-        self._cancels_made = made
-        for run in runs:
-            key = (run.claim.job_id, run.claim.token)
-            if not run.cancelled_at and (key in asked or requests.cancel_requested(*key) is Cancel.REQUESTED):
-                run.cancelled_at = now
-        self._shown.refresh()
-
-    def _write_progress(self, runs: Iterable[ConcurrentRun]) -> None:
-        began = monotonic()
-        self._progress_at = began + EVERY
-        for run in runs:
-            if not run.news or run.progress is None or began - run.started < EVERY:
-                continue
-            run.news = False
-            if not self._exchange.show_progress((run.claim.job_id, run.claim.token), 1, *run.progress):
-                run.news = True
-                break
-        self._progress_at = max(self._progress_at, monotonic() + _SHARE * (monotonic() - began))
-
-
-class _LoopWatch:
-    """Names what blocks the event loop of the main thread: the same callback is running in two looks. Costs the loop
-    nothing. Loops other than Python's own are not seen.
-
-    The time for which one job blocks the loop does not count for the limits of the others there.
-    """
-
-    def __init__(self, log: Any) -> None:
-        self._log = log
-        self._main = threading.main_thread().ident or os.getpid()
-        self.forget()
-
-    def forget(self) -> None:
-        self._handle: Any = None
-        self._since = self._looked = 0.0
-        self._told = False
-
-    def look(self, now: float, runs: Iterable[ConcurrentRun]) -> bool:
-        """Returns whether limits have changed."""
-        frames, handle = _running(sys._current_frames().get(self._main))
-        if handle is not self._handle or handle is None:
-            self._handle, self._since, self._told, self._looked = handle, now, False, now
-            return False
-        blocking = handle._context.get(CURRENT)
-        for run in runs:
-            if run.on_loop and run is not blocking and run.stopped_for is Cancel.NONE:
-                run.deadline = max(run.deadline + now - max(run.started, self._looked), now + _LEAST)
-        self._looked = now
-        if not self._told and now - self._since >= BLOCKED:
-            self._told = True
-            self._tell(frames, blocking, now - self._since)
-        return True
-
-    def _tell(self, frames: list[FrameType], run: ConcurrentRun | None, seconds: float) -> None:
-        fields = {} if run is None else {"job": run.claim.job_id, "type": run.claim.type}
+    def _name(self, frames: list[FrameType], run: ConcurrentRun | None, seconds: float) -> None:
         stack = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames[-_FRAMES:])
         at = stack[-1] if stack else None
         self._log.warning(
             "event_loop_blocked",
-            **fields,
+            **({} if run is None else {"job": run.claim.job_id, "type": run.claim.type}),
             seconds=round(seconds, 1),
             at=None if at is None else f"{at.filename}:{at.lineno} in {at.name}",
             stack="".join(stack.format()),
             hint="the worker's other async jobs wait meanwhile; use await, or asyncio.to_thread",
         )
 
+    def _stop(self, run: ConcurrentRun, now: float) -> None:
+        over = now >= run.deadline
+        if self._stop_run(run, Cancel.TIMEOUT if over else Cancel.REQUESTED):
+            fields = {"limit_seconds": round(run.deadline - run.started, 3)} if over else {"why": "cancelled"}
+            self._log.warning("job_timed_out" if over else "job_interrupted", job=run.claim.job_id, **fields)
 
-def _awaiting(coroutine: Any) -> Iterator[FrameType]:
-    """The frames of a coroutine and of those that it awaits."""
-    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-        yield frame
-        coroutine = coroutine.cr_await
+    def _note_cancels(self, runs: Iterable[ConcurrentRun], now: float) -> None:
+        made, before = self._requests.cancels_made, self._cancels_made
+        if made == before:
+            return
+        asked = self._exchange.cancels() if made - before > CANCELS else ()
+        self._cancels_made = made
+        for run in runs:
+            if run.cancelled_at:
+                continue
+            if run.key in asked or self._requests.cancel_requested(*run.key) is Cancel.REQUESTED:
+                run.cancelled_at = now
+
+    def _write_progress(self, runs: Iterable[ConcurrentRun]) -> None:
+        began = monotonic()
+        self._progress_at = began + EVERY
+        for run in runs:
+            reported = run.reported_progress
+            if reported is None or began - run.started < EVERY:
+                continue
+            if not self._exchange.show_progress(run.key, 1, *reported):
+                break
+            if run.reported_progress is reported:
+                run.reported_progress = None
+        self._progress_at = max(self._progress_at, monotonic() + _SHARE * (monotonic() - began))
 
 
 def _running(frame: FrameType | None) -> tuple[list[FrameType], Any]:
