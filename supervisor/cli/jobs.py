@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from supervisor.cli.errors import CONFLICT, Stop, wrong_usage
+from supervisor.cli.errors import Stop, wrong_usage
 from supervisor.cli.options import (
     JOB_ID,
     Function,
@@ -29,7 +30,7 @@ from supervisor.domain.text import counted, final_lines, pending_again
 
 if TYPE_CHECKING:
     from supervisor.ops.commands import Change
-    from supervisor.store.base import Filter, Operations
+    from supervisor.store.base import Operations
 
 _LAST_LINES = 20  # of the latest log
 STATES: dict[Change, tuple[Status, ...]] = {
@@ -50,10 +51,6 @@ def state_of(
     what: Change, text: str = "Jobs in this state, with --all.", **more: Any
 ) -> Callable[[Function], Function]:
     return option("--status", text, f"<{'|'.join(STATES[what])}>", type=Parsed(_status), **more)
-
-
-job_ids = click.argument("job_ids", metavar="[ID]…", type=JOB_ID, nargs=-1)
-all_ = flag("--all all_", "All jobs in the state given by --status.")
 
 
 @on_target
@@ -135,30 +132,34 @@ def show(target: Target, job_id: int, as_json: bool) -> None:
         Printer(alone=True, as_json=False).print(parts)
 
 
+def choosing(what: Change) -> Callable[[Function], Function]:
+    """The parameters that choose the jobs of a change, see `_chosen`, and the options of every change."""
+    which = "unfinished jobs, or those of" if what == "cancel" else "jobs in the state given by"
+    parameters = (
+        click.argument("job_ids", metavar="[ID]…", type=JOB_ID, nargs=-1),
+        flag("--all all_", f"All {which} --status."),
+        state_of(what),
+        only_type,
+        yes,
+        as_json,
+    )
+    return lambda function: functools.reduce(lambda inner, add: add(inner), reversed(parameters), function)
+
+
 @on_target
-@job_ids
-@all_
-@state_of("retry")
-@only_type
+@choosing("retry")
 @flag("--done", "Also run these jobs again if they are done; their results are deleted.")
-@yes
-@as_json
-def retry(target: Target, all_: bool, done: bool, yes: bool, as_json: bool, **which: Any) -> None:
+def retry(target: Target, all_: bool, done: bool, as_json: bool, **which: Any) -> None:
     """Retry unsuccessful jobs.
 
     Returns failed, quarantined and cancelled jobs to the queue and resets their counters.
     """
     from supervisor.ops import commands
 
-    given = _given("retry", all_, **which)
     if all_ and done:
         raise wrong_usage("--done is only valid with ids")
     with target.operations() as operations:
-        try:
-            ids = _chosen(operations, "retry", given, yes=yes, done=done)
-        except commands.HasSucceeded as error:
-            hint = "with --done it runs again, and its result is deleted"
-            raise Stop(str(error), code=CONFLICT, hint=hint) from None
+        ids = _chosen(operations, "retry", all_, done=done, **which)
         outcome = commands.retry(operations, ids, operations.statistics.now(), done=done)
     retried, duplicates = outcome.changed, len(outcome.duplicates)
     skipped = len(ids) - retried - duplicates
@@ -170,51 +171,38 @@ def retry(target: Target, all_: bool, done: bool, yes: bool, as_json: bool, **wh
 
 
 @on_target
-@job_ids
-@flag("--all all_", "All unfinished jobs, or those of --status.")
-@state_of("cancel")
-@only_type
-@yes
-@as_json
-def cancel(target: Target, all_: bool, yes: bool, as_json: bool, **which: Any) -> None:
+@choosing("cancel")
+def cancel(target: Target, all_: bool, as_json: bool, **which: Any) -> None:
     """Cancel pending jobs, stop running ones.
 
     The handler of a running job has the `cancel_grace` of its pool to stop, 5 seconds unless configured; then it is
     interrupted.
     """
-    given = _given("cancel", all_, **which)
     with target.operations() as operations:
-        ids = _chosen(operations, "cancel", given, yes=yes)
-        now = operations.statistics.now()
+        ids, now = _chosen(operations, "cancel", all_, **which), operations.statistics.now()
         if all_:
             changed = operations.actions.cancel_all(ids, now)
-            skipped = len(ids) - changed
-            text = f"{counted(changed, 'job')} cancelled, or asked to stop" + (
-                f", {skipped} skipped" if skipped else ""
-            )
-            result({"cancelled": changed, "skipped": skipped}, text, as_json=as_json)
-            return
-        statuses = {job_id: operations.actions.cancel(job_id, now) for job_id in ids}
+        else:
+            statuses = {job_id: operations.actions.cancel(job_id, now) for job_id in ids}
+    if all_:
+        skipped = len(ids) - changed
+        text = f"{counted(changed, 'job')} cancelled, or asked to stop" + (f", {skipped} skipped" if skipped else "")
+        result({"cancelled": changed, "skipped": skipped}, text, as_json=as_json)
+        return
     asked = "is running and was asked to stop; it is interrupted if it has not done so within its pool's cancel_grace"
     texts = [f"job {job_id} {'cancelled' if status.finished else asked}" for job_id, status in statuses.items()]
     result([{"id": job_id, "status": status} for job_id, status in statuses.items()], *texts, as_json=as_json)
 
 
 @on_target
-@job_ids
-@all_
-@state_of("delete")
-@only_type
-@yes
-@as_json
-def delete(target: Target, all_: bool, yes: bool, as_json: bool, **which: Any) -> None:
+@choosing("delete")
+def delete(target: Target, all_: bool, as_json: bool, **which: Any) -> None:
     """Delete finished jobs.
 
     `supervisor purge` deletes those that finished some time ago.
     """
-    given = _given("delete", all_, **which)
     with target.operations() as operations:
-        ids = _chosen(operations, "delete", given, yes=yes)
+        ids = _chosen(operations, "delete", all_, **which)
         deleted = operations.actions.delete(ids)
     skipped = len(ids) - deleted
     told = {"deleted": deleted} | ({"skipped": skipped} if all_ else {})
@@ -224,37 +212,39 @@ def delete(target: Target, all_: bool, yes: bool, as_json: bool, **which: Any) -
         raise Stop(f"{skipped} of {len(ids)} were not deleted: they were changed at the same time")
 
 
-def _given(
-    what: Change, all_: bool, job_ids: tuple[int, ...], status: Status | None, type: str | None
-) -> list[int] | Filter:
-    """The ids, or with --all what it means. Raises Stop if neither or both were given."""
+def _chosen(
+    operations: Operations,
+    what: Change,
+    all_: bool,
+    *,
+    job_ids: tuple[int, ...],
+    status: Status | None,
+    type: str | None,
+    yes: bool,
+    done: bool = False,
+) -> list[int]:
+    """The ids of the jobs that are to be changed, which must be possible; after a question if there are several.
+
+    Raises Stop if neither ids nor --all were given, or both.
+    """
+    from supervisor.ops import commands
     from supervisor.store.base import Filter
 
     if all_ and job_ids:
         raise wrong_usage("give either ids or --all, not both")
     if all_ and status is None and what != "cancel":  # to cancel all that is left is a plain wish
         raise wrong_usage(f"--all needs --status: {', '.join(STATES[what])}")
-    if all_:
-        return Filter(() if status is None else (status,), (type,) if type else ())
-    if status is not None or type is not None:
+    if not all_ and (status is not None or type is not None):
         raise wrong_usage("--status and --type are only valid with --all")
-    if not job_ids:
+    if not (all_ or job_ids):
         hint = f"supervisor jobs list --status {STATES[what][0]}"
         raise wrong_usage(f"give the ids of the jobs to {what}, or --all", hint)
-    return list(dict.fromkeys(job_ids))
-
-
-def _chosen(
-    operations: Operations, what: Change, given: list[int] | Filter, *, yes: bool, done: bool = False
-) -> list[int]:
-    """The ids of jobs that can be changed so, after a question if there are several."""
-    from supervisor.ops import commands
-
-    if isinstance(given, list):
-        ids = given
-        commands.check(operations, what, ids, done=done)
+    if all_:
+        which = Filter(() if status is None else (status,), (type,) if type else ())
+        ids = operations.jobs.ids(commands.meant(what, which))
     else:
-        ids = operations.jobs.ids(commands.meant(what, given))
+        ids = list(dict.fromkeys(job_ids))
+        commands.check(operations, what, ids, done=done)
     confirm(what, len(ids), yes=yes)
     return ids
 

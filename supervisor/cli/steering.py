@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import reprlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.exceptions import Exit
@@ -15,9 +15,6 @@ from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import Target, as_json, check_patience, flag, on_target, option, patience
 from supervisor.cli.output import note, result
 from supervisor.domain.text import counted, human
-
-if TYPE_CHECKING:
-    from supervisor.store.base import SupervisorRecord
 
 on_host = option("--host", "Only there; gpu-* means all that match.", "NAME", default="")
 one_host = click.argument("host", metavar="[HOST]", default="")
@@ -166,16 +163,15 @@ def reload(target: Target, wait: bool, timeout: float | None, as_json: bool) -> 
         asked = commands.reload(operations, operations.statistics.now())
         began = time.monotonic()
         outcomes = commands.await_reload(operations, asked, timeout if wait else _RELOAD_TOLD)
-        took = time.monotonic() - began
-    names, lines = _names(asked), []
-    for record in asked:
-        outcome = outcomes.get(record.id)
-        lines.append(f"supervisor {names[record.id]} {_of_supervisor(outcome, record.config)}")
-        lines += _of_pools(outcome, took)
+        took = human(time.monotonic() - began)
+    several = len({record.host for record in asked}) > 1
+    names = {record.id: f"{record.pid} on {record.host}" if several else str(record.pid) for record in asked}
+    lines = [line for one in asked for line in _reloaded(names[one.id], one.config, outcomes.get(one.id), took)]
     reloads = {names[key]: outcome for key, outcome in outcomes.items()}
     result({"supervisors": [record.pid for record in asked], "reloads": reloads}, *lines, as_json=as_json)
-    if settings is not None and asked:
-        _warn_of_another_file(settings.path, {record.config for record in asked})
+    if settings is not None and settings.path.resolve() not in {Path(record.config).resolve() for record in asked}:
+        ours, theirs = settings.path, ", ".join(sorted({record.config for record in asked}))
+        note(f"warning: no supervisor reads {ours}, but {theirs}: restart it with supervisor --config {ours} run")
     for outcome in () if as_json else outcomes.values():
         for problem in outcome["problems"]:
             note(f"error: {problem}")
@@ -184,41 +180,22 @@ def reload(target: Target, wait: bool, timeout: float | None, as_json: bool) -> 
         raise Exit(1)
 
 
-def _warn_of_another_file(ours: Path, read: set[str]) -> None:
-    """A deployment that moves a link has no effect on a supervisor that was not started through that link."""
-    if all(Path(file).resolve() != ours.resolve() for file in read):
-        read_now = ", ".join(sorted(read))
-        note(f"warning: no supervisor reads {ours}, but {read_now}: restart it with supervisor --config {ours} run")
-
-
-def _names(records: Iterable[SupervisorRecord]) -> dict[str, str]:
-    """By id: their pids, with their hosts where there are several."""
-    known = list(records)
-    several = len({record.host for record in known}) > 1
-    return {record.id: f"{record.pid} on {record.host}" if several else str(record.pid) for record in known}
-
-
-def _of_pools(outcome: dict[str, Any] | None, took: float) -> list[str]:
-    """Which pools have the new code, and how far it was tried in those without workers."""
-    if outcome is None or outcome["state"] not in ("accepted", "failed"):
-        return []
-    new = [
-        f"{name} (canary passed)" if name in outcome["canaries"] else name for name in _in_state(outcome, "accepted")
-    ]
-    found = [f"new code in {', '.join(new)}; workers of the old code leave one at a time"] if new else []
-    for name in _in_state(outcome, "untried"):
-        found.append(f"the code of {name} was not tried: it has no workers; its next one loads it")
-    return [f"after {human(took)}: {line}" for line in found]
-
-
-def _in_state(outcome: dict[str, Any], state: str) -> list[str]:
-    return [name for name, found in outcome["pools"].items() if found == state]
-
-
-def _of_supervisor(outcome: dict[str, Any] | None, config: str) -> str:
+def _reloaded(name: str, config: str, outcome: dict[str, Any] | None, took: str) -> Iterator[str]:
+    """What has become of the reload of one supervisor: which pools have the new code, and which have not tried it."""
     if outcome is None:
-        return f"is still reloading {config}"
-    if outcome["state"] == "failed":
-        return f"reloaded {config}; the new code of {', '.join(_in_state(outcome, 'failed'))} failed"
-    words = {"accepted": "reloaded", "refused": "refused"}
-    return f"{words.get(outcome['state'], 'ended before it reloaded')} {config}"
+        yield f"supervisor {name} is still reloading {config}"
+        return
+    state, canaries = outcome["state"], outcome["canaries"]
+    pools = {
+        wanted: [pool for pool, found in outcome["pools"].items() if found == wanted]
+        for wanted in ("accepted", "untried", "failed")
+    }
+    did = {"accepted": "reloaded", "failed": "reloaded", "refused": "refused"}.get(state, "ended before it reloaded")
+    failed = f"; the new code of {', '.join(pools['failed'])} failed" if state == "failed" else ""
+    yield f"supervisor {name} {did} {config}{failed}"
+    if state not in ("accepted", "failed"):
+        return
+    if new := [f"{pool} (canary passed)" if pool in canaries else pool for pool in pools["accepted"]]:
+        yield f"after {took}: new code in {', '.join(new)}; workers of the old code leave one at a time"
+    for pool in pools["untried"]:
+        yield f"after {took}: the code of {pool} was not tried: it has no workers; its next one loads it"
