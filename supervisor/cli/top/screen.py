@@ -12,6 +12,7 @@ from rich.layout import Layout
 from rich.table import Table
 from rich.text import Text
 
+from supervisor.cli import tables
 from supervisor.cli.output import COLOURS
 from supervisor.cli.tables import span
 from supervisor.cli.top.view import COLUMNS, NAMES, Name, Seen, View
@@ -96,8 +97,8 @@ class _Pane:
         start = max(0, min(view.place(name) - shown // 2, len(rows) - shown)) if here else 0
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", caption_justify="left")
         table.caption = f"… and {len(rows) - shown} more {name}" if len(rows) > room else None
-        several = view.overview is not None and view.overview.several_hosts
-        kept = [number for number, column in enumerate(COLUMNS[name]) if several or column != "host"]
+        hidden = set() if view.overview is None else tables.hidden(view.overview)
+        kept = [number for number, column in enumerate(COLUMNS[name]) if column not in hidden]
         for number in kept:
             column, mark = COLUMNS[name][number], "" if number else "▸" if here else " "
             table.add_column(mark + column.rstrip(">").upper(), justify="right" if column.endswith(">") else "left")
