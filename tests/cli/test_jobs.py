@@ -364,18 +364,6 @@ def test_delete_of_a_status_takes_its_jobs_alone(
 
     assert (ran.code, ran.out) == (0, "1 job deleted\n")
     assert statuses(database) == ["done", "failed", "pending", "cancelled"]
-    for arguments, words in (
-        (["delete", "--all"], "--all needs --status: done, failed, cancelled, quarantined"),
-        (["delete", "--all", "--status", "pending"], "pending"),
-        (["cancel", "--all", "--status", "done"], "done"),
-        (["cancel", "1", "--all"], "give either ids or --all, not both"),
-        (["cancel", "--type", "greet"], "--status and --type are only valid with --all"),
-        (["delete"], "give the ids of the jobs to delete, or --all"),
-    ):
-        ran = cli("jobs", *arguments)
-        assert (ran.code, ran.out) == (2, "")
-        assert words in ran.errors()[0]
-    assert statuses(database) == ["done", "failed", "pending", "cancelled"]
 
 
 MANY = {
@@ -426,15 +414,6 @@ def test_at_a_terminal_it_asks_before_many_jobs_are_changed(
     assert len(statuses(database)) == left
     assert (b"nothing was changed" in said) == (left == 2)
     assert b"error:" not in said
-
-
-def test_one_job_is_changed_without_being_asked(
-    cli: Run, with_status: Callable[..., list[int]], database: Path
-) -> None:
-    with_status("done")
-
-    assert cli("jobs", "delete", "1").out == "1 job deleted\n"
-    assert statuses(database) == []
 
 
 def test_purge_deletes_what_finished_long_ago_in_the_states_given(

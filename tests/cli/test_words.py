@@ -35,15 +35,10 @@ def test_without_a_configuration_the_database_can_be_named(cli: Run, project: Pa
     assert cli(*words, "--config", "nope.toml").err.endswith(hint)
     (project / "supervisor.toml").rename("other.toml")
     assert cli(*words).err.endswith(hint)
-
-
-@pytest.mark.parametrize("words", [["status"], ["enqueue", "greet"]])
-def test_a_broken_configuration_is_to_be_mended(cli: Run, project: Path, words: list[str]) -> None:
     (project / "supervisor.toml").write_text("[pools")
     ran = cli(*words)
-    assert ran.code == 2
+    assert (ran.code, ran.err.endswith(hint)) == (2, True)
     assert "this is not valid TOML" in ran.errors()[0]
-    assert ran.err.endswith("hint: --database URL names the database; then no configuration is read\n")
 
 
 @pytest.mark.parametrize("words", [["reload"], ["reload", "--wait"], ["check"], ["run"]])
