@@ -31,7 +31,7 @@ class Seen:
     """What is known: the last successful read, its time (monotonic seconds), and why newer reads fail.
 
     `failures` is the latest message of each type. `answer` is the result of the last action; `answers` counts the
-    actions. `log` is a job and what it has printed.
+    actions.
     """
 
     overview: Overview | None = None
@@ -40,7 +40,6 @@ class Seen:
     trouble: str = ""
     answer: str = ""
     answers: int = 0
-    log: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ class View:
         self.selected: dict[Name, str] = {}
         self.asked: Action | None = None
         self.message = ""
-        self.page: Literal["panes", "log", "help"] = "panes"
+        self.helping = False
         self.quitting = False
 
     def see(self, overview: Overview | None, failures: Mapping[str, str]) -> None:
@@ -172,17 +171,6 @@ class View:
         rows = self.panes[self.pane]
         return rows[self.place(self.pane)] if rows else None
 
-    @property
-    def logged(self) -> Row | None:
-        """The worker whose log is shown: the selected one, else the one whose job runs longest in the selected pool or
-        of the selected type.
-        """
-        row, busy = self.row, [worker for worker in self.panes["workers"] if worker.job is not None]
-        for worker in busy:
-            if worker == row if self.pane == "workers" else row and set(worker.types) & set(row.types):
-                return worker
-        return None
-
     def press(self, key: str) -> Action | None:
         """Returns the action to perform, if any."""
         if self.asked is not None:
@@ -201,10 +189,8 @@ class View:
         row = self.row
         if key == "q":
             self.quitting = True
-        elif self.page == "help" or (self.page == "log" and key in ("l", "escape")):
-            self.page = "panes"
-        elif key in ("l", "?"):
-            self.page = "log" if key == "l" else "help"
+        elif self.helping or key == "?":
+            self.helping = not self.helping
         elif key in ("tab", "backtab"):
             step = 1 if key == "tab" else -1
             self.pane = NAMES[(NAMES.index(self.pane) + step) % len(NAMES)]
