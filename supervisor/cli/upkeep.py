@@ -44,10 +44,10 @@ def migrate(target: Target, script: bool, as_json: bool) -> None:
 
     Creates missing tables. Before an older schema of an SQLite file is changed, the file is backed up.
     """
-    from supervisor.engine import migration_script, open_engine
+    from supervisor.engine import open_engine
 
     if script:
-        sql = migration_script(target.url())
+        sql = open_engine(target.url()).database.script()
         if as_json:
             document({"sql": sql})
         else:
