@@ -62,9 +62,9 @@ def import_module(module_name: str, name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             why = f"{name}: there is no module {error.name!r} ({_looked_in(error.name)})"
-            raise HandlerError(f"{why}{_beside(module_name)}") from error
+            raise HandlerError(why) from error
         why = f"{name}: importing it failed: no module named {error.name!r}{_place(error)}"
-        raise HandlerError(f"{why}{_beside(error.name or '')}") from error
+        raise HandlerError(why) from error
     except Exception as error:
         why = f"{type(error).__name__}: {error}{_place(error)}"
         raise HandlerError(f"{name}: importing it failed: {why}") from error
@@ -75,13 +75,6 @@ def _looked_in(missing: str) -> str:
     package = missing.rpartition(".")[0]
     file = getattr(sys.modules.get(package), "__file__", None)
     return f"{package} is {file}" if file else f"looked in {sys.path[0]} first"
-
-
-def _beside(module: str) -> str:
-    """A hint for the end of the sentence."""
-    from supervisor.config.tasks import beside  # imported here: only needed for missing modules
-
-    return "" if _folder is None or not module else beside(module, _folder)
 
 
 def _place(error: Exception) -> str:
