@@ -44,9 +44,8 @@ def activity(worker: WorkerView) -> str:
 
 
 def paused(view: TypeView) -> str:
-    """Where it is, after a space; empty if it is not."""
-    where = f" on {', '.join(view.paused_on)}" if view.paused_on else ""
-    return " paused" if view.paused else where and f" paused{where}"
+    """Whether it is, after a space; empty if it is not."""
+    return " paused" if view.paused else ""
 
 
 OF_SCHEDULES = ("schedule", "next", "last", "job>")

@@ -37,7 +37,6 @@ from supervisor.ops.views import (
     WorkerView,
     finite,
     largest,
-    paused_on_hosts,
     schedules_of,
     server_of,
 )
@@ -132,11 +131,10 @@ def gather(
         of_type[status.value] = of_type.get(status.value, 0) + count
         totals[status.value] += count
     kept = {text_of(type_) for type_ in paused}
-    on_hosts = paused_on_hosts(controls)
     # Without a supervisor no type is handled; that is not a problem of single types.
     unhandled = [text_of(type_) for type_ in operations.backlog.unhandled(handled)] if takers else []
     types = []
-    for type_ in sorted(counts.keys() | kept | on_hosts.keys() | handled):
+    for type_ in sorted(counts.keys() | kept | handled):
         speed, depth = speeds.get(type_), backlog.get(type_, Depth())
         types.append(
             TypeView(
@@ -150,7 +148,6 @@ def gather(
                 depth.due,
                 _span(depth.oldest, now),
                 hour.get(type_, QUIET),
-                on_hosts.get(type_, []),
             )
         )
     types, others = _foremost(types)
@@ -165,7 +162,6 @@ def gather(
         paused=sorted(kept)[:MOST_NAMED],
         server=server_of(costs.server.answer(operations.statistics.server)),
         gone=operations.registry.gone(now)[:MOST_NAMED],
-        paused_on_hosts=dict(islice(on_hosts.items(), MOST_NAMED)),
         unhandled=unhandled[:MOST_NAMED],
         failures_last_hour=dict(sorted(failures.items(), key=lambda pair: -pair[1])[:MOST_TYPES]),
         slowest=[
@@ -205,9 +201,8 @@ def _posted(
     for one in visible:
         record, news, at = one.record, (one.status or {}).get("pools", {}), time.monotonic()  # the clock of heartbeats
         supervisors.append(_supervisor(one, controls.drained))
-        paused = controls.paused | controls.paused_on(record.host)
         own = [_worker(slot, record, news, at, local=one.local) for slot in one.workers]
-        found = [_pool(operations, name, record, pool, paused, own, now) for name, pool in news.items()]
+        found = [_pool(operations, name, record, pool, controls.paused, own, now) for name, pool in news.items()]
         pools += [replace(pool, why="drained") for pool in found] if record.host in controls.drained else found
         workers += own
     return supervisors, pools, workers
@@ -224,7 +219,7 @@ def _foremost(types: list[TypeView]) -> tuple[list[TypeView], list[TypeView]]:
 
     def interest(view: TypeView) -> tuple[bool, bool, int, int, str]:
         backlog = -view.due, -sum(view.jobs.values())
-        return not view.handled, not (view.paused or view.paused_on), *backlog, view.type
+        return not view.handled, not view.paused, *backlog, view.type
 
     ordered = sorted(types, key=interest)
     return sorted(ordered[:MOST_TYPES], key=lambda view: view.type), ordered[MOST_TYPES:]

@@ -78,7 +78,6 @@ EVERYTHING: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("unmet", "warning", False, {"unmet": ["no pool that takes mail has …"]}),
     ("quarantined", "warning", False, {"jobs": {"quarantined": 2}}),
     ("paused", "note", False, {"paused": ["mail"]}),
-    ("paused_on_host", "note", False, {"paused_on_hosts": {"mail": ["gpu-*", "web-1"]}}),
     ("transaction", "warning", False, {"server": server(KeeperView("transaction", "pid 7, psql", 90.0, 4))}),
     ("prepared_transaction", "warning", False, {"server": server(KeeperView("prepared transaction", "x", 90.0, 4))}),
     ("replication_slot", "warning", False, {"server": server(KeeperView("replication slot", "slot a", None, 10**6))}),
