@@ -76,20 +76,20 @@ class PoolView:
     supervisor: int
     types: list[str]
     capabilities: list[str]
-    size: int
-    target: int
-    why: str
-    min_workers: int
-    max_workers: int
-    fixed: int | None
     due: int
     oldest_age: float | None
     next_due_in: float | None
-    rate: float
-    deaths: int
-    problem: str | None
     paused: list[str]
     memory: int
+    size: int = 0
+    target: int = 0
+    why: str = ""
+    min_workers: int = 0
+    max_workers: int = 0
+    fixed: int | None = None
+    rate: float = 0.0
+    deaths: int = 0
+    problem: str | None = None
     broken: bool = False
     host: str = ""
     leaving: int = 0  # of its `size`

@@ -229,7 +229,7 @@ def test_what_is_able_to_work_is_ready(site: Site) -> None:
 BROKEN = [
     ("stopping", BULLETIN | {"stopping": "it was told to"}, "stopping"),
     ("trouble", BULLETIN | {"trouble": "the disk is full"}, "the disk is full"),
-    ("pool", BULLETIN | {"pools": {"tag": POOL | {"problem": "ImportError: no module x"}}}, "no module x"),
+    ("pool", BULLETIN | {"pools": {"tag": POOL | {"problem": "ImportError: no module x", "broken": True}}}, "module x"),
     ("recovery", BULLETIN | {"pools": {"tag": POOL | {"why": "starting"}}}, "recovery"),
 ]
 
