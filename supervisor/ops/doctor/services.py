@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import os
 import re
-import select
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,11 +20,10 @@ from supervisor.engine import open_engine
 from supervisor.maintenance.lease import read_published
 from supervisor.ops.diagnosis import Finding, Level, fault, good, note, warning
 from supervisor.ops.views import Overview
-from supervisor.store.base import Engine, Operations, ServerState
+from supervisor.store.base import Operations, ServerState
 
 _WRONG = 2.0  # seconds that a clock may differ
 _OF_A_SUPERVISOR, _OF_A_WORKER = 3, 2  # connections at most
-_HEARD = 3.0  # seconds for a notification
 _POOLER = "a pooler, such as PgBouncer in transaction mode, stands before the server"
 _UNITS = tuple(Path(name) for name in ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"))
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|min|m|s|h|d)?")
@@ -34,7 +32,7 @@ _MARGIN = 5.0  # seconds beyond the longest shutdown_grace
 _CLOCK_ADVICE = "synchronize it; jobs run by the server's clock, but logs and handlers show this one"
 
 
-def server(engine: Engine, operations: Operations, seen: Overview, *, listening: bool) -> Iterator[Finding]:
+def server(operations: Operations, seen: Overview, *, listening: bool) -> Iterator[Finding]:
     """Nothing for a file. `listening`: there is a `listen_database`."""
     began = time.time()
     state = operations.statistics.server()
@@ -43,7 +41,7 @@ def server(engine: Engine, operations: Operations, seen: Overview, *, listening:
     ahead = (began + time.time()) / 2 - state.time
     if state.standby:
         yield fault("server", "it is a standby, or read-only", "name the primary in the URL")
-    yield from pooling(engine, state, listening=listening)
+    yield from pooling(state, listening=listening)
     yield from _clocks(ahead, operations)
     yield _connections(state, seen)
     if not state.sees_all:
@@ -58,36 +56,20 @@ def pooler(settings: Settings) -> list[str]:
     engine, listening = open_engine(settings.database, settings.listen_database), settings.listen_database is not None
     with suppress(StoreError), closing(engine.operations()) as operations:
         if (state := operations.statistics.server()) is not None:
-            found = pooling(engine, state, listening=listening)
+            found = pooling(state, listening=listening)
             return [f"{one.fact}; {one.advice}" for one in found if one.advice]
     return []
 
 
-def pooling(engine: Engine, server: ServerState, *, listening: bool) -> Iterator[Finding]:
-    """Whether notifications are heard, where a pooler does not pass them on."""
+def pooling(server: ServerState, *, listening: bool) -> Iterator[Finding]:
+    """Whether there is a connection for notifications, where a pooler does not pass them on."""
     if not server.pooled and listening:
         yield note("pooler", "no pooler stands before the server", "leave out listen_database")
     elif server.pooled and not listening:
         fact = f"{_POOLER}: without a direct connection for notifications, a new job waits up to a second"
         yield warning("pooler", fact, "set listen_database to the URL of the server itself")
-    elif server.pooled and (deaf := _deaf(engine)):
-        yield warning("pooler", f"{_POOLER}, and listen_database does not help: {deaf}", "name the server itself there")
     elif server.pooled:
         yield good("pooler", f"{_POOLER}; notifications come by the connection of listen_database")
-
-
-def _deaf(engine: Engine) -> str:
-    """Why a notification is not heard; empty if it is."""
-    with closing(engine.changes()) as feed, closing(engine.maintenance()) as store:
-        feed.version()
-        if feed.problem:
-            return feed.problem
-        feed.resume()
-        store.locks.writable()  # a transaction, which is announced
-        waiting = select.poll()
-        if (descriptor := feed.fileno()) is not None:
-            waiting.register(descriptor, select.POLLIN)
-        return "" if waiting.poll(_HEARD * 1000) and feed.drain() else "it leads to another database"
 
 
 def _clocks(here: float, operations: Operations) -> Iterator[Finding]:
