@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic, time
 from typing import Any, NamedTuple
 
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreError
-from supervisor.domain.job import Claim
 from supervisor.domain.text import compact_json
 from supervisor.maintenance.waking import present_workers
 from supervisor.store.base import Registry, SupervisorRecord
@@ -35,18 +34,6 @@ class PublishedBoard(NamedTuple):
     workers: Mapping[int, Snapshot]
     clock: int = 0
     drained: bool = False
-
-    def begun(self, slot: int, held: Collection[Claim]) -> tuple[tuple[int, int] | None, int]:
-        """Which of these claims of a dead worker had begun, and how many ran together; None: that is not known, since
-        it may have begun one after this was published.
-        """
-        worker = self.workers.get(slot)
-        if worker is None:
-            return None, 1
-        if worker.places > 1:
-            return None, len(held)
-        run = worker.job, worker.token
-        return (run, worker.together) if run in {(claim.job_id, claim.token) for claim in held} else (None, 1)
 
 
 def publish(board: Scoreboard) -> str:
