@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
 import shlex
@@ -28,6 +27,7 @@ _POOLER = "a pooler, such as PgBouncer in transaction mode, stands before the se
 _UNITS = tuple(Path(name) for name in ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"))
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|min|m|s|h|d)?")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_KEY = re.compile(r"^(\w+)[ \t]*=[ \t]*(.*)$", re.MULTILINE)
 _MARGIN = 5.0  # seconds beyond the longest shutdown_grace
 _CLOCK_ADVICE = "synchronize it; jobs run by the server's clock, but logs and handlers show this one"
 
@@ -123,15 +123,14 @@ def systemd(settings: Settings, folders: tuple[Path, ...] = _UNITS) -> list[Find
     return found
 
 
-def _service(unit: Path, folders: Iterable[Path]) -> Mapping[str, str]:
-    """The keys of [Service], with drop-ins: the last value counts. Empty if they cannot be read."""
+def _service(unit: Path, folders: Iterable[Path]) -> dict[str, str]:
+    """Its keys, with those of drop-ins: the last value counts. Empty if they cannot be read."""
     drop_ins = [path for folder in folders for path in (folder / f"{unit.name}.d").glob("*.conf")]
-    parser = configparser.RawConfigParser(strict=False, delimiters=("=",), allow_no_value=True, default_section="")
-    parser.optionxform = str  # type: ignore[assignment,method-assign] # keys have capitals
-    with suppress(OSError, configparser.Error):
+    found: dict[str, str] = {}
+    with suppress(OSError):
         for path in (unit, *sorted(drop_ins, key=lambda path: path.name)):
-            parser.read_string(path.read_text(encoding="utf-8", errors="replace").replace("\\\n", " "))
-    return {key: value or "" for key, value in parser.items("Service")} if parser.has_section("Service") else {}
+            found |= _KEY.findall(path.read_text(encoding="utf-8", errors="replace").replace("\\\n", " "))
+    return found
 
 
 def _is_ours(keys: Mapping[str, str], settings: Settings) -> bool:
