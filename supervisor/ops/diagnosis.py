@@ -15,7 +15,8 @@ from supervisor.domain.job import covers, high_enough
 from supervisor.domain.text import counted, human, human_size, text_of
 
 if TYPE_CHECKING:
-    from supervisor.ops.views import Overview, ServerView, SupervisorView
+    from supervisor.ops.views import Overview, SupervisorView
+    from supervisor.store.base import ServerView
 
 Level = Literal["ok", "note", "warning", "fault"]
 

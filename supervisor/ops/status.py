@@ -38,7 +38,6 @@ from supervisor.ops.views import (
     finite,
     largest,
     schedules_of,
-    server_of,
 )
 from supervisor.store.base import (
     ControlState,
@@ -142,7 +141,7 @@ def gather(
         jobs=totals,
         types=types,
         paused=sorted(kept)[:MOST_NAMED],
-        server=server_of(costs.answer("server", 100, operations.statistics.server)),
+        server=costs.answer("server", 100, operations.statistics.server),
         gone=operations.registry.gone(now)[:MOST_NAMED],
         unhandled=unhandled[:MOST_NAMED],
         failures_last_hour=dict(sorted(failures.items(), key=lambda pair: -pair[1])[:MOST_TYPES]),

@@ -13,7 +13,7 @@ from typing import Any
 from supervisor.domain.history import QUIET, Hour
 from supervisor.domain.scaling import OLD_VERSION
 from supervisor.domain.text import text_of
-from supervisor.store.base import GoneView, KeeperView, Planned, ServerState, TableView
+from supervisor.store.base import GoneView, Planned, ServerView
 
 COUNT_LIMIT = 10_000  # due jobs of a pool are counted no further
 MOST_TYPES = 200  # types listed individually; the others are summed
@@ -249,29 +249,6 @@ def schedules_of(planned: Iterable[Planned], now: float) -> list[ScheduleView]:
         ScheduleView(text_of(s.name), s.next_at - now, finite(s.last_at), s.last_job, finite(s.paused_at))
         for s in list(planned)[:MOST_SCHEDULES]
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class ServerView:
-    """A database server. `notifications` is the part of their queue that is in use, 1 being all. `sees_all`: this user
-    may see the transactions of other users, so that the `keepers` of dead rows are all that there are. `powerless` are
-    users of workers who may not end the sessions of the other ones.
-    """
-
-    connections: int
-    max_connections: int
-    notifications: float
-    tables: list[TableView]
-    keepers: list[KeeperView]
-    sees_all: bool = True
-    powerless: list[str] = field(default_factory=list)
-
-
-def server_of(state: ServerState | None) -> ServerView | None:
-    if state is None:
-        return None
-    lists: dict[str, Any] = {name: [*getattr(state, name)] for name in ("tables", "keepers", "powerless")}
-    return ServerView(state.connections, state.max_connections, state.notifications, sees_all=state.sees_all, **lists)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,8 @@ from supervisor.ops.views import (
     DutyView,
     MemoryView,
     ScheduleView,
-    ServerView,
 )
-from supervisor.store.base import GoneView, KeeperView, TableView
+from supervisor.store.base import GoneView, KeeperView, ServerView, TableView
 from tests.cli.test_top_screen import overview, pool, type_
 from tests.cli.test_top_screen import supervisor as some_supervisor
 
@@ -27,7 +26,7 @@ def supervisor(pid: int = 7, **given: Any) -> Any:
 
 
 def server(*keepers: KeeperView, tables: Sequence[TableView] = (), notifications: float = 0.0) -> ServerView:
-    return ServerView(1, 100, notifications, list(tables), list(keepers))
+    return ServerView(0.0, False, 1, 100, notifications, True, list(tables), list(keepers))
 
 
 def test_on_a_sound_server_nothing_is_found() -> None:

@@ -19,7 +19,7 @@ from supervisor.engine import open_engine
 from supervisor.maintenance.lease import read_published
 from supervisor.ops.diagnosis import Finding, Level, fault, good, note, warning
 from supervisor.ops.views import Overview
-from supervisor.store.base import Operations, ServerState
+from supervisor.store.base import Operations, ServerView
 
 _WRONG = 2.0  # seconds that a clock may differ
 _OF_A_SUPERVISOR, _OF_A_WORKER = 3, 2  # connections at most
@@ -61,7 +61,7 @@ def pooler(settings: Settings) -> list[str]:
     return []
 
 
-def pooling(server: ServerState, *, listening: bool) -> Iterator[Finding]:
+def pooling(server: ServerView, *, listening: bool) -> Iterator[Finding]:
     """Whether there is a connection for notifications, where a pooler does not pass them on."""
     if not server.pooled and listening:
         yield note("pooler", "no pooler stands before the server", "leave out listen_database")
@@ -86,7 +86,7 @@ def _clocks(here: float, operations: Operations) -> Iterator[Finding]:
         yield good("clocks", f"this host's agrees with the server's{others}")
 
 
-def _connections(server: ServerState, seen: Overview) -> Finding:
+def _connections(server: ServerView, seen: Overview) -> Finding:
     """Programs that enqueue come on top."""
     workers = sum(pool.max_workers + pool.spares_wanted for pool in seen.pools)
     most = _OF_A_SUPERVISOR * len(seen.supervisors) + _OF_A_WORKER * workers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
@@ -69,7 +69,8 @@ class KeeperView:
         return self.transactions > _MANY_XIDS if self.seconds is None else self.seconds > _OLD
 
 
-class ServerState(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ServerView:
     """A database server. `time` is its clock (Unix seconds), `max_connections` what is left for ordinary users;
     `notifications` the part of their queue that is in use, 1 being all; `keepers` what keeps dead rows, as far as we
     see it, and `sees_all` whether we may see the transactions of other users. `pooled`: a pooler stands before it.
@@ -82,10 +83,10 @@ class ServerState(NamedTuple):
     max_connections: int
     notifications: float
     sees_all: bool
-    tables: tuple[TableView, ...]
-    keepers: tuple[KeeperView, ...]
+    tables: list[TableView]
+    keepers: list[KeeperView]
     pooled: bool = False
-    powerless: tuple[str, ...] = ()
+    powerless: list[str] = field(default_factory=list)
 
 
 class Anomalies(NamedTuple):
@@ -162,7 +163,7 @@ class Statistics(Concern):
         """
         return time.time()
 
-    def server(self) -> ServerState | None:
+    def server(self) -> ServerView | None:
         """None for an engine without a server."""
         return None
 
