@@ -53,9 +53,8 @@ def check(target: Target, as_json: AsJson = False) -> None:
 
     Validates the file and imports each handler in a separate process, as a worker would.
     """
-    from supervisor.config.machine import crowded_cores, elsewhere, own_host
+    from supervisor.config.machine import elsewhere, own_host
     from supervisor.config.settings import untaken
-    from supervisor.config.tasks import untaken_tasks
     from supervisor.domain.errors import ConfigError
     from supervisor.ops.doctor.configuration import check_configuration
     from supervisor.ops.doctor.database import refuse_outdated
@@ -70,8 +69,7 @@ def check(target: Target, as_json: AsJson = False) -> None:
         document({"ok": False, "config": str(path), "problems": error.problems})
         raise typer.Exit(USAGE) from None
     refuse_outdated(settings.database)
-    warnings = [sentence for _, sentence in untaken(settings)]
-    warnings += [*untaken_tasks(settings), *pooler(settings), *crowded_cores(settings)]
+    warnings = [*(sentence for _, sentence in untaken(settings)), *pooler(settings)]
     for warning in () if as_json else warnings:
         note(f"warning: {path}: {warning}")
     away = elsewhere(settings.pools, host := own_host(settings.database))

@@ -13,7 +13,7 @@ import reprlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from supervisor.domain.alerts import WHEN
 from supervisor.domain.intake import TYPE, encode
@@ -44,11 +44,24 @@ MUST_BE_TABLE = "must be a table"
 class Key(NamedTuple):
     """A key of a table: what its value may be (a mapping: the keys of a table inside it), and the value without it."""
 
-    check: Check[Any] | Mapping[str, Key]
-    default: Any
+    check: Check[Any] | Keys | Tables | Entries
+    default: Any = None
 
 
-Keys = Mapping[str, Key]
+Keys: TypeAlias = Mapping[str, Key]
+
+
+class Tables(NamedTuple):
+    """Tables with names of the user's own, such as [pools.NAME], which have these keys."""
+
+    keys: Keys
+
+
+class Entries(NamedTuple):
+    """An array of tables, such as [[schedules]], which have these keys. Some of them are required."""
+
+    keys: Keys
+    required: tuple[str, ...]
 
 
 def shown(value: object) -> str:
@@ -210,10 +223,6 @@ def memory(value: Any) -> int:
     if not SMALLEST <= found < 1 << 63:
         raise ValueError(f"{value!r} is out of range; it must be at least {human_size(SMALLEST)}")
     return found
-
-
-def kept_memory(value: object) -> int:
-    return 0 if value == "0" else memory(value)
 
 
 # Names

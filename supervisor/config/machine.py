@@ -28,16 +28,6 @@ def here() -> Path:
     return Path("/proc/self/cwd").readlink()  # unlike Path.cwd(), no error if the folder is deleted
 
 
-def crowded_cores(settings: Settings) -> list[str]:
-    """One sentence if the threads that pools ask for are more than the cores. Pools that set none may mostly wait."""
-    stated = {name: (pool.max_workers, pool.threads) for name, pool in settings.pools.items() if pool.threads}
-    total, cores = sum(workers * threads for workers, threads in stated.values()), len(os.sched_getaffinity(0))
-    if total <= cores:
-        return []
-    told = ", ".join(f"{name} {workers} x {threads}" for name, (workers, threads) in stated.items())
-    return [f"workers x threads are {total} on {cores} cores, so that jobs slow each other down: {told}"]
-
-
 HOST_VARIABLE = "SUPERVISOR_HOST"
 _OWN_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.config.checks import NAME, Way
-from supervisor.config.problems import Checked, Report, checked, dotted
+from supervisor.config.problems import Report, checked, dotted
 from supervisor.config.settings import NAMING, POOL, TASK, TYPE, VISIBLE_DEVICES, PoolSettings, Trial, TypeSettings
 from supervisor.config.tasks import Declared, Unreadable, of_module
 from supervisor.domain.settlement import RetryPolicy
@@ -25,25 +25,28 @@ from supervisor.domain.text import human, like
 _EITHER = 'handler = "module:attribute", tasks = ["module"] or command = ["program", "argument"]'
 _RANGE = ("min_workers", "max_workers")
 _SIZES = ("workers", *_RANGE)
+Types = Mapping[str, Mapping[str, Any]]
+"""The tables [types.NAME]."""
 
 
 class Layers(NamedTuple):
     """One pool's own table over the defaults."""
 
     name: str
-    own: Checked
-    defaults: Checked
+    own: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    report: Report
 
     def get(self, key: str) -> Any:
         """What applies; a table is merged key by key."""
         default = POOL[key].default
         if isinstance(default, dict):
-            return {**self.defaults.values.get(key, default), **self.own.values.get(key, default)}
-        return self.own.values.get(key, self.defaults.values.get(key, default))
+            return {**self.defaults.get(key, default), **self.own.get(key, default)}
+        return self.own.get(key, self.defaults.get(key, default))
 
     def has(self, key: str) -> bool:
         """Whether the pool itself has this key."""
-        return bool(self.own.values.get(key))
+        return bool(self.own.get(key))
 
     @property
     def largest_batch(self) -> int:
@@ -51,96 +54,94 @@ class Layers(NamedTuple):
         return int(self.get("max_batch_size")) if size is None else size
 
     def faulty(self, *keys: str) -> bool:
-        return not (self.own.faulty | self.defaults.faulty).isdisjoint(keys)
+        return any(self.report.has((*at, key)) for at in (("pools", self.name), ("defaults",)) for key in keys)
 
     def at(self, key: str) -> Way:
         """Where a user fixes it: in the defaults, if only they have it."""
-        of_defaults = key in self.defaults.values and key not in self.own.values
-        return (*(self.defaults if of_defaults else self.own).at, key)
+        return ("defaults", key) if key in self.defaults and key not in self.own else ("pools", self.name, key)
 
 
-Pools = dict[str, PoolSettings]
-
-
-def build(raw: object, defaults: Checked, types: Mapping[str, Checked], folder: Path, report: Report) -> Pools:
+def build(values: Mapping[str, Any], folder: Path, report: Report) -> dict[str, PoolSettings]:
     """Every pool of `[pools]`, with what `[types]` says of its types. `folder` is searched first for tasks.
 
     Problems are added to the report; the settings are valid only if it stays empty.
     """
-    if not isinstance(raw, dict) or not raw:
+    defaults, types = values["defaults"], values["types"]
+    pools = [Layers(name, table, defaults, report) for name, table in values["pools"].items()]
+    if not pools and not report.has(("pools",)):
         report.add(("pools",), f"no pool is configured; add a table [pools.NAME] with {_EITHER}")
-        return {}
-    pools = [Layers(name, _own(name, table, report), defaults) for name, table in raw.items()]
-    for table in (defaults, *(pool.own for pool in pools)):
-        if "workers" in table.values and not table.values.keys().isdisjoint(_RANGE):
-            report.add((*table.at, "workers"), "write either workers or min_workers and max_workers, not both")
+    for pool in pools:
+        _check_name(pool, report)
+    for at, table in ((("defaults",), defaults), *((("pools", pool.name), pool.own) for pool in pools)):
+        if "workers" in table and not table.keys().isdisjoint(_RANGE):
+            report.add((*at, "workers"), "write either workers or min_workers and max_workers, not both")
     sources: dict[str, Mapping[str, Declared]] = {}
     settings = {pool.name: _pool(pool, types, folder, sources, report) for pool in pools}
     for pool in pools:
         _check_rules(pool, report)
-    naming = (*NAMING, "capabilities")
-    comparable = [settings[pool.name] for pool in pools if not pool.faulty(*naming)]
+    comparable = [settings[pool.name] for pool in pools if not pool.faulty(*NAMING, "capabilities")]
     _check_contradictions([pool for pool in comparable if pool.handler or pool.command], sources, report)
-    if not report.of_sources:  # otherwise not all types are known
+    if pools and not report.of_sources:  # otherwise not all types are known
         taken = sorted({type_ for pool in settings.values() for type_ in pool.types})
-        for name, table in types.items():
+        for name in types:
             if name not in taken:
-                report.add(table.at, f"no pool takes the type {name!r}{like(name, taken)}")
+                report.add(("types", name), f"no pool takes the type {name!r}{like(name, taken)}")
     return settings
 
 
-def _own(name: str, raw: object, report: Report) -> Checked:
-    at = ("pools", name)
-    if not re.fullmatch(NAME, name):
+def _check_name(pool: Layers, report: Report) -> None:
+    """How it is called, and whether it says in one way what runs its jobs."""
+    at = ("pools", pool.name)
+    if not re.fullmatch(NAME, pool.name):
         report.add(at, "the name of a pool must have 1 to 100 characters of a-z 0-9 _ . -")
-    table = raw if isinstance(raw, dict) else {}
-    named = [key for key in ("handler", "tasks", "command") if table.get(key) or (key == "handler" and key in table)]
-    if not named and isinstance(raw, dict):
+    named = [key for key in ("handler", "tasks", "command") if pool.has(key) or report.has((*at, key))]
+    if not named:
         report.add((*at, "handler"), f"is missing; write {_EITHER}")
     if len(named) > 1:
         report.add((*at, named[-1]), f"write either {named[0]} or {named[-1]}, not both")
-    return checked(POOL, raw, at, report)
 
 
 def _check_rules(pool: Layers, report: Report) -> None:
     """The rules between keys."""
-
-    def wrong(key: str, when: object, why: str) -> None:
-        if when and not pool.faulty(key):
-            report.add(pool.at(key), why)
-
     get, has, program = pool.get, pool.has, pool.has("command")
-    batches, many, budget = pool.largest_batch > 1, get("concurrency") > 1, get("batch_budget")
-    wrong("batch_size", batches and has("tasks"), "a task is given one job at a time; batches need a handler")
-    why = "a worker runs batches one at a time: raise batch_size or concurrency, not both"
-    wrong("concurrency", many and batches, why)
-    why = "a program is given one job at a time; raise workers instead"
-    wrong("concurrency", many and program and not batches, why)
-    for key in ("max_batch_size", "latency_target"):
-        why = 'it has an effect only with batch_size = "auto"'
-        wrong(key, has(key) and get("batch_size") is not None, why)
-    for key in ("batch_key", "batch_cost", "batch_budget"):
-        wrong(key, has(key) and not batches, "it has an effect only with batches: set batch_size")
-    why = "it needs a batch_budget, the most that a batch may cost"
-    wrong("batch_cost", get("batch_cost") and budget is None and not pool.faulty("batch_budget"), why)
-    why = "it needs batch_cost, the field of the payload that says what a job costs"
-    wrong("batch_budget", budget is not None and not get("batch_cost"), why)
-    wrong("path", has("path") and program, "it applies to Python handlers; for a program, set PYTHONPATH in env")
-    forked = not program and get("preload") and get("start") == "fork"
-    why = 'it needs a handler, start = "fork" and preload = true'
-    wrong("preload_setup", get("preload_setup") and not forked, why)
-    why = "it cannot be combined with gpus: the model would be loaded before a worker has its device"
-    wrong("preload_setup", get("preload_setup") and get("gpus"), why)
-    why = f"it sets {VISIBLE_DEVICES}, differently for each worker; leave that out of env"
-    wrong("gpus", get("gpus") and VISIBLE_DEVICES in get("env"), why)
+    batches, many = pool.largest_batch > 1, get("concurrency") > 1
+    fixed, forked = get("batch_size") is not None, not program and get("preload") and get("start") == "fork"
+    only_auto = 'it has an effect only with batch_size = "auto"'
+    rules: tuple[tuple[str, object, str], ...] = (
+        ("batch_size", batches and has("tasks"), "a task is given one job at a time; batches need a handler"),
+        (
+            "concurrency",
+            many and batches,
+            "a worker runs batches one at a time: raise batch_size or concurrency, not both",
+        ),
+        ("concurrency", many and program, "a program is given one job at a time; raise workers instead"),
+        ("max_batch_size", has("max_batch_size") and fixed, only_auto),
+        ("latency_target", has("latency_target") and fixed, only_auto),
+        ("batch_key", has("batch_key") and not batches, "it has an effect only with batches: set batch_size"),
+        ("path", has("path") and program, "it applies to Python handlers; for a program, set PYTHONPATH in env"),
+        (
+            "preload_setup",
+            get("preload_setup") and not forked,
+            'it needs a handler, start = "fork" and preload = true',
+        ),
+        (
+            "preload_setup",
+            get("preload_setup") and get("gpus"),
+            "it cannot be combined with gpus: the model would be loaded before a worker has its device",
+        ),
+        (
+            "gpus",
+            get("gpus") and VISIBLE_DEVICES in get("env"),
+            f"it sets {VISIBLE_DEVICES}, differently for each worker; leave that out of env",
+        ),
+    )
+    for key, broken, why in rules:
+        if broken and not pool.faulty(key):
+            report.add(pool.at(key), why)
 
 
 def _pool(
-    pool: Layers,
-    tables: Mapping[str, Checked],
-    folder: Path,
-    sources: dict[str, Mapping[str, Declared]],
-    report: Report,
+    pool: Layers, tables: Types, folder: Path, sources: dict[str, Mapping[str, Declared]], report: Report
 ) -> PoolSettings:
     """The settings of a pool; its tasks are added to `sources`."""
     low, high = _workers(pool, report)
@@ -175,7 +176,7 @@ def _workers(pool: Layers, report: Report) -> tuple[int, int]:
     ready, because a pool that may have no worker at all should say so with `min_workers = 0`.
     """
     sizes: dict[str, int] = {}
-    for table in (pool.defaults.values, pool.own.values):
+    for table in (pool.defaults, pool.own):
         written = {key: table[key] for key in _SIZES if key in table}
         for other in _RANGE if "workers" in written else ("workers",) if written else ():
             sizes.pop(other, None)
@@ -206,6 +207,8 @@ def _path(pool: Layers, folder: Path, report: Report) -> tuple[Path, ...]:
 def _trial(key: str, pool: Layers, types: Sequence[str], report: Report) -> Trial | None:
     """None if nothing is written, or if that has a problem."""
     written = pool.get(key)
+    if pool.faulty(key):
+        return None
     type_ = written.get("type", types[0] if len(types) == 1 else None)
     if written and "payload" not in written:
         report.add((*pool.at(key), "payload"), "is missing; write the payload with which the handler is to be called")
@@ -242,7 +245,7 @@ def _check_contradictions(
 def _declared(pool: Layers, folder: Path, path: Sequence[Path], report: Report) -> dict[str, Declared]:
     """The tasks of the pool by their types: those of its modules, or only those that `types` lists."""
     found: dict[str, Declared] = {}
-    at = (*pool.own.at, "tasks")
+    at = ("pools", pool.name, "tasks")
     for module in pool.get("tasks"):
         try:
             tasks = of_module(module, folder, path)
@@ -266,7 +269,7 @@ def _declared(pool: Layers, folder: Path, path: Sequence[Path], report: Report) 
 
 def _by_type(
     types: Iterable[str],
-    written: Mapping[str, Checked],
+    written: Types,
     tasks: Mapping[str, Declared],
     timeout: float,
     retry: RetryPolicy,
@@ -276,7 +279,7 @@ def _by_type(
     found = {}
     for name in types:
         values = dict(_options_of(tasks[name], report) if name in tasks else {})
-        values |= written[name].values if name in written else {}
+        values |= written.get(name, {})
         if values.keys() & TYPE.keys():
             policy = _retry(values, retry)
             if "retry" in values:
@@ -302,7 +305,7 @@ def policy_of(options: Mapping[str, Any], retry: RetryPolicy) -> RetryPolicy:
 
 def _options(options: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
-    return checked(TASK, plain, (), report).values
+    return checked(TASK, plain, (), report)
 
 
 def _retry(values: Mapping[str, Any], retry: RetryPolicy) -> RetryPolicy:

@@ -1,4 +1,4 @@
-"""The tables of a configuration file checked key by key, and every problem put into words: one readable line each."""
+"""A configuration file checked key by key, and every problem put into words: one readable line each."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from supervisor.config.checks import MUST_BE_TABLE, Keys, Way, shown
-from supervisor.config.settings import TABLES
+from supervisor.config.checks import MUST_BE_TABLE, Entries, Keys, Tables, Way, shown
+from supervisor.config.settings import HOMES, homes
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.schedule import NoTimeZones
 from supervisor.domain.text import like
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _LONGEST = 300  # characters of one problem's text; a line should be quick to read
-
-
-_MEANT = {"processes": "workers", "queue": "types", "queues": "types", "retries": "retry"}  # names in other programs
 
 
 class Problem(NamedTuple):
@@ -47,6 +44,10 @@ class Report:
         """Of a module with tasks, or of the machine: commands that only need the file go on without it."""
         self.of_sources.append(Problem(at, text))
 
+    def has(self, at: Way) -> bool:
+        """Whether there is a problem of this key, or inside it."""
+        return any(problem.at[: len(at)] == at for problem in (*self.problems, *self.of_sources))
+
     def sentences(self) -> list[str]:
         """`supervisor.toml:12: pools.tag.timeout: what is wrong`, in the order of the file."""
         problems = dict.fromkeys(self.problems + self.of_sources)
@@ -59,46 +60,57 @@ class Report:
         ]
 
 
-class Checked(NamedTuple):
-    """The keys of one table: the valid ones with their values, and the names of the others."""
-
-    at: Way
-    values: Mapping[str, Any]
-    faulty: frozenset[str]
-
-
-def checked(keys: Keys, raw: object, at: Way, report: Report) -> Checked:
-    """One table: a problem leaves the other keys usable."""
+def checked(keys: Keys, raw: object, at: Way, report: Report) -> dict[str, Any]:
+    """The valid values of one table by their keys: a problem leaves the others usable."""
     if not isinstance(raw, dict):
         report.add(at, f"{MUST_BE_TABLE}, not {shown(raw)}")
-        return Checked(at, {}, frozenset(keys))
+        return {}
     values: dict[str, Any] = {}
     for name, value in raw.items():
         way = (*at, name)
+        if name not in keys:
+            places = (*homes(keys), *HOMES.items())  # the nearest first
+            home = next((f"; it belongs in {where}" for where, known in places if name in known), "")
+            report.add(way, f"unknown key{home or like(name, list(keys))}")
+            continue
+        kind = keys[name].check
         try:
-            if name not in keys:
-                home = next((f"; it belongs in {where}" for where, known in TABLES.values() if name in known), "")
-                report.add(way, f"unknown key{home or like(_MEANT.get(str(name), str(name)), list(keys))}")
-            elif isinstance(inside := keys[name].check, Mapping):
-                inner = checked(inside, value, way, report)
-                if not inner.faulty:
-                    values[name] = inner.values
+            if isinstance(kind, Mapping):
+                values[name] = checked(kind, value, way, report)
+            elif isinstance(kind, Tables):
+                values[name] = _by_name(kind, value, way, report)
+            elif isinstance(kind, Entries):
+                values[name] = _in_order(kind, value, way, report)
             else:
-                values[name] = inside(value)
+                values[name] = kind(value)
         except NoTimeZones as error:
             report.add_of_source(way, str(error))
         except (InvalidJob, ValueError) as error:
             report.add(way, error.problem if isinstance(error, InvalidJob) else str(error))
-    return Checked(at, values, frozenset(raw.keys() - values.keys()))
+    return values
 
 
-def checked_by_name(keys: Keys, raw: Mapping[str, Any], name: str, report: Report) -> dict[str, Checked]:
-    """The tables [name.*] of the file."""
-    tables = raw.get(name, {})
-    if not isinstance(tables, dict):
-        report.add((name,), f"must be tables [{name}.NAME], not {shown(tables)}")
-        return {}
-    return {each: checked(keys, table, (name, each), report) for each, table in tables.items()}
+def _by_name(tables: Tables, raw: object, at: Way, report: Report) -> dict[str, dict[str, Any]]:
+    if not isinstance(raw, dict):
+        raise ValueError(f"must be tables [{at[0]}.NAME], not {shown(raw)}")
+    found = {name: checked(tables.keys, table, (*at, name), report) for name, table in raw.items()}
+    return {name: values for name, values in found.items() if isinstance(raw[name], dict)}
+
+
+def _in_order(entries: Entries, raw: object, at: Way, report: Report) -> list[tuple[Way, dict[str, Any]]]:
+    """The entries, each with its place. One without any key has no effect."""
+    if not isinstance(raw, list):
+        raise ValueError(f"must be tables [[{at[0]}]], not {shown(raw)}")
+    found = [
+        ((*at, number), checked(entries.keys, entry, (*at, number), report))
+        for number, entry in enumerate(raw)
+        if entry != {}
+    ]
+    for way, values in found:
+        for key in entries.required:
+            if key not in values and not report.has((*way, key)):
+                report.add(way, f"`{key}` is missing")
+    return found
 
 
 def lines(text: str) -> dict[Way, int]:
@@ -149,12 +161,8 @@ def dotted(key: Way) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            text += ("." if text else "") + (part if _BARE.fullmatch(part) else _quoted(part))
+            text += ("." if text else "") + (part if _BARE.fullmatch(part) else '"' + repr(part)[1:-1] + '"')
     return text
-
-
-def _quoted(part: str) -> str:
-    return '"' + repr(part)[1:-1] + '"'
 
 
 def _short(text: str) -> str:

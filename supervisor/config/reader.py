@@ -6,24 +6,19 @@ import importlib.util
 import ipaddress
 import json
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor.config import checks
-from supervisor.config.checks import Key, Keys, shown
+from supervisor.config.checks import Way, absolute, of_server, server
 from supervisor.config.machine import here, own_host, report_missing, runs_on
 from supervisor.config.pools import build
-from supervisor.config.problems import Checked, Report, checked, checked_by_name
+from supervisor.config.problems import Report, checked
 from supervisor.config.settings import (
     ALERT,
     ALONE,
-    DEVICE,
-    NAMING,
-    POOL,
     SCHEDULE,
     TOP,
-    TYPE,
     AdminSettings,
     LogSettings,
     MachineSettings,
@@ -31,7 +26,6 @@ from supervisor.config.settings import (
     RetentionSettings,
     Settings,
     SpoolSettings,
-    keys_of,
 )
 from supervisor.domain.alerts import FACTS, Alert
 from supervisor.domain.errors import ConfigError
@@ -62,37 +56,23 @@ def survey(path: Path, database: str | None) -> tuple[Settings, Report]:
     Raises ConfigError if it is not valid TOML, or `database` not a URL.
     """
     text = _text(path)
-    raw = _parsed(path, text)
     report = Report(str(path), text)
+    values = {name: key.default for name, key in TOP.items()} | checked(TOP, _parsed(path, text), (), report)
     file = path if path.is_absolute() else here() / path  # the current folder may have been deleted
     folder = file.parent.resolve()
-    alone = _alone(raw, folder, report)
-    if database is not None:
-        alone["listen_database"] = None  # with another database, that one has no pooler of the file's
-        try:
-            alone["database"] = checks.absolute(database, Path())
-        except ValueError as error:
-            raise ConfigError([f"--database: {error}"]) from None
-    by_type = checked_by_name(TYPE, raw, "types", report)
-    pools = build(raw.get("pools"), _defaults(raw, report), by_type, folder, report)
-    schedules = _schedules(raw, report)
-
-    def table(of: Any) -> Any:
-        name = of.__name__.removesuffix("Settings").lower()
-        return of(**checked(keys_of(of), raw.get(name, {}), (name,), report).values)
-
+    pools, schedules = build(values, folder, report), _schedules(values["schedules"], report)
     settings = Settings(
         path=file,
         folder=folder,
         pools=pools,
-        retention=table(RetentionSettings),
-        log=table(LogSettings),
+        retention=RetentionSettings(**values["retention"]),
+        log=LogSettings(**values["log"]),
         schedules=schedules,
-        alerts=_alerts(raw, pools, schedules, report),
-        admin=None if "admin" not in raw else _admin(table(AdminSettings), folder, report),
-        machine=table(MachineSettings)._replace(devices=_devices(raw, pools, report)),
-        spool=_spool(table(SpoolSettings), folder, report),
-        **alone,
+        alerts=_alerts(values["alerts"], pools, schedules, report),
+        admin=None if values["admin"] is None else _admin(AdminSettings(**values["admin"]), folder, report),
+        machine=MachineSettings(**values["machine"], devices=_devices(values["devices"], pools, report)),
+        spool=_spool(SpoolSettings(**values["spool"]), folder, report),
+        **{name: values[name] for name in ALONE} | _addresses(values, folder, database, report),
     )
     return settings, report
 
@@ -120,102 +100,90 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 # The file's parts. Problems are added to the report; the settings are valid only if it stays empty.
 
 
-def _alone(raw: Mapping[str, Any], folder: Path, report: Report) -> dict[str, Any]:
-    """The values of the keys that are in no table."""
+def _addresses(values: Mapping[str, Any], folder: Path, database: str | None, report: Report) -> dict[str, str | None]:
+    """The URLs of the database; `database` replaces the file's own, and has no pooler of the file's."""
+
+    def right(name: str, check: Callable[[str], str]) -> str | None:
+        try:
+            return None if values[name] is None else check(values[name])
+        except ValueError as error:
+            report.add((name,), str(error))
+            return None
 
     def listening(url: str) -> str:
-        if not checks.of_server(raw.get("database")):
+        if not of_server(values["database"]):
             raise ValueError("is for a `database` on PostgreSQL; leave it out")
-        return checks.server(url)
+        return server(url)
 
-    rules: dict[str, Callable[[str], str]] = {
-        "database": lambda url: checks.absolute(url, folder),
-        "listen_database": listening,
+    found = {
+        "database": right("database", lambda url: absolute(url, folder)),
+        "listen_database": right("listen_database", listening),
     }
-    keys: Keys = {**TOP, **{name: Key(checks.text(rule), ALONE[name].default) for name, rule in rules.items()}}
-    values = checked(keys, {"database": ALONE["database"].default, **raw}, (), report).values
-    return {name: values.get(name, key.default) for name, key in ALONE.items()}
+    if database is None:
+        return found
+    try:
+        return {"database": absolute(database, Path()), "listen_database": None}
+    except ValueError as error:
+        raise ConfigError([f"--database: {error}"]) from None
 
 
-def _defaults(raw: Mapping[str, Any], report: Report) -> Checked:
-    table = raw.get("defaults", {})
-    if isinstance(table, dict):
-        for key in [key for key in table if key in NAMING]:
-            report.add(("defaults", key), "each pool has its own; it cannot have a default")
-        table = {key: value for key, value in table.items() if key not in NAMING}
-    return checked(POOL, table, ("defaults",), report)
+Found = Sequence[tuple[Way, Mapping[str, Any]]]
 
 
-def _entries(raw: Mapping[str, Any], name: str, keys: Keys, required: Collection[str], report: Report) -> list[Checked]:
-    """The entries of an array of tables. One without any key has no effect."""
-    entries = raw.get(name, [])
-    if not isinstance(entries, list):
-        report.add((name,), f"must be tables [[{name}]], not {shown(entries)}")
-        return []
-    found = [checked(keys, entry, (name, index), report) for index, entry in enumerate(entries) if entry != {}]
-    for table in found:
-        for key in required:
-            if key not in table.values and key not in table.faulty:
-                report.add(table.at, f"`{key}` is missing")
-    return found
-
-
-def _with_defaults(table: Checked, keys: Keys) -> dict[str, Any]:
-    return {name: table.values.get(name, key.default) for name, key in keys.items()}
-
-
-def _schedules(raw: Mapping[str, Any], report: Report) -> tuple[Schedule, ...]:
+def _schedules(entries: Found, report: Report) -> tuple[Schedule, ...]:
     found: dict[str, Schedule] = {}
-    for table in _entries(raw, "schedules", SCHEDULE, ("name", "type"), report):
-        written = table.values.keys()
-        if not {"cron", "every"} & (written | table.faulty):
-            report.add(table.at, 'set when it runs: `cron = "0 3 * * *"` or `every = "1h"`')
-        if {"cron", "every"} <= written:
-            report.add((*table.at, "every"), "write either cron or every, not both")
-        if {"timezone", "every"} <= written:
-            report.add((*table.at, "timezone"), "it applies to cron only; `every` counts from the last time")
-        schedule = Schedule(**_with_defaults(table, SCHEDULE))
+    for at, written in entries:
+        if not any(key in written or report.has((*at, key)) for key in ("cron", "every")):
+            report.add(at, 'set when it runs: `cron = "0 3 * * *"` or `every = "1h"`')
+        if {"cron", "every"} <= written.keys():
+            report.add((*at, "every"), "write either cron or every, not both")
+        if {"timezone", "every"} <= written.keys():
+            report.add((*at, "timezone"), "it applies to cron only; `every` counts from the last time")
+        schedule = Schedule(**{name: written.get(name, key.default) for name, key in SCHEDULE.items()})
         if schedule.name in found:
-            report.add((*table.at, "name"), f"another schedule also has the name {schedule.name!r}")
+            report.add((*at, "name"), f"another schedule also has the name {schedule.name!r}")
         if schedule.name:
             found[schedule.name] = schedule
     return tuple(found.values())
 
 
 def _alerts(
-    raw: Mapping[str, Any], pools: Collection[str], schedules: tuple[Schedule, ...], report: Report
+    entries: Found, pools: Collection[str], schedules: tuple[Schedule, ...], report: Report
 ) -> tuple[Alert, ...]:
     found: dict[str, Alert] = {}
     planned = ("schedule", [one.name for one in schedules])
     known = {"schedule_missed": planned, "pool_broken": ("pool", pools), "oldest_due": ("pool", pools)}
-    for table in _entries(raw, "alerts", ALERT, ("when", "enqueue"), report):
-        values = _with_defaults(table, ALERT)
+    for at, written in entries:
+        values = {name: written.get(name, key.default) for name, key in ALERT.items()}
         payload = json.loads(values["payload"])
         if not isinstance(payload, dict):
-            report.add((*table.at, "payload"), "must be a table: the facts are added to it")
+            report.add((*at, "payload"), "must be a table: the facts are added to it")
         elif FACTS in payload:
-            report.add((*table.at, "payload", FACTS), "this key is for the facts; choose another name")
+            report.add((*at, "payload", FACTS), "this key is for the facts; choose another name")
         (when, over), only = values["when"], values["only"]
         what, names = known.get(when, ("", only))
         for name in only:
             if name not in names:
-                report.add((*table.at, "only"), f"there is no {what} {name!r}{like(name, sorted(names))}")
+                report.add((*at, "only"), f"there is no {what} {name!r}{like(name, sorted(names))}")
         alert = Alert(when, over, values["enqueue"], values["payload"], values["every"], only)
         if found.setdefault(alert.id, alert) is not alert:
-            report.add(table.at, "another alert says the same")
+            report.add(at, "another alert says the same")
     return tuple(found.values())
 
 
-def _devices(raw: Mapping[str, Any], pools: Mapping[str, PoolSettings], report: Report) -> dict[str, int]:
+def _devices(
+    tables: Mapping[str, Mapping[str, int]], pools: Mapping[str, PoolSettings], report: Report
+) -> dict[str, int]:
     used = sorted({gpu for pool in pools.values() for gpu in pool.gpus})
-    found = {}
-    for name, table in checked_by_name(DEVICE, raw, "devices", report).items():
-        if not table.values and not table.faulty:
-            report.add((*table.at, "memory"), 'is missing; write memory = "14GiB"')
-        elif name not in used and not table.faulty:
-            report.add(table.at, f"no pool has this device in its gpus; they name {', '.join(used) or 'none'}")
-        found[name] = table.values.get("memory", 0)
-    return found
+    for name, table in tables.items():
+        at = ("devices", name)
+        if report.has(at):
+            continue
+        if not table:
+            report.add((*at, "memory"), 'is missing; write memory = "14GiB"')
+        elif name not in used:
+            report.add(at, f"no pool has this device in its gpus; they name {', '.join(used) or 'none'}")
+    return {name: table.get("memory", 0) for name, table in tables.items()}
 
 
 def _spool(settings: SpoolSettings, folder: Path, report: Report) -> SpoolSettings:

@@ -7,12 +7,26 @@ for workers that start in a fresh interpreter. No key is compared with another h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from supervisor.config import checks
-from supervisor.config.checks import Key, Keys, boolean, duration, limit, listed, memory, number, one_of, unless, whole
+from supervisor.config.checks import (
+    Entries,
+    Key,
+    Keys,
+    Tables,
+    boolean,
+    duration,
+    limit,
+    listed,
+    memory,
+    number,
+    one_of,
+    unless,
+    whole,
+)
 from supervisor.domain.alerts import FAILURES, Alert
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_PRIORITY, MAX_WAITING, checked_unique_key
 from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE
@@ -178,8 +192,6 @@ class PoolSettings(NamedTuple):
     latency_target: float = key(limit, 0.2)  # that a batch with `batch_auto` may take
     batch_wait: float = key(duration, 0.02)
     batch_key: str | None = key(checks.field_path, None)
-    batch_cost: str | None = key(checks.field_path, None)
-    batch_budget: float | None = key(number(1e-6, 1e15), None)
     timeout: float = key(limit, 120.0)
     cancel_grace: float = key(duration, CANCEL_GRACE)  # from the cancel of a run to its interruption
     kill_grace: float = key(duration, KILL_GRACE)  # from the interruption of a run to the end of its worker
@@ -190,7 +202,6 @@ class PoolSettings(NamedTuple):
     max_jobs_per_worker: int | None = key(whole(1, MOST), None)
     max_memory: int | None = key(memory, None)  # of one worker
     memory_budget: int | None = key(memory, None)  # of the whole pool
-    keep_freed_memory: int | None = key(checks.kept_memory, None)  # None: by batches, devices and limits
     max_crashes: int = key(whole(1, MOST), 3)
     # due jobs of a type while which no request for another one is accepted
     max_waiting: int | None = key(whole(1, MAX_WAITING), None)
@@ -300,27 +311,41 @@ class Settings(NamedTuple):
 ALONE = keys_of(Settings)
 """The keys that are in no table."""
 
-TABLES: Mapping[str, tuple[str, Keys]] = {
-    "file": ("the file itself, above its first [table]", ALONE),
-    "log": ("[log]", keys_of(LogSettings)),
-    "admin": ("[admin]", keys_of(AdminSettings)),
-    "machine": ("[machine]", keys_of(MachineSettings)),
-    "device": ("[devices.NAME]", DEVICE),
-    "retention": ("[retention]", keys_of(RetentionSettings)),
-    "spool": ("[spool]", keys_of(SpoolSettings)),
-    "schedule": ("[[schedules]]", SCHEDULE),
-    "alert": ("[[alerts]]", ALERT),
-    "pool": ("[pools.NAME]", POOL),
-    "retry": ("retry = { … }", RETRY),
-    "type": ("[types.NAME]", TYPE),
-    "warmup": ("warmup = { … }", WARMUP),
-    "canary": ("canary = { … }", CANARY),
-}
-"""How a table is written, and its keys. A key that is found in a wrong place belongs in the first that has it."""
 
-_NAMES = "defaults pools types schedules alerts retention machine devices admin spool log"
-TOP: Keys = {**ALONE, **dict.fromkeys(_NAMES.split(), Key(checks.anything, None))}
-"""The keys of the file itself."""
+def _no_default(_: object) -> None:
+    raise ValueError("each pool has its own; it cannot have a default")
+
+
+TOP: Keys = {
+    **ALONE,
+    "log": Key(keys_of(LogSettings), {}),
+    "admin": Key(keys_of(AdminSettings)),
+    "machine": Key(keys_of(MachineSettings), {}),
+    "devices": Key(Tables(DEVICE), {}),
+    "retention": Key(keys_of(RetentionSettings), {}),
+    "spool": Key(keys_of(SpoolSettings), {}),
+    "schedules": Key(Entries(SCHEDULE, ("name", "type")), ()),
+    "alerts": Key(Entries(ALERT, ("when", "enqueue")), ()),
+    "pools": Key(Tables(POOL), {}),
+    "types": Key(Tables(TYPE), {}),
+    "defaults": Key({**POOL, **dict.fromkeys(NAMING, Key(_no_default))}, {}),
+}
+"""The whole file."""
+
+
+def homes(keys: Keys) -> Iterator[tuple[str, Keys]]:
+    """How each table in this one is written, and its keys."""
+    for name, (kind, _) in keys.items():
+        if isinstance(kind, Tables):
+            yield f"[{name}.NAME]", kind.keys
+        elif isinstance(kind, Entries):
+            yield f"[[{name}]]", kind.keys
+        elif isinstance(kind, Mapping):
+            yield (f"[{name}]" if keys is TOP else f"{name} = {{ … }}"), kind
+
+
+HOMES: dict[str, Keys] = {"the file itself, above its first [table]": ALONE, **dict(homes(TOP)), **dict(homes(POOL))}
+"""How every table is written, and its keys."""
 
 
 def untaken(settings: Settings) -> list[tuple[str, str]]:

@@ -1,49 +1,27 @@
-"""The tasks of modules, found by reading their source: the supervisor must know their types, and imports no handler.
-Whether the pools take them all, and whether the payloads of schedules fit them.
-"""
+"""The tasks of modules, found by reading their source: the supervisor must know their types, and imports no handler."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import json
-import re
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import invalidate_caches
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type
-from supervisor.domain.schedule import Schedule
-from supervisor.domain.text import like
-
-if TYPE_CHECKING:
-    from supervisor.config.problems import Report
-    from supervisor.config.settings import Settings
-
-_WORD = re.compile(r"\w+")
-
-
-class Taken(NamedTuple):
-    """The names of a task's parameters: those that a payload must have, and all; None: it takes any other, too."""
-
-    required: frozenset[str]
-    known: frozenset[str] | None
 
 
 class Declared(NamedTuple):
-    """A task as its source declares it. `where` is `file:line`; `options` are those of the decorator. `parameters` is
-    None if another decorator may change them.
-    """
+    """A task as its source declares it. `where` is `file:line`; `options` are those of the decorator."""
 
     type: str
     where: str
     options: Mapping[str, Any]
-    parameters: Taken | None
 
 
 class Unreadable(ValueError):
@@ -132,17 +110,15 @@ def _of_file(file: Path) -> Iterator[Declared]:
         raise Unreadable(f"{shown}:{error.lineno or 1}: {error.msg}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise Unreadable(f"{shown}: it cannot be read: {error}") from None
-    names = _Names(tree)
+    names = _names_of_task(tree)
     for function in _functions(tree):
         for decorator in function.decorator_list:
             call = decorator if isinstance(decorator, ast.Call) else None
-            if names.is_task(call.func if call else decorator):
-                yield _declared(function, call, f"{shown}:{function.lineno}", names.parameters(function))
+            if ast.unparse(call.func if call else decorator) in names:
+                yield _declared(function, call, f"{shown}:{function.lineno}")
 
 
-def _declared(
-    function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call | None, where: str, parameters: Taken | None
-) -> Declared:
+def _declared(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call | None, where: str) -> Declared:
     type_: Any = None
     options = {}
     if call is not None:
@@ -156,7 +132,7 @@ def _declared(
         found = checked_type(function.name if type_ is None else type_)
     except InvalidJob as error:
         raise Unreadable(f"{where}: {error.problem}") from None
-    return Declared(found, where, {name: v for name, v in options.items() if v is not None}, parameters)
+    return Declared(found, where, {name: v for name, v in options.items() if v is not None})
 
 
 def _literal(node: ast.expr, what: str, where: str) -> Any:
@@ -179,102 +155,16 @@ def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunction
                 waiting.append(node)
 
 
-class _Names:
-    """Under which names a module knows `supervisor.task`, and perhaps `supervisor.Context`."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self._tasks: set[str] = set()
-        self._contexts = {"Context", "BatchContext"}
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.ImportFrom, ast.Import)):
-                origin = getattr(node, "module", None)
-                for alias in node.names:
-                    name, here = alias.name, alias.asname or alias.name
-                    if origin is None and name in ("supervisor", "supervisor.tasks"):
-                        self._tasks.add(f"{here}.task")
-                    elif name == "task" and origin in ("supervisor", "supervisor.tasks"):
-                        self._tasks.add(here)
-                    elif name == "Context":
-                        self._contexts.add(here)
-            elif isinstance(node, ast.Assign) and self._names_context(node.value):
-                self._contexts |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-
-    def is_task(self, decorator: ast.expr) -> bool:
-        return ast.unparse(decorator) in self._tasks
-
-    def parameters(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Taken | None:
-        """A parameter that may be the run's context is not required, and may be in a payload: it may be another's."""
-        for decorator in function.decorator_list:
-            target = decorator.func if isinstance(decorator, ast.Call) else decorator
-            if not self.is_task(target) and ast.unparse(target) != "staticmethod":
-                return None
-        given = function.args
-        if given.posonlyargs or given.vararg:
-            return None  # refused where it is imported
-        plain = given.args[: len(given.args) - len(given.defaults)]
-        plain += [one for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
-        known = frozenset(one.arg for one in (*given.args, *given.kwonlyargs))
-        required = {one.arg for one in plain if one.annotation is None or not self._names_context(one.annotation)}
-        return Taken(frozenset(required - {"ctx"}), None if given.kwarg else known)
-
-    def _names_context(self, node: ast.expr) -> bool:
-        return not self._contexts.isdisjoint(_WORD.findall(ast.unparse(node)))
-
-
-# Beside the rest of a valid configuration
-
-
-def untaken_tasks(settings: Settings) -> list[str]:
-    """A sentence for each task of the pools' modules that no pool of this configuration takes. Another supervisor may
-    do so.
-    """
-    return [
-        f"no pool takes the type {type_} of the task at {task.where}"
-        for type_, task in sorted(_tasks(settings).items())
-        if type_ not in settings.types
-    ]
-
-
-def report_schedules(settings: Settings, report: Report) -> None:
-    """A schedule whose payload lacks a parameter of its task, or names one that there is not, always fails."""
-    tasks = _tasks(settings)
-    # Who takes a type as a handler or a program may want another payload.
-    others = {type_ for pool in settings.pools.values() if not _task_modules(pool.handler) for type_ in pool.types}
-    written = [table.get("name") for table in tomllib.loads(report.text).get("schedules", ())]
-    for schedule in settings.schedules:
-        task = tasks.get(schedule.type)
-        if task is not None and schedule.type not in others:
-            at = ("schedules", written.index(schedule.name), "payload")
-            for problem in _problems_of_payload(schedule, task):
-                report.add(at, f"the task {schedule.type!r} ({task.where}) {problem}")
-
-
-def _problems_of_payload(schedule: Schedule, task: Declared) -> Iterator[str]:
-    if task.parameters is None:
-        return
-    payload, (required, known) = json.loads(schedule.payload), task.parameters
-    if not isinstance(payload, dict):
-        yield "takes its parameters from the payload by name; write payload = { name = value }"
-        return
-    missing = sorted(required - payload.keys())
-    if missing:
-        yield f"needs {', '.join(map(repr, missing))} in the payload"
-    for name in () if known is None else sorted(payload.keys() - known):
-        yield f"has no parameter {name!r}{like(name, sorted(known or ()))}"
-
-
-def _tasks(settings: Settings) -> Mapping[str, Declared]:
-    """Those of all modules that pools name, by their types."""
-    modules = {(module, pool.path): None for pool in settings.pools.values() for module in _task_modules(pool.handler)}
-    found: dict[str, Declared] = {}
-    for module, path in modules:
-        try:
-            found |= {task.type: task for task in of_module(module, settings.folder, path)}
-        except Unreadable:
-            continue  # reported as the pool's problem
+def _names_of_task(tree: ast.Module) -> set[str]:
+    """Under which names a module knows `supervisor.task`."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.ImportFrom, ast.Import)):
+            origin = getattr(node, "module", None)
+            for alias in node.names:
+                here = alias.asname or alias.name
+                if origin is None and alias.name in ("supervisor", "supervisor.tasks"):
+                    found.add(f"{here}.task")
+                elif alias.name == "task" and origin in ("supervisor", "supervisor.tasks"):
+                    found.add(here)
     return found
-
-
-def _task_modules(handler: str) -> list[str]:
-    """Of a pool with tasks; a handler has a colon."""
-    return handler.split(",") if handler and ":" not in handler else []

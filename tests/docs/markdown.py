@@ -1,7 +1,7 @@
 """Just enough Markdown for our own documents: fenced blocks with marks, tables, links, headings.
 
 A mark is a comment on the line before a block or a table: `<!-- run -->`, `<!-- file: jobs.py -->`,
-`<!-- keys: pool -->`.
+`<!-- keys: pools -->`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,10 @@ LISTED = Path(__file__).with_name("public_names.txt")
 
 def configuration() -> Iterator[str]:
     yield from (f"config {key}" for key in settings.TOP)
-    yield from (f"config {name}.{key}" for name, (_, keys) in settings.TABLES.items() for key in keys if name != "file")
+    for where, keys in settings.HOMES.items():
+        if not where.startswith(("the file", "[defaults")):
+            name = re.split(r"\W", where.strip("["))[0].removesuffix("s")
+            yield from (f"config {name}.{key}" for key in keys)
 
 
 def command_line() -> Iterator[str]:

@@ -139,8 +139,11 @@ def test_the_make_targets_shown_exist() -> None:
 # The configuration
 
 CONFIGURATION = "docs/configuration.md"
-KEYS = {**settings.TABLES, "schedules": settings.TABLES["schedule"], "alerts": settings.TABLES["alert"]}
-KEYS = {name: keys for name, (_, keys) in KEYS.items() if name not in ("file", "warmup", "schedule", "alert", "type")}
+KEYS: dict[str, Keys] = {
+    name: keys
+    for where, keys in settings.HOMES.items()
+    if (name := re.split(r"\W", where.strip("["))[0]) not in ("the", "defaults", "types", "warmup")
+}
 
 
 def test_every_key_of_the_configuration_is_listed() -> None:

@@ -77,7 +77,8 @@ def test_a_version_that_fails_its_canary_never_takes_over(make_site: MakeSite) -
     code(site, "dog", 2)
     told = reload(site)
     assert told.returncode == 1
-    assert 'the new code failed its canary: result.label is "dog", not "cat"; the old code keeps running' in told.stderr
+    assert 'the new code failed its canary: the result is {"label": "dog"' in told.stderr
+    assert "; the old code keeps running" in told.stderr
     workers = json.loads(site.command("status", "--json").stdout)["workers"]
     assert [worker["leaving"] for worker in workers] == ["old version; the new one failed its canary"] * 2
     for _ in range(4):
@@ -101,7 +102,7 @@ def test_at_the_start_no_job_runs_before_the_canary_succeeds(make_site: MakeSite
     site = make_site(POOL.format(size="workers = 1"), JOBS.replace("0.913", "0.7"))
     site.start()
     job = site.queue.enqueue("model", {"text": "job"})
-    wait_for(lambda: "canary failed: result.score is 0.7, not 0.91" in problem(site), "the reason")
+    wait_for(lambda: "canary failed: the result is {" in problem(site), "the reason")
     assert site.job(job).status is Status.PENDING
     code(site, "cat", 2)
     assert reload(site).returncode == 0

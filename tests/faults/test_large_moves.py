@@ -31,11 +31,9 @@ JOBS = int(os.environ.get("MOVE_JOBS", "4000"))
 BLOCKS = max(JOBS // 1000, 1)  # of the table of jobs
 WAITING = min(max(JOBS // 50, 100), 20_000)
 KILLED_AT = (
-    "move.begun=kill",
     "move.closed=kill",
     f"move.copied=kill@{BLOCKS // 3 + 1}",
-    f"move.copied=kill@{BLOCKS // 2 + 1}",
-    f"move.copied=kill@{BLOCKS // 3 + 1}",
+    "move.arrived=kill",
 )
 CONFIG = """
 [pools.work]

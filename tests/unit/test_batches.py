@@ -186,10 +186,9 @@ async def tell_as_method(self: object, payloads: list[Any], ctx: BatchContext) -
     "handle_batch",
     [
         lambda self, payloads, ctx: tell(payloads, ctx),
-        lambda self, payloads, ctx: tell_later(payloads, ctx),
         tell_as_method,
     ],
-    ids=["plain", "awaitable", "async"],
+    ids=["plain", "async"],
 )
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_handler_for_batches_finds_its_jobs_even_if_it_gets_one_alone(handle_batch: Any, alone: bool) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from supervisor.config import Settings, load
-from supervisor.config.machine import crowded_cores
 from supervisor.config.settings import MachineSettings
 from supervisor.domain.errors import ConfigError
 
@@ -61,16 +59,3 @@ memory = "7GiB"
 )
 def test_mistakes_are_told_with_their_line(tmp_path: Path, text: str, problem: str) -> None:
     assert problems(tmp_path, f"{POOL}{text}\n") == [problem]
-
-
-def test_more_threads_than_cores_are_told_only_where_threads_are_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    two = '[pools.{}]\nhandler = "jobs:a"\nworkers = {}\n{}\n'
-    settings = loaded(tmp_path, two.format("a", 2, "threads = 2") + two.format("b", 9, ""))
-    assert crowded_cores(settings) == []
-    settings = loaded(tmp_path, two.format("a", 2, "threads = 2") + two.format("b", 1, "threads = 1"))
-    assert crowded_cores(settings) == [
-        "workers x threads are 5 on 4 cores, so that jobs slow each other down: a 2 x 2, b 1 x 1"
-    ]

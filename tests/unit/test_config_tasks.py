@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import PoolSettings, load
-from supervisor.config.reader import survey
-from supervisor.config.tasks import by_module, of_module, report_schedules, untaken_tasks
+from supervisor.config.tasks import by_module, of_module
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.settlement import RetryPolicy
 from supervisor.worker.handler import HandlerError
@@ -146,101 +145,6 @@ def test_pools_whose_lists_of_modules_overlap_are_no_contradiction(folder: Path)
     assert "pools.second: it takes resize with the same capabilities as pools.default, but has another handler" in told
     told = problems(folder, 'tasks = ["jobs"]\n[pools.second]\nhandler = "k:resize"\ntypes = ["resize"]')
     assert "pools.second: it takes resize with the same capabilities" in told
-
-
-SCHEDULED = """
-from supervisor import Context, task
-from supervisor import Context as C
-import functools
-import supervisor
-
-Own = supervisor.Context | None
-
-def changed(function): return function
-
-@task
-def resize(path, width: int = 800, *, height, depth=1): ...
-
-@task
-def told(context: Context, run: C, own: Own, ctx, path: str): ...
-
-@task
-def open_ended(path, **others): ...
-
-@task
-@changed
-def other(path): ...
-
-class Group:
-    @task("grouped")
-    @staticmethod
-    def one(path): ...
-"""
-
-
-@pytest.mark.parametrize(
-    ("type_", "payload", "told"),
-    [
-        ("resize", '{ path = "a", height = 1 }', []),
-        ("resize", '{ path = "a", width = 5, height = 1, depth = 2 }', []),
-        ("resize", None, ["needs 'height', 'path' in the payload"]),
-        (
-            "resize",
-            '{ path = "a", hight = 1 }',
-            ["needs 'height' in", "has no parameter 'hight'; did you mean height?"],
-        ),
-        ("resize", '"a.jpg"', ["takes its parameters from the payload by name; write payload = { name = value }"]),
-        ("told", '{ path = "a" }', []),
-        ("told", '{ path = "a", context = 1 }', []),  # it may be another class of that name
-        ("told", "{ x = 1 }", ["needs 'path' in the payload", "has no parameter 'x'"]),
-        ("open_ended", '{ path = "a", x = 1 }', []),
-        ("open_ended", "{ x = 1 }", ["needs 'path' in the payload"]),
-        ("other", "{ x = 1 }", []),  # its decorator may take other parameters
-        ("grouped", "{}", ["needs 'path' in the payload"]),
-        ("elsewhere", "{ x = 1 }", []),
-    ],
-)
-def test_what_is_wrong_with_the_payload_of_a_schedule_is_told(
-    folder: Path, type_: str, payload: str | None, told: list[str]
-) -> None:
-    (folder / "jobs.py").write_text(SCHEDULED)
-    line = "" if payload is None else f"payload = {payload}\n"
-    (folder / "supervisor.toml").write_text(
-        '[pools.default]\ntasks = ["jobs"]\n[[schedules]]\n[[schedules]]\nname = "s"\n'
-        f'every = "1h"\ntype = "{type_}"\n{line}'
-    )
-    settings, report = survey(folder / "supervisor.toml", None)
-    assert report.sentences() == []
-    report_schedules(settings, report)
-    at = f"supervisor.toml:{4 if payload is None else 8}: schedules[1].payload: the task {type_!r} (jobs.py:"
-    assert len(report.sentences()) == len(told)
-    for problem, end in zip(report.sentences(), told, strict=True):
-        assert at in problem
-        assert end in problem
-
-
-def test_a_payload_for_a_handler_of_the_same_type_is_not_judged(folder: Path) -> None:
-    (folder / "supervisor.toml").write_text(
-        '[pools.default]\ntasks = ["jobs"]\n'
-        '[pools.gpu]\nhandler = "k:run"\ntypes = ["resize"]\ncapabilities = ["gpu"]\n'
-        '[[schedules]]\nname = "s"\nevery = "1h"\ntype = "resize"\n'
-    )
-    settings, report = survey(folder / "supervisor.toml", None)
-    report_schedules(settings, report)
-    assert report.sentences() == []
-
-
-def test_tasks_that_no_pool_takes_are_named(folder: Path) -> None:
-    (folder / "supervisor.toml").write_text('[pools.default]\ntasks = ["jobs"]\ntypes = ["resize"]\n')
-    assert untaken_tasks(load(folder / "supervisor.toml")) == [
-        "no pool takes the type grouped of the task at jobs.py:18",
-        "no pool takes the type mail.send of the task at jobs.py:10",
-    ]
-    (folder / "supervisor.toml").write_text(
-        '[pools.default]\ntasks = ["jobs"]\ntypes = ["resize"]\n[pools.rest]\ntasks = ["jobs"]\ntypes = ["mail.send"]\n'
-        '[pools.grouped]\nhandler = "k:run"\n'
-    )
-    assert untaken_tasks(load(folder / "supervisor.toml")) == []
 
 
 @pytest.mark.parametrize(("text", "sentence"), BAD)

@@ -1,9 +1,7 @@
 """`supervisor top`: what `status` shows, live, with keys to pause, scale, retry and cancel.
 
-loop.py     the main loop: the terminal, its keys, signals and refreshes
-poller.py   a thread that reads the database and performs actions
-panes.py    pools, workers and types as rows; pure
-view.py     what is selected, and what each key does; pure
+live.py     the terminal, its keys and signals, and a thread that reads the database and performs actions
+view.py     pools, workers and types as rows, what is selected, and what each key does; pure
 screen.py   the whole screen; pure
 """
 
@@ -35,7 +33,7 @@ def top(target: Target) -> None:
     # If the database cannot be used at the start, report it in a line with an exit code, as every other command does.
     with suppress(StoreBusy):
         engine.operations().close()
-    from supervisor.cli.top.loop import run
+    from supervisor.cli.top.live import run
 
     gc.enable()  # the command line starts with it disabled
     raise typer.Exit(run(engine))

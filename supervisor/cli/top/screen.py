@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,24 +14,17 @@ from rich.text import Text
 
 from supervisor.cli.output import COLOURS
 from supervisor.cli.tables import span
-from supervisor.cli.top.panes import COLUMNS, NAMES, Name
-from supervisor.cli.top.poller import Seen
-from supervisor.cli.top.view import View
-from supervisor.domain.history import HOUR, MINUTE, minute_of
+from supervisor.cli.top.view import COLUMNS, NAMES, Name, Seen, View
 from supervisor.domain.text import MAX_CELL, clean, final_lines
 from supervisor.ops.diagnosis import diagnose
 
-NARROWEST, LOWEST = 40, 10
+NARROWEST, LOWEST = 40, 20
 STALE = 3.0  # seconds after which what is shown counts as old
-_LOW = 18  # lines below which only one pane is shown, below a short header
-_WIDE, _SIDE = 140, 63  # cells from which charts and a log are beside the panes, and those that they take
-_FREE = 14  # lines from which they are below the panes
-_LEAST = 5  # lines of a pane
-_BARS = " ▁▂▃▄▅▆▇█"
+_LEAST = 4  # lines of a pane
 _KEYS = "q quit  ? help  Tab pane  ↑↓ select  +- size  p pause  r retry  l log  c cancel"
 _HELP = (
-    "↑↓ jk select", "PgUp PgDn scroll", "g G first, last", "Tab next pane", "p pause/resume", "+ - workers",
-    "7 Enter size", "a autoscale", "r retry failed", "c cancel job", "l log", "q quit",
+    "↑↓ jk select", "PgUp PgDn scroll", "Tab next pane", "p pause/resume", "+ - workers", "a autoscale",
+    "r retry failed", "c cancel job", "l log", "q quit",
 )  # fmt: skip
 
 
@@ -40,16 +32,13 @@ def screen(seen: Seen, view: View, width: int, height: int, now: float) -> Rende
     """Everything, for that many columns and lines. `now` is monotonic seconds."""
     if width < NARROWEST or height < LOWEST:
         return Text(f"too small: at least {NARROWEST} × {LOWEST} needed")
-    low = height < _LOW
-    head = [*_head(seen, now)][: 2 if low else None]
+    head = [*_head(seen, now)]
     asked = f"{view.asked.question} y/n" if view.asked else ""
-    asked = f"workers: {view.typed}▏ Enter confirms, Escape cancels" if view.typed else asked
-    said, keys = _line(asked or view.message, "bold" if asked else ""), _line(_KEYS, "dim")
-    foot = [said or keys] if low else [said, keys]
+    foot = [_line(asked or view.message, "bold" if asked else ""), _line(_KEYS, "dim")]
     whole = Layout()
     whole.split_column(
-        Layout(Group(*head), size=len(head) + (not low)),
-        Layout(_body(seen, view, width, height - len(head) - len(foot), low=low)),
+        Layout(Group(*head), size=len(head) + 1),
+        _body(seen, view, height - len(head) - 1 - len(foot)),
         Layout(Group(*foot), size=len(foot)),
     )
     return whole
@@ -75,29 +64,22 @@ def _head(seen: Seen, now: float) -> Iterator[Text]:
     yield _line("; ".join(up))
 
 
-def _body(seen: Seen, view: View, width: int, room: int, *, low: bool) -> RenderableType:
+def _body(seen: Seen, view: View, room: int) -> Layout:
     if view.page == "help":
-        return Columns([Text(entry) for entry in _HELP], column_first=True, padding=(0, 3))
-    if view.overview is None:
-        return Text(" ")
-    if view.page == "log":
-        return _Log(seen, view)
-    if low:
-        return _Pane(view, view.pane)
+        return Layout(Columns([Text(entry) for entry in _HELP], column_first=True, padding=(0, 3)))
+    if view.overview is None or view.page == "log":
+        return Layout(Text(" ") if view.overview is None else _Log(seen, view))
     wants = {name: len(view.panes[name]) + 2 for name in NAMES}  # with the names of the columns and an empty line
-    free = room - sum(wants.values())
-    each = [
-        Layout(_Pane(view, name), size=want if free >= 0 else None, ratio=want, minimum_size=_LEAST)
-        for name, want in wants.items()
-    ]
-    charts, whole, panes = Layout(), Layout(), Layout()
-    charts.split_column(Layout(Group(*_charts(seen)), size=7), Layout(_Log(seen, view)))
-    if width >= _WIDE:
-        panes.split_column(*each, Layout(Text(" "), visible=free > 0))
-        whole.split_row(panes, Layout(charts, size=_SIDE))
-    else:
-        whole.split_column(*each, Layout(charts if free >= _FREE else Text(" "), visible=free > 0))
-    return whole
+    fits = sum(wants.values()) <= room
+    body = Layout()
+    body.split_column(
+        *(
+            Layout(_Pane(view, name), size=want if fits else None, ratio=want, minimum_size=_LEAST)
+            for name, want in wants.items()
+        ),
+        Layout(Text(" "), visible=fits),
+    )
+    return body
 
 
 @dataclass
@@ -129,38 +111,21 @@ class _Pane:
 
 @dataclass
 class _Log:
-    """A heading, and the end of what the subject's job has printed."""
+    """A heading, and the end of what the job has printed."""
 
     seen: Seen
     view: View
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        subject, (job, text), height = self.view.subject, self.seen.log or (None, ""), options.height or 2
-        if subject is None:
-            yield _line("no job is running", "dim")
+        worker, (job, text), height = self.view.logged, self.seen.log or (None, ""), options.height or 2
+        if worker is None:
+            yield _line("no job is running here", "dim")
             return
-        if job != subject.job or not text:
-            text = "nothing yet" if job == subject.job else "…"
-        yield _line(f"LOG OF JOB {subject.job}, {subject.cells[0]}", "bold")
+        if job != worker.job or not text:
+            text = "nothing yet" if job == worker.job else "…"
+        yield _line(f"LOG OF JOB {worker.job}, {worker.cells[0]}", "bold")
         for line in final_lines(text[-height * 1000 :]).split("\n")[1 - height :]:
             yield _line(line.expandtabs())
-
-
-def _charts(seen: Seen) -> Iterator[Text]:
-    """One value for each of the last sixty full minutes, of all types together, the latest on the right."""
-    last = minute_of(seen.overview.time if seen.overview else 0.0) - MINUTE
-    for title, name, style in (
-        ("DONE A MINUTE", "done", "green"),
-        ("FAILED ATTEMPTS A MINUTE", "failed", "red"),
-        ("WAITING", "waiting", "yellow"),
-    ):
-        by_minute: dict[float, int] = defaultdict(int)
-        for minute in seen.minutes:
-            by_minute[minute.at] += getattr(minute, name)
-        series = [by_minute[last - MINUTE * back] for back in reversed(range(int(HOUR / MINUTE)))]
-        most = max(series)
-        yield _line(f"{title}  {series[-1]:,} now, {most:,} at most in the last hour", "bold")
-        yield Text("".join(_BARS[-(-8 * value // max(1, most))] for value in series), style)  # any job is seen
 
 
 def _line(value: object, style: str = "") -> Text:

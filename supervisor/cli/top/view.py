@@ -1,25 +1,137 @@
-"""What is selected, and what each key does. No input or output."""
+"""Pools, workers and types as rows, what is selected, and what each key does. No input or output."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from supervisor.cli.top.panes import NAMES, Name, Panes, Row, panes
-from supervisor.domain.text import counted, pending_again
+from supervisor.cli.tables import NOTHING, activity, paused, span
+from supervisor.domain.text import counted, human_size, pending_again
 from supervisor.ops import commands
-from supervisor.ops.views import Overview
+from supervisor.ops.views import Overview, PoolView, TypeView, WorkerView
 from supervisor.store.base import Filter, Operations
 
-_Page = Literal["panes", "log", "help"]
-_PAGES: dict[str, _Page] = {"l": "log", "?": "help"}
-_DIGITS = 4
-_PAGE = 10
-_ALL = 1 << 30
-_MOVES = {
-    "up": -1, "k": -1, "down": 1, "j": 1, "pageup": -_PAGE, "pagedown": _PAGE, "home": -_ALL, "g": -_ALL, "end": _ALL,
-    "G": _ALL,
-}  # fmt: skip
+Name = Literal["pools", "workers", "types"]
+NAMES: tuple[Name, ...] = ("pools", "workers", "types")
+
+# A name that ends in > is aligned to the right. "host" is shown if there are several.
+COLUMNS: dict[Name, tuple[str, ...]] = {
+    "pools": ("pool", "host", "size>", "due>", "oldest>", "rate>", "why"),
+    "workers": ("worker", "host", "pid>", "state", "job>", "for>", "memory>", "doing"),
+    "types": ("type", "pending>", "running>", "failed>", "errors/h>", "mean>", "latest failure"),
+}
+_ORDER = {"busy": 0, "draining": 1, "starting": 2}  # of workers; others follow
+_MOVES = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known: the last successful read, its time (monotonic seconds), and why newer reads fail.
+
+    `failures` is the latest message of each type. `answer` is the result of the last action; `answers` counts the
+    actions. `log` is a job and what it has printed.
+    """
+
+    overview: Overview | None = None
+    failures: Mapping[str, str] = field(default_factory=dict)
+    at: float = 0.0
+    trouble: str = ""
+    answer: str = ""
+    answers: int = 0
+    log: tuple[int, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`key` identifies what the row shows. Keys act on its types, its pool (`size`: the wanted one) and its job."""
+
+    key: str
+    cells: tuple[object, ...]
+    style: str = ""
+    types: Sequence[str] = ()
+    pool: str = ""
+    size: int = 0
+    job: int | None = None
+
+
+Panes = Mapping[Name, Sequence[Row]]
+
+
+def panes(overview: Overview, failures: Mapping[str, str]) -> Panes:
+    """`failures` is the latest message by type."""
+    pools = {_key(pool.name, pool): pool for pool in overview.pools}
+    of_pools = sorted(pools.values(), key=lambda pool: (not pool.problem, not pool.paused, not pool.due))
+    workers = sorted(overview.workers, key=_by_time)
+    rows: dict[Name, list[Row]] = {
+        "pools": [_pool(pool) for pool in of_pools],
+        "workers": [_worker(worker, pools.get(_key(worker.pool, worker))) for worker in workers],
+        "types": [_type(view, failures.get(view.type, "")) for view in sorted(overview.types, key=_by_trouble)],
+    }
+    # Each key once: two dead supervisors may have had the same pid.
+    return {name: [*{row.key: row for row in of_pane}.values()] for name, of_pane in rows.items()}
+
+
+def _key(name: str, one: PoolView | WorkerView) -> str:
+    """Also that of its supervisor: on several hosts, these may have the same pid."""
+    return f"{name}@{one.supervisor}@{one.host}"
+
+
+def _pool(pool: PoolView) -> Row:
+    size = f"{pool.size}/{pool.target}" + (f" +{pool.spares}" if pool.spares_wanted else "")
+    rate = f"{pool.rate:.3g}/s"
+    return Row(
+        _key(pool.name, pool),
+        (pool.name, pool.host, size, pool.due_shown, span(pool.oldest_age), rate, pool.remark),
+        style="red" if pool.broken else "yellow" if pool.paused or pool.problem else "",
+        types=pool.types,
+        pool=pool.name,
+        size=pool.target if pool.fixed is None else pool.fixed,
+    )
+
+
+def _worker(worker: WorkerView, pool: PoolView | None) -> Row:
+    job = NOTHING if worker.job is None else str(worker.job)
+    job += f" +{worker.running - 1}" if worker.running > 1 else ""
+    memory = NOTHING if worker.memory is None else human_size(worker.memory)
+    who = (worker.name, worker.host, worker.pid, worker.state)
+    of_pool = Row("", ()) if pool is None else _pool(pool)
+    return replace(
+        of_pool,
+        key=_key(worker.name, worker),
+        cells=(*who, job, span(worker.running_for), memory, activity(worker)),
+        style="dim" if worker.job is None else "",
+        job=worker.job,
+    )
+
+
+def _type(view: TypeView, failure: str) -> Row:
+    """Its last cell is what prevents its jobs from running, and the latest failure."""
+    pending, running = view.jobs.get("pending", 0), view.jobs.get("running", 0)
+    obstacle = paused(view).strip()
+    if not (obstacle or view.handled) and pending:
+        obstacle = "no pool takes it"
+    why = "; ".join(filter(None, (obstacle, failure)))
+    return Row(
+        view.type,
+        (view.type, pending, running, view.unsuccessful, view.failures_last_hour, span(view.mean_seconds), why),
+        style="yellow" if obstacle.startswith("paused") else "red" if view.failures_last_hour else "",
+        types=[view.type],
+    )
+
+
+def _by_time(worker: WorkerView) -> tuple[float, float, str, int]:
+    """Busy workers first, those that have run longest at the top."""
+    return _ORDER.get(worker.state, 9), -(worker.running_for or 0.0), worker.pool, len(worker.name)
+
+
+def _by_trouble(view: TypeView) -> tuple[bool, ...]:
+    return (
+        not view.failures_last_hour,
+        not view.unsuccessful,
+        not view.jobs.get("running"),
+        not view.jobs.get("pending"),
+    )
 
 
 class Action(NamedTuple):
@@ -35,8 +147,7 @@ class Action(NamedTuple):
 class View:
     """The panes, the selected row of each, and what else the keys have led to.
 
-    `asked` is the action whose question is open; `typed` holds the digits of a pool's new size; `message` is the result
-    of the last key.
+    `asked` is the action whose question is open; `message` is the result of the last key.
     """
 
     def __init__(self) -> None:
@@ -45,9 +156,8 @@ class View:
         self.pane: Name = "pools"
         self.selected: dict[Name, str] = {}
         self.asked: Action | None = None
-        self.typed = ""
         self.message = ""
-        self.page: _Page = "panes"
+        self.page: Literal["panes", "log", "help"] = "panes"
         self.quitting = False
 
     def see(self, overview: Overview | None, failures: Mapping[str, str]) -> None:
@@ -68,15 +178,15 @@ class View:
         return rows[self.place(self.pane)] if rows else None
 
     @property
-    def subject(self) -> Row | None:
-        """The selected worker, or the one whose job runs longest in the selected pool, or of such a type; if there is
-        none, the one whose job runs longest.
+    def logged(self) -> Row | None:
+        """The worker whose log is shown: the selected one, else the one whose job runs longest in the selected pool or
+        of the selected type.
         """
         row, busy = self.row, [worker for worker in self.panes["workers"] if worker.job is not None]
         for worker in busy:
             if worker == row if self.pane == "workers" else row and set(worker.types) & set(row.types):
                 return worker
-        return busy[0] if busy else None
+        return None
 
     def press(self, key: str) -> Action | None:
         """Returns the action to perform, if any."""
@@ -84,7 +194,7 @@ class View:
             action, self.asked = self.asked, None
             self.message = "" if key in ("y", "Y") else "nothing was changed"
             return None if self.message else action
-        outcome = self._type(key) if self.typed else self._outcome(key)
+        outcome = self._outcome(key)
         self.message = outcome if isinstance(outcome, str) else ""
         if isinstance(outcome, Action) and outcome.question:
             self.asked = outcome
@@ -98,8 +208,8 @@ class View:
             self.quitting = True
         elif self.page == "help" or (self.page == "log" and key in ("l", "escape")):
             self.page = "panes"
-        elif key in _PAGES:
-            self.page = _PAGES[key]
+        elif key in ("l", "?"):
+            self.page = "log" if key == "l" else "help"
         elif key in ("tab", "backtab"):
             step = 1 if key == "tab" else -1
             self.pane = NAMES[(NAMES.index(self.pane) + step) % len(NAMES)]
@@ -108,35 +218,16 @@ class View:
         elif key in _MOVES:
             rows = self.panes[self.pane]
             self.selected[self.pane] = rows[min(max(0, rows.index(row) + _MOVES[key]), len(rows) - 1)].key
-        elif key in ("+", "=", "-", "a") or key.isdecimal():
-            return self._size(key, row)
         else:
             return _asked(key, row, self.overview)
         return None
 
-    def _size(self, key: str, row: Row) -> Action | str | None:
-        if not row.pool:
-            return "select a pool first (Tab changes the pane)"
-        if key.isdecimal():
-            self.typed = key
-            return None
-        return Action(scale, (row.pool, None if key == "a" else row.size + (-1 if key == "-" else 1)))
-
-    def _type(self, key: str) -> Action | str | None:
-        """More digits extend the number, Enter applies it, any other key cancels."""
-        row, workers = self.row, self.typed
-        if key.isdecimal() and len(workers) < _DIGITS:
-            self.typed += key
-            return None
-        self.typed = workers[:-1] if key == "backspace" else ""
-        if key != "enter" or row is None:
-            return "" if self.typed else "nothing was changed"
-        many = int(workers) > commands.MANY_WORKERS
-        return Action(scale, (row.pool, int(workers)), f"scale {row.pool} to {workers} workers?" if many else "")
-
 
 def _asked(key: str, row: Row, overview: Overview) -> Action | str | None:
     names = ", ".join(row.types)
+    if key in ("+", "=", "-", "a"):
+        size = None if key == "a" else row.size + (-1 if key == "-" else 1)
+        return Action(scale, (row.pool, size)) if row.pool else "select a pool first (Tab changes the pane)"
     if key == "p" and names:
         active = [type_ for type_ in row.types if type_ not in overview.paused]
         return Action(pause, (active or row.types, bool(active)))

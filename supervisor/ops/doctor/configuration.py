@@ -46,7 +46,6 @@ def problems_here(settings: Settings, report: Report) -> list[str]:
     """Every problem of a configuration on this machine, with those of the file."""
     from supervisor.config.machine import report_missing
     from supervisor.config.reader import report_uninstalled
-    from supervisor.config.tasks import report_schedules
     from supervisor.engine import missing_driver
     from supervisor.ops import admin_files
 
@@ -58,8 +57,6 @@ def problems_here(settings: Settings, report: Report) -> list[str]:
     if problem := admin_files.upload_problem(settings):
         report.add(("spool", "folder"), problem)
     report_missing(settings, report)
-    if not report.problems:
-        report_schedules(settings, report)
     for name, faults in broken_handlers(settings).items():
         known = [problem.text for problem in report.of_sources if problem.at[:2] == ("pools", name)]
         for at, text in faults:
@@ -71,14 +68,11 @@ def problems_here(settings: Settings, report: Report) -> list[str]:
 def untaken_jobs(settings: Settings) -> Iterator[Finding]:
     """Jobs that no pool of this configuration would take."""
     from supervisor.config.settings import untaken
-    from supervisor.config.tasks import untaken_tasks
 
     abouts = {"schedule": "schedules", "alert": "alerts", "priority": "priorities"}
     for about, problem in untaken(settings):
         what = "do so" if about == "priority" else "correct the type or add a pool"
         yield warning(abouts[about], problem, f"{what}, unless another configuration has one")
-    for problem in untaken_tasks(settings):
-        yield warning("tasks", problem, "add the type to `types` of a pool, unless another configuration has it")
 
 
 def permissions(settings: Settings) -> Iterator[Finding]:
