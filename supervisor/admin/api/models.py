@@ -303,6 +303,8 @@ class PoolChange(Request):
     def _not_empty(self) -> PoolChange:
         if not self.model_fields_set - {"host"}:
             raise ValueError("give workers, paused, or both")
+        if self.host and "paused" in self.model_fields_set:
+            raise ValueError("only workers can be set on one host")
         return self
 
 
@@ -317,14 +319,12 @@ class PoolAnswer(BaseModel):
 class TypeChange(Request):
     paused: bool = Field(description="Whether to stop starting jobs of this type.")
     force: bool = Field(default=False, description="Even if no pool takes the type and no job has it.")
-    host: Host = ""
 
 
 class TypeAnswer(BaseModel):
     type: str
     paused: bool
     changed: bool = Field(description="Whether this was a change.")
-    host: str = Field(default="", description="Where, if that is not everywhere.")
 
 
 class ScheduleChange(Request):
