@@ -7,7 +7,6 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,9 +14,8 @@ import pytest
 from supervisor import Status
 from supervisor.system import kernel
 from tests.samples import sampled
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 
-MakeSite = Callable[..., Site]
 JOBS = """
 import os
 from ledger import record

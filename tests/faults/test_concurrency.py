@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
 from datetime import datetime
 
 import pytest
@@ -16,10 +15,8 @@ from supervisor import Status
 from tests.ledger import Ledger
 from tests.processes.test_concurrency import HANDLERS, KINDS, all_run, pool, waiting
 from tests.samples import sampled
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 from tests.stopwatch import Stopwatch
-
-MakeSite = Callable[..., Site]
 
 
 def charges(site: Site) -> set[tuple[int, int]]:

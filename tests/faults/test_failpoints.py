@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,8 @@ from supervisor.domain.errors import StoreError
 from supervisor.system.failpoints import VARIABLE
 from tests.faults.test_killed_adoptions import armed
 from tests.fresh import make_tables
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, Site, wait_for
 
-MakeSite = Callable[..., Site]
 WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 
 

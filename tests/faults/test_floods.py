@@ -8,16 +8,15 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from supervisor.system.outlet import BACKLOG_BYTES, Outlet
-from tests.site_under_test import PATIENCE, Site, wait_for
+from tests.site_under_test import PATIENCE, MakeSite, Site, wait_for
 from tests.stopwatch import Stopwatch
 
-MakeSite = Callable[..., Site]
 JOBS = """
 import os
 from ledger import record

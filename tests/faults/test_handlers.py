@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
@@ -13,9 +12,8 @@ import psutil
 import pytest
 
 from supervisor import Status
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 
-MakeSite = Callable[..., Site]
 WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 
 

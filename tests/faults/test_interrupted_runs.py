@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from supervisor.domain.job import Status
 from tests.samples import sampled
-from tests.site_under_test import Site, wait_for
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, wait_for
 
 # The device is busy for some seconds after whoever has used it was interrupted, like one with kernels in its queue.
 HANDLERS = """

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.samples import sampled
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 
-MakeSite = Callable[..., Site]
 JOBS = """
 import time
 from ledger import record

@@ -12,10 +12,9 @@ import pytest
 from supervisor import Status
 from tests import forkserver
 from tests.samples import sampled
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, wait_for
 from tests.stopwatch import Stopwatch
 
-MakeSite = Callable[..., Site]
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\nretry = { max_attempts = 1 }\n'
 HANDLERS = """
 import logging, os, subprocess, sys

@@ -21,10 +21,8 @@ import pytest
 
 from supervisor import Queue
 from supervisor.domain.errors import StoreError
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, kill, wait_for
 from tests.web.client import ADMIN, admin_of
-
-MakeSite = Callable[..., Site]
 
 HANDLERS = """
 import os, signal, sqlite3, subprocess, sys, threading, time

@@ -6,14 +6,12 @@ import json
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 
-MakeSite = Callable[..., Site]
 JOBS = """
 import os
 from ledger import record

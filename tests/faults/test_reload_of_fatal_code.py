@@ -7,15 +7,13 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.samples import sampled
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 
-MakeSite = Callable[..., Site]
 JOBS = """
 import ctypes, os, signal, time
 from ledger import record

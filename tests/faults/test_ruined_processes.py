@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,9 +10,8 @@ from supervisor import Status
 from supervisor.worker.fitness import EXIT_RUINED
 from tests.faults.lone_worker import LoneWorker
 from tests.samples import sampled
-from tests.site_under_test import Site
+from tests.site_under_test import MakeSite, Site
 
-MakeSite = Callable[..., Site]
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\nretry = { max_attempts = 1 }\n'
 HANDLERS = """
 import os, time

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,10 +12,8 @@ import pytest
 from supervisor import Status
 from supervisor.system.slot import State
 from tests.samples import sampled
-from tests.site_under_test import Site, alive, descendants, kill, wait_for
+from tests.site_under_test import MakeSite, Site, alive, descendants, kill, wait_for
 from tests.stopwatch import Stopwatch
-
-MakeSite = Callable[..., Site]
 
 # Whoever runs a job holds a lock, also for the processes that it starts, and tells if it could not have it.
 JOBS = """

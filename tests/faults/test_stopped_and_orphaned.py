@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 import psutil
 import pytest
 
 from tests.faults.programs import HELPED, POOL, program_site
 from tests.samples import sampled
-from tests.site_under_test import Site, kill, wait_for
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, kill, wait_for
 
 HANDLERS = """
 import ctypes, os, signal, subprocess, time

@@ -6,8 +6,8 @@ import psutil
 import pytest
 
 from supervisor import Status
-from tests.faults.programs import HELPED, POOL, RECORD, MakeSite, program_site
-from tests.site_under_test import alive, descendants, kill, wait_for
+from tests.faults.programs import HELPED, POOL, RECORD, program_site
+from tests.site_under_test import MakeSite, alive, descendants, kill, wait_for
 
 
 def test_a_worker_whose_program_is_over_max_memory_is_replaced_after_its_job(make_site: MakeSite) -> None:

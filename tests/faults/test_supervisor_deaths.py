@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import psutil
 import pytest
 
 from supervisor import Status
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, kill, wait_for
 from tests.stopwatch import Stopwatch
-
-MakeSite = Callable[..., Site]
 
 # Two pools of the same work, so that two supervisors can share it out as the test wants.
 FAMILY = """

@@ -7,15 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, wait_for
 from tests.watch import Watch, left_behind
 
-MakeSite = Callable[..., Site]
 WINDOW = 0.5  # seconds: the shorter, the less these tests burn
 WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 
