@@ -138,21 +138,3 @@ def test_a_handler_that_is_missing_breaks_its_own_pool_and_not_those_of_the_same
 
 def _with_problem(pools: dict[str, Any], name: str) -> dict[str, Any]:
     return pools if pools[name]["problem"] else {}
-
-
-@pytest.mark.fault(63)
-def test_an_error_of_ten_megabytes_at_import_harms_no_other_pool(make_site: MakeSite) -> None:
-    site = make_site(
-        '[pools.huge]\nhandler = "huge:handle"\nworkers = 1\n[pools.deep]\nhandler = "jobs:Deep"\nworkers = 1\n'
-        '[pools.other]\nhandler = "jobs:other"\nworkers = 1\n',
-        JOBS + "class Deep:\n    def setup(self, ctx): raise RuntimeError('y' * 140_000)\n"
-        "    def handle(self, payload, ctx): pass\n",
-    )
-    (site.folder / "huge.py").write_text("raise RuntimeError('x' * 10_000_000)\n")
-    supervisor = site.start()
-    pools = wait_for(lambda: _with_problem(site.supervisor_status(supervisor)["pools"], "huge"), "the problem")
-    assert "RuntimeError: xxx" in pools["huge"]["problem"]
-    assert len(pools["huge"]["problem"]) < 1000
-    wait_for(lambda: _with_problem(site.supervisor_status(supervisor)["pools"], "deep"), "the other problem")
-    site.done(site.queue.enqueue("other"))
-    assert supervisor.poll() is None

@@ -128,19 +128,6 @@ def test_the_next_job_does_not_wait_for_a_set_up(make_site: MakeSite, how: str) 
     assert alone(site)
 
 
-@pytest.mark.long
-@pytest.mark.fault(97)
-@pytest.mark.parametrize("how", WAYS)
-def test_of_twenty_seconds_of_set_up_the_next_job_waits_for_less_than_a_tenth(make_site: MakeSite, how: str) -> None:
-    limit = 'timeout = "1s"\nretry = { max_attempts = 1 }' if how.startswith("timeout") else ""
-    site = made(make_site, 20.0, limit)
-    site.start()
-    ready(site)
-    _, seconds = end_by(site, how)
-    assert seconds < 2.0, how  # 0.03 to 0.5 on an idle machine, kill_grace included
-    assert alone(site)
-
-
 @pytest.mark.fault(97)
 def test_what_a_killed_worker_has_started_ends_before_a_spare_takes_over(make_site: MakeSite) -> None:
     site = made(make_site, 0.5)
