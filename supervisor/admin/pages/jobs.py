@@ -21,9 +21,11 @@ from supervisor.domain.job import Status
 from supervisor.domain.text import seconds
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
 from supervisor.ops.job_details import everything, steps, trials
-from supervisor.store.base import Filter, Operations, Page
+from supervisor.store.base import Filter, Operations, Page, Sort
 
 PAGE = 50  # jobs on a page
+SORTED = 200  # jobs of another order, which has no further pages
+COLUMNS = {"id": "Job", "status": "State", "type": "Type", "attempts": "Attempts", "changed": "Last change"}
 RERUNNABLE = (*RETRIABLE, Status.DONE)
 ALLOWED = {"retry": RETRIABLE, "cancel": CANCELLABLE, "delete": DELETABLE}
 # For selected jobs; the page's script puts their ids in place of 0, which no job has.
@@ -71,13 +73,28 @@ class JobQueryForm(BaseModel):
     requires: str = ""
     finished: Annotated[str, AfterValidator(_duration)] = ""
     priority: _Number | None = None
+    sort: Annotated[str, Field(pattern=f"^-?({'|'.join(Sort)})$")] = ""  # descending with a minus sign
     before: _Number | None = None
     problems: tuple[str, ...] = ()
 
     @property
     def is_narrow(self) -> bool:
         """Whether it filters by anything other than the state."""
-        return self.model_copy(update={"status": (), "before": None}) != JobQueryForm()
+        return self.model_copy(update={"status": (), "before": None, "sort": ""}) != JobQueryForm()
+
+    @property
+    def by(self) -> Sort | None:
+        """What the list is sorted by; None: the latest jobs first."""
+        return Sort(self.sort.removeprefix("-")) if self.sort else None
+
+    @property
+    def descending(self) -> bool:
+        return self.sort.startswith("-")
+
+    def sorted_by(self, name: str) -> str:
+        """The address of the list sorted by a column; the other way round if it is sorted by that already."""
+        ways = (name, f"-{name}") if name in (Sort.TYPE, Sort.STATUS) else (f"-{name}", name)
+        return self.address(sort=ways[self.sort == ways[0]])
 
     def as_filter(self, now: float, statuses: Sequence[Status] | None = None) -> dict[str, Any]:
         """The same as a filter of the API; `statuses` are others, which allow an action."""
@@ -145,6 +162,7 @@ async def jobs(request: Request, state: TheState) -> Response:
         bulk={} if query.problems else bulk(query, shown.time),
         each=EACH,
         states=list(Status),
+        columns=COLUMNS,
         counts=None if query.is_narrow else shown.jobs,
         finished=FINISHED,
         running={worker.job: worker for worker in shown.workers if worker.job},
@@ -153,6 +171,10 @@ async def jobs(request: Request, state: TheState) -> Response:
 
 def _page(operations: Operations, query: JobQueryForm, now: float) -> Page:
     """One query reads a bounded number of rows; after an empty page, a few more queries are tried."""
+    if query.by is not None:
+        return operations.jobs.arranged(
+            query.which(now), by=query.by, descending=query.descending, before=query.before, limit=SORTED
+        )
     found = operations.jobs.page(query.which(now), before=query.before, limit=PAGE)
     for _ in range(4):
         if found.jobs or found.next is None:
