@@ -210,14 +210,23 @@ def test_an_import_that_fails_names_file_and_line(cli: Run, project: Path) -> No
         assert error.endswith(f"jobs:greet: importing it failed: {what} ({project}/helper.py:2)")
 
 
-def test_an_own_package_that_hides_the_shipped_handlers_is_named(cli: Run, project: Path) -> None:
-    (project / "supervisor.toml").write_text("[pools.mail]\nhandler = 'handlers.mail:send'\n")
+def test_an_own_handlers_module_that_hides_the_shipped_ones_is_named(cli: Run, project: Path) -> None:
     (project / "handlers.py").write_text("")
-    assert f"(handlers is {project}/handlers.py)" in cli("check").errors()[0]
-    (project / "handlers.py").unlink()
+    (project / "supervisor.toml").write_text("[pools.mail]\nhandler = 'handlers.mail:send'\n")
+    [error] = cli("check").errors()
+    assert f"(handlers is {project}/handlers.py, which hides the handlers of job-supervisor; rename that file" in error
+
+
+def test_so_is_an_own_folder_but_not_to_who_mistypes_a_module_in_it(cli: Run, project: Path) -> None:
     (project / "handlers").mkdir()
     (project / "handlers" / "__init__.py").write_text("")
-    assert f"(handlers is {project}/handlers/__init__.py)" in cli("check").errors()[0]
+    (project / "supervisor.toml").write_text("[pools.mail]\nhandler = 'handlers.mail:send'\n")
+    [error] = cli("check").errors()
+    assert f"(handlers is {project}/handlers, which hides the handlers of job-supervisor; rename that folder" in error
+
+    (project / "supervisor.toml").write_text("[pools.mail]\nhandler = 'handlers.mial:send'\n")
+    [error] = cli("check").errors()
+    assert f"(looked in {project} first)" in error
 
 
 def test_check_and_run_refuse_a_program_that_is_not_there(cli: Run, project: Path) -> None:

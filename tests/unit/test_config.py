@@ -122,6 +122,8 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 latency_target=0.2,
                 batch_wait=0.02,
                 batch_key=None,
+                batch_cost=None,
+                batch_budget=None,
                 timeout=120.0,
                 cancel_grace=5.0,
                 kill_grace=5.0,
