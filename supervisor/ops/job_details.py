@@ -83,17 +83,20 @@ class Trial:
 
 def trial_of(run: Run | None, error: Attempt | None) -> Trial:
     known = [one for one in (run, error) if one is not None]
-    duration = next((one.duration for one in known if one.duration is not None), None)
-    worker = next((one.worker for one in known if one.worker), None)
-    peak = next((one.peak_memory for one in known if one.peak_memory is not None), None)
+
+    def first(name: str) -> Any:
+        return next((value for one in known if (value := getattr(one, name)) is not None), None)
+
     ended: float | None
+    duration = first("duration")
     if error is not None:
-        ended, outcome = error.created_at, error.kind
         began = error.created_at - (duration or 0.0) if run is None else min(run.started_at, error.created_at)
+        ended, outcome = error.created_at, error.kind
     else:
         assert run is not None
         began, outcome = run.started_at, run.outcome
         ended = None if duration is None else began + duration
+    worker, peak = first("worker") or None, first("peak_memory")
     return Trial(run, error, known[0].attempt, outcome, worker, began, ended, duration, peak)
 
 
