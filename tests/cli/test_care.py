@@ -408,7 +408,7 @@ def test_pause_and_resume_say_what_has_changed(cli: Run, database: Path) -> None
 def test_scale_keeps_a_wish_until_it_is_given_back(cli: Run, database: Path) -> None:
     assert cli("scale", "greet", "3", "--json").document == {"pool": "greet", "workers": 3}
     assert execute(database, "SELECT name, value FROM job_controls") == [("greet", 3)]
-    assert cli("scale", "greet", "auto").out == "pool greet scales automatically\n"
+    assert cli("scale", "greet", "auto").out == "pool greet is sized by the configuration again\n"
     assert execute(database, "SELECT name FROM job_controls") == []
 
 
