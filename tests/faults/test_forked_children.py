@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 
 import psutil
 import pytest
 
 from supervisor import Status
-from tests.site_under_test import Site, alive, descendants, kill, wait_for
+from tests.site_under_test import MakeSite, Site, alive, descendants, kill, wait_for
 
-MakeSite = Callable[..., Site]
 POOL = """
 [pools.work]
 handler = "jobs:work"
@@ -142,6 +140,11 @@ def square(number):
 class Back(BaseException):
     pass
 """
+HANGS = """if payload.get("hang"):
+            while not ctx.cancelled:
+                time.sleep(0.01)
+            raise ValueError("stopped")
+        """
 RETURNS = HANDLERS.replace(
     'result = getattr(self, payload["how"])(ctx) if "how" in payload else None',
     'result = None\n        pid = os.fork() if "how" in payload else 1\n'
@@ -228,6 +231,23 @@ def test_a_signal_that_comes_to_a_forked_child_at_once_means_the_child(make_site
     site.start()
     assert site.done(site.queue.enqueue("work")).result == -number
     site.verdict()
+
+
+@pytest.mark.fault(44)
+def test_five_forks_among_many_jobs_double_nothing_and_time_limit_and_cancel_still_work(make_site: MakeSite) -> None:
+    handlers = HANDLERS.replace("result = getattr", HANGS + "result = getattr")
+    site = make_site(POOL.format(prefetch='"auto"'), handlers)
+    site.start()
+    ways, ids = fork_jobs(site, ["raises", "exits", "c_code", "returns", "daemon"], 1800)
+    site.queue.wait(ids[-1], timeout=60)
+    over = site.queue.enqueue("fork", {"hang": True})
+    ended = site.queue.wait(over, timeout=20)
+    assert (ended.status, ended.completed_at - ended.started_at < 10) == (Status.FAILED, True)
+    cancelled = site.queue.enqueue("fork", {"hang": True})
+    site.running_pid(cancelled)
+    site.rows("UPDATE jobs SET cancel_requested_at = 1 WHERE id = ?", cancelled)
+    site.verdict(failed=[over], cancelled=[cancelled])
+    assert {site.job(job).result for job in ways.values()} == {0, 1, 7}
 
 
 @pytest.mark.fault(44)
