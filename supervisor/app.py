@@ -115,7 +115,7 @@ def run(
     )
 
     def serve_admin(settings: Settings, channel: Channel, listening: socket.socket, wakes: Mapping[str, int]) -> int:
-        from supervisor.admin.entry import become  # in the child only: no other process loads a web framework
+        from supervisor.admin.app import become  # in the child only: no other process loads a web framework
 
         return become(settings, engine, board, channel, listening, wakes, identity)
 

@@ -18,7 +18,7 @@ class Verdict(Enum):
     WELL = "well"  # the heartbeat is recent
     BUSY = "busy"  # late, but using CPU: native code; tolerated, locks renewed
     STOPPED = "stopped"  # in state T: stopped by a signal
-    STUCK = "stuck"  # late, and no CPU used for as long
+    STUCK = "stuck"  # late, and no CPU used since then
 
 
 class Signs(NamedTuple):
@@ -50,7 +50,7 @@ def judge(now: Signs, earlier: Signs | None, heartbeat_timeout: float) -> Verdic
     works. What counts is whether CPU time advances. (That a job makes progress is up to its time limit.)
 
     `earlier` is None while the beat is on time. A process is judged stuck only after `heartbeat_timeout` seconds
-    without a beat and without CPU; if this cannot be determined, it counts as busy.
+    without a beat, and half as long again without CPU; if this cannot be determined, it counts as busy.
     """
     if now.at - now.beat < heartbeat_timeout:
         return Verdict.WELL
