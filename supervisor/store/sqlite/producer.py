@@ -17,9 +17,9 @@ from supervisor.store.sql.producer import Producer, Requests, TransactionalInser
 from supervisor.store.sql.stores import Operations
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.inserting import insert, insert_or_find, insert_whole, plain_cursor
 from supervisor.store.sqlite.maintenance import operations, supervised
-from supervisor.store.sqlite.place import Place
 
 Answer = TypeVar("Answer")
 
@@ -33,14 +33,14 @@ class SqliteTransactionalInsert(TransactionalInsert):
     takes = "SQLite's: a sqlite3.Connection, SQLAlchemy's Session or Connection, Django's connection, peewee's database"
     takes_awaited = "an aiosqlite.Connection, or SQLAlchemy's AsyncSession or AsyncConnection with aiosqlite"
 
-    def __init__(self, place: Place, migrate: Callable[[], object]) -> None:
-        self._place = place
+    def __init__(self, files: DatabaseFiles, migrate: Callable[[], object]) -> None:
+        self._files = files
         self._migrate = migrate
         self.used = False  # since a producer of this engine last wrote
         self._made = False  # tables, in a transaction that may be rolled back
 
     def _prepare(self, raw: sqlite3.Connection, create: bool) -> bool:
-        there = schema.prepare(raw, self._place, create=create, migrate=self._migrate)
+        there = schema.prepare(raw, self._files, create=create, migrate=self._migrate)
         if there and self._made and raw.in_transaction:
             return False  # it may be the transaction that has made them
         self._made = not there
@@ -106,7 +106,7 @@ class SqliteProducer(Producer):
         self._check_at = 0.0
 
     def make_durable(self) -> None:
-        self._connection.place.sync_log()
+        self._connection.files.sync_log()
 
     def _insert(self, raw: sqlite3.Connection, jobs: NewJobs) -> list[int]:
         return insert(raw, jobs, time.time())

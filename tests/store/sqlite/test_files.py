@@ -26,8 +26,8 @@ from supervisor.domain.settlement import done
 from supervisor.store.base import Engine, JobSelector
 from supervisor.store.sqlite import SqliteEngine, schema
 from supervisor.store.sqlite.connection import Connection
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.maintenance import SqliteMaintenance, checkpoint
-from supervisor.store.sqlite.place import Place
 from tests import next_release
 from tests.stopwatch import Stopwatch
 from tests.store.kit import NOW, Desk, python, supervisor_record
@@ -115,10 +115,10 @@ class TestTheLog:
 
     def test_only_the_maintainer_empties_the_log(self, desk: Desk) -> None:
         ids = [desk.put(payload='"' + "x" * 4000 + '"') for _ in range(200)]
-        grown = connection(desk).place.log_size()
+        grown = connection(desk).files.log_size()
         for claim in desk.claim(want=200):
             desk.settle(done(claim, None))
-        assert connection(desk).place.log_size() > grown > 0
+        assert connection(desk).files.log_size() > grown > 0
 
         assert checkpoint(connection(desk)) == 0
         assert desk.status(ids[0]) is Status.DONE
@@ -240,7 +240,7 @@ class TestSchema:
     def test_an_older_schema_is_backed_up_first_and_its_jobs_stay(self, desk: Desk, path: Path) -> None:
         job_id = desk.put()
         plan = next_release.plan("sqlite")
-        connection = Connection(Place(path), synchronous="FULL")
+        connection = Connection(DatabaseFiles(path), synchronous="FULL")
 
         assert schema.migrate(connection, plan) == [plan[-1].version]
 
@@ -422,7 +422,7 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_not_taken_for_the_new_one
         return raw
 
     monkeypatch.setattr(sqlite3, "connect", replaced_meanwhile)
-    connection = Connection(Place(path), synchronous="NORMAL")
+    connection = Connection(DatabaseFiles(path), synchronous="NORMAL")
     monkeypatch.undo()
     with contextlib.closing(connection):
         assert connection.moved

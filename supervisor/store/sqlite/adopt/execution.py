@@ -20,21 +20,21 @@ from supervisor.store.sqlite.adopt.statements import given_up, statements
 from supervisor.store.sqlite.adopt.table import SQL, TABLE, quoted, refusal
 from supervisor.store.sqlite.connection import Connection, compile_changes
 from supervisor.store.sqlite.driver_errors import is_general, translated
-from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.files import DatabaseFiles
 
 
-def adopt(place: Place, options: AdoptOptions, *, keep_copy: bool = True) -> AdoptReport:
+def adopt(files: DatabaseFiles, options: AdoptOptions, *, keep_copy: bool = True) -> AdoptReport:
     """Take over the table. Raises InvalidOption, StoreError or NothingToAdopt, with nothing changed."""
-    _look_first(place, options)
-    reader = Connection(place, synchronous="NORMAL")
-    connection = Connection(place, synchronous="FULL", checkpoints=True)
+    _look_first(files, options)
+    reader = Connection(files, synchronous="NORMAL")
+    connection = Connection(files, synchronous="FULL", checkpoints=True)
     backup = None
     try:
         # Rebuilding a table that others refer to: https://sqlite.org/lang_altertable.html#otheralter
         connection.raw.execute("PRAGMA foreign_keys = OFF")
         with connection.write() as raw:
             if keep_copy:  # inside the transaction, so that the copy holds exactly what is adopted
-                backup = place.unused("before-adopt")
+                backup = files.unused("before-adopt")
                 schema.back_up(reader, backup)
             return _carried_out(raw, options, backup)
     except (StoreError, InvalidOption):
@@ -54,37 +54,37 @@ def _is_unchanged(reader: Connection) -> bool:
         return False  # nobody knows
 
 
-def rehearse(place: Place, options: AdoptOptions) -> AdoptReport:
+def rehearse(files: DatabaseFiles, options: AdoptOptions) -> AdoptReport:
     """What `adopt` would do, found out on a copy in a temporary folder. Raises the same."""
-    _look_first(place, options)
+    _look_first(files, options)
     with tempfile.TemporaryDirectory(prefix="supervisor-adopt-") as folder:
-        copy = Path(folder) / place.database.name
+        copy = Path(folder) / files.database.name
         try:
-            with _reading(place) as raw, closing(sqlite3.connect(copy)) as target:
+            with _reading(files) as raw, closing(sqlite3.connect(copy)) as target:
                 raw.backup(target)
         except sqlite3.Error as error:
             free = shutil.disk_usage(folder).free
             raise StoreError(f"{folder}: no copy could be made for the plan: {error} ({free} bytes free)") from None
-        return adopt(Place(copy), options, keep_copy=False)
+        return adopt(DatabaseFiles(copy), options, keep_copy=False)
 
 
-def _look_first(place: Place, options: AdoptOptions) -> None:
+def _look_first(files: DatabaseFiles, options: AdoptOptions) -> None:
     """Refuse what cannot be adopted before the file is touched."""
     if sqlite3.sqlite_version_info < schema.MINIMUM_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; at least 3.37 is needed")
-    if not place.database.exists():
-        raise StoreError(f"{place.database}: there is no such database")
+    if not files.database.exists():
+        raise StoreError(f"{files.database}: there is no such database")
     try:
-        with _reading(place) as raw:
+        with _reading(files) as raw:
             propose(raw, options, options.table)
     except sqlite3.Error as error:
-        raise translated(error, place.database) from None
+        raise translated(error, files.database) from None
 
 
 @contextmanager
-def _reading(place: Place) -> Iterator[sqlite3.Connection]:
+def _reading(files: DatabaseFiles) -> Iterator[sqlite3.Connection]:
     """A connection that leaves the file as it is: ours would switch it to WAL."""
-    with closing(sqlite3.connect(f"{place.database.as_uri()}?mode=rw", uri=True, isolation_level=None)) as raw:
+    with closing(sqlite3.connect(f"{files.database.as_uri()}?mode=rw", uri=True, isolation_level=None)) as raw:
         raw.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
         raw.execute("PRAGMA query_only = ON")
         yield raw
