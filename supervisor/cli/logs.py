@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+from click.exceptions import Exit
 
 from supervisor.cli.errors import FAILED
-from supervisor.cli.options import AsJson, Target, as_job_id, on_target, option
+from supervisor.cli.options import JOB_ID, Target, as_json, flag, on_target, option
 from supervisor.cli.output import document, heading, line, lines, note, rest, show
 from supervisor.cli.tables import span, when
 from supervisor.domain.job import Job, Status
@@ -28,39 +29,33 @@ _ERROR = 300  # characters of an error in one line
 
 
 @on_target
-def logs(
-    target: Target,
-    job_id: Annotated[int | None, typer.Argument(metavar="[JOB]", parser=as_job_id, show_default=False)] = None,
-    follow: Annotated[
-        bool, option("--follow -f", "Print what is new until the job ends; without one, until Ctrl-C.")
-    ] = False,
-    number: Annotated[
-        int | None,
-        option("--lines -n", "Begin with the last N lines. Default: all; without a job, 100.", "N", min=0, max=100_000),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@click.argument("job_id", metavar="[JOB]", type=JOB_ID, required=False)
+@flag("--follow -f", "Print what is new until the job ends; without one, until Ctrl-C.")
+@option(
+    "--lines -n number",
+    "Begin with the last N lines. Default: all; without a job, 100.",
+    "N",
+    type=click.IntRange(0, 100_000),
+)
+@as_json
+def logs(target: Target, job_id: int | None, follow: bool, number: int | None, as_json: bool) -> None:
     """Show what jobs print.
 
     With a job, the logs and errors of its runs in order; with -f, the exit code is 1 if it does not succeed. Without
     one, the latest lines of all jobs. The events of the supervisor itself are where it writes them: under systemd, in
     the journal. --json prints one document, with -f one in each line.
     """
-    from supervisor.ops.run_logs import MOST_RUNS, LogReader, where_events_are
+    from supervisor.ops.run_logs import MOST_RUNS, LogReader
 
     with closing(target.engine().operations()) as operations:
         most = _LINES if number is None and job_id is None else number
         reader = LogReader(operations, job_id, MOST_RUNS if most is None else max(1, min(most, MOST_RUNS)))
         parts, job = reader.look(last=not follow)
         parts = _last(parts, most)
-        events = where_events_are(operations) if job_id is None else []
         if as_json and not follow:
             runs = [part._asdict() for part in parts]
-            document({"job": job_id, "status": job and job.status, "runs": runs, "events": events})
+            document({"job": job_id, "status": job and job.status, "runs": runs})
             return
-        if not as_json:
-            for where in events:
-                note(f"note: events of {where}")
         printer = Printer(alone=job_id is not None, as_json=as_json)
         printer.print(parts)
         if follow:
@@ -93,7 +88,7 @@ def _follow(operations: Operations, reader: LogReader, printer: Printer, job: Jo
         parts, job = reader.look()
         printer.print(parts)
     if job.status is not Status.DONE:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 def _last(parts: list[Part], most: int | None) -> list[Part]:

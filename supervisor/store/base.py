@@ -32,7 +32,7 @@ from supervisor.store.sql.statistics import (
     ErrorGroup,
     History,
     KeeperView,
-    ServerState,
+    ServerView,
     Statistics,
     TableView,
     TypeSpeed,

@@ -179,7 +179,9 @@ class Connection(sql.Connection):
         self._lock.patience = min(PATIENCE, patience)
 
     def be_patient(self, seconds: float | None) -> None:
+        """Wait so long for other writers from now on, for their queue as for the file; None: as long as usual."""
         self.raw.execute(f"PRAGMA busy_timeout = {(BUSY_TIMEOUT if seconds is None else seconds) * 1000:.0f}")
+        self._lock.patience = PATIENCE if seconds is None else min(PATIENCE, seconds)
 
     def version(self) -> int:
         """Changes whenever another connection has committed. Costs microseconds."""

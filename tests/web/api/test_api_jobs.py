@@ -422,7 +422,7 @@ def test_a_job_that_has_succeeded_runs_again_only_if_that_is_said(site: Site) ->
     job_id = site.desk.put()
     site.desk.finish(job_id)
 
-    assert "has succeeded" in site.post(f"{JOBS}/{job_id}/retry", status=409)["error"]
+    assert "only with `done`" in site.post(f"{JOBS}/{job_id}/retry", status=409)["error"]
     assert site.post(f"{JOBS}/{job_id}/retry", {"payload": {}}, 409)
     assert site.get(f"{JOBS}/{job_id}")["status"] == "done"
     assert site.post(f"{JOBS}/{job_id}/retry", {"done": True})["status"] == "pending"
