@@ -109,9 +109,9 @@ class SqliteDatabase(Database):
         self._files.pinned = self._files.identity()
 
     def adopt(self, options: AdoptOptions, *, rehearse: bool = False) -> AdoptReport:
-        from supervisor.store.sqlite.adopt import execution  # rarely needed, and large
+        from supervisor.store.sqlite import adopt  # rarely needed, and large
 
-        return (execution.rehearse if rehearse else execution.adopt)(self._files, options)
+        return (adopt.rehearse if rehearse else adopt.adopt)(self._files, options)
 
     def back_up(self, target: Path) -> None:
         with closing(self.connect()) as connection:
