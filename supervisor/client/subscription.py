@@ -1,4 +1,4 @@
-"""Somebody's interest in a job: in its states, or also in what it emits; and how who has one waits in a thread."""
+"""Somebody's interest in a job: in its states, or also in what it emits; and how those in a thread wait for it."""
 
 from __future__ import annotations
 

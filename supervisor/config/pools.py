@@ -1,8 +1,8 @@
 """Pools as the program uses them: `[defaults]` and `[types.*]` combined with each pool, and the rules between keys.
 
 A pool's own key replaces the default. Tables, such as `retry`, `env` and `options`, are merged with the default's
-key by key. `workers = N` and `min_workers`/`max_workers` are two ways to express the same thing: a pool that uses one
-of them ignores what the defaults say in the other.
+key by key. `workers = N` and `min_workers`/`max_workers` are two ways to express the same thing: a pool that has one
+of these keys ignores those of the defaults.
 """
 
 from __future__ import annotations
@@ -186,12 +186,7 @@ def _workers(pool: Layers, report: Report) -> tuple[int, int]:
     `min_workers` alone lets the pool grow to one worker per processor; `max_workers` alone keeps one worker
     ready, because a pool that may have no worker at all should say so with `min_workers = 0`.
     """
-    sizes: dict[str, int] = {}
-    for table in (pool.defaults, pool.own):
-        written = {key: table[key] for key in _SIZES if key in table}
-        for other in _RANGE if "workers" in written else ("workers",) if written else ():
-            sizes.pop(other, None)
-        sizes |= written
+    sizes = pool.defaults if pool.own.keys().isdisjoint(_SIZES) else pool.own
     low, high = sizes.get("min_workers"), sizes.get("max_workers")
     if low is None and high is None:
         workers = sizes.get("workers", POOL["workers"].default)

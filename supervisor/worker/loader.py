@@ -63,9 +63,9 @@ def import_module(module_name: str, name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             why = f"{name}: there is no module {error.name!r} ({_looked_in(error.name)})"
-            raise HandlerError(f"{why}{_beside(module_name)}") from error
+            raise HandlerError(why) from error
         why = f"{name}: importing it failed: no module named {error.name!r}{_place(error)}"
-        raise HandlerError(f"{why}{_beside(error.name or '')}") from error
+        raise HandlerError(why) from error
     except Exception as error:
         why = f"{type(error).__name__}: {error}{_place(error)}"
         raise HandlerError(f"{name}: importing it failed: {why}") from error
@@ -81,13 +81,6 @@ def _looked_in(missing: str) -> str:
     where, kind = (Path(file).parent, "folder") if is_folder else (file, "file")
     ours = f", which hides the handlers of job-supervisor; rename that {kind}"
     return f"{package} is {where}{ours if package == 'handlers' else ''}"
-
-
-def _beside(module: str) -> str:
-    """A hint for the end of the sentence."""
-    from supervisor.config.tasks import beside  # imported here: only needed for missing modules
-
-    return "" if _folder is None or not module else beside(module, _folder)
 
 
 def _place(error: Exception) -> str:

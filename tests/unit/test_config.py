@@ -132,7 +132,6 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 heartbeat_timeout=60.0,
                 lock_time=60.0,
                 max_jobs_per_worker=None,
-                keep_freed_memory=None,
                 max_memory=2 << 30,
                 memory_budget=6 << 30,
                 max_crashes=3,
@@ -201,7 +200,7 @@ def test_the_size_of_a_pool_is_one_number_or_a_range(toml: Path, text: str, expe
         ("workers = 3", "", (3, 3)),
         ("workers = 3", "max_workers = 5", (1, 5)),
         ("min_workers = 0\nmax_workers = 5", "workers = 3", (3, 3)),
-        ("min_workers = 0", "max_workers = 5", (0, 5)),
+        ("min_workers = 0", "max_workers = 5", (1, 5)),
     ],
 )
 def test_a_pool_s_own_way_to_say_its_size_puts_the_default_s_aside(
