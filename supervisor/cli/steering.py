@@ -24,26 +24,24 @@ _RELOAD_TOLD = 2.0  # seconds to wait for what comes of a reload: most code is l
 @on_target
 @click.argument("type")
 @flag("--force", "Pause it even if no pool takes the type and no job has it.")
-@on_host
 @as_json
-def pause(target: Target, type: str, force: bool, host: str, as_json: bool) -> None:
-    """Stop starting jobs of a type, everywhere or on one host.
+def pause(target: Target, type: str, force: bool, as_json: bool) -> None:
+    """Stop starting jobs of a type.
 
-    A type that no pool takes and no job has is refused, as is a host without a supervisor: probably a typing error.
+    A type that no pool takes and no job has is refused: probably a typing error.
     """
-    _set(target, type, host, paused=True, force=force, as_json=as_json)
+    _set(target, type, paused=True, force=force, as_json=as_json)
 
 
 @on_target
 @click.argument("type")
-@on_host
 @as_json
-def resume(target: Target, type: str, host: str, as_json: bool) -> None:
-    """Start jobs of a paused type again: everywhere, also where it was paused on one host, or on that host alone."""
-    _set(target, type, host, paused=False, as_json=as_json)
+def resume(target: Target, type: str, as_json: bool) -> None:
+    """Start jobs of a paused type again."""
+    _set(target, type, paused=False, as_json=as_json)
 
 
-def _set(target: Target, type_: str, host: str, *, paused: bool, force: bool = False, as_json: bool) -> None:
+def _set(target: Target, type_: str, *, paused: bool, force: bool = False, as_json: bool) -> None:
     from supervisor.domain.intake import checked_type
     from supervisor.ops import commands
     from supervisor.ops.supervisors import Unknown
@@ -53,14 +51,13 @@ def _set(target: Target, type_: str, host: str, *, paused: bool, force: bool = F
     with target.operations() as operations:
         try:
             changed = commands.pause(
-                operations, type_, paused, operations.statistics.now(), configured=configured, force=force, host=host
+                operations, type_, paused, operations.statistics.now(), configured=configured, force=force
             )
         except Unknown as error:
             raise wrong_usage(error.problems[0], "--force pauses it anyway" if paused else "") from None
     done, unchanged = ("is paused", "was already paused") if paused else ("is resumed", "was not paused")
-    text = f"{type_} {done if changed else unchanged}" + (f" on {host}" if host else "")
-    told = {"type": type_, "paused": paused, "changed": changed}
-    result(told | ({"host": host} if host else {}), text, as_json=as_json)
+    text = f"{type_} {done if changed else unchanged}"
+    result({"type": type_, "paused": paused, "changed": changed}, text, as_json=as_json)
 
 
 @on_target
@@ -92,7 +89,7 @@ def scale(target: Target, pool: str, size: str, yes: bool, host: str, as_json: b
     text = f"pool {pool} " + ("scales automatically" if holds is None else f"now has {counted(holds, 'worker')}")
     if host:
         text += f" on {host}"
-    elif dropped := before.hosts_of("workers", pool):
+    elif dropped := before.hosts_of(pool):
         text += f", also on {', '.join(dropped)}"
     told = {"pool": pool, "workers": workers}
     result(told | ({"host": host} if host else {}), text, as_json=as_json)

@@ -204,7 +204,6 @@ class PoolSettings(NamedTuple):
     max_jobs_per_worker: int | None = key(whole(1, MOST), None)
     max_memory: int | None = key(memory, None)  # of one worker
     memory_budget: int | None = key(memory, None)  # of the whole pool
-    keep_freed_memory: int | None = key(checks.kept_memory, None)  # None: by batches, devices and limits
     max_crashes: int = key(whole(1, MOST), 3)
     # due jobs of a type while which no request for another one is accepted
     max_waiting: int | None = key(whole(1, MAX_WAITING), None)

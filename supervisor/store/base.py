@@ -32,7 +32,7 @@ from supervisor.store.sql.statistics import (
     ErrorGroup,
     History,
     KeeperView,
-    ServerState,
+    ServerView,
     Statistics,
     TableView,
     TypeSpeed,
@@ -81,24 +81,12 @@ class ChangeFeed:
 class AdoptOptions:
     """How an application's table is to be understood; whatever is left out is proposed.
 
-    `renames` are {column: new name or meaning}, `statuses` {word: state}, `types` {old: new}. `statements` are the
-    application's, to be tried. `view` is the name of the view for statements in the old words.
+    `renames` are {column: new name or meaning}, `statuses` {word: state}.
     """
 
     table: str = "jobs"
     renames: Mapping[str, str] = field(default_factory=dict)
     statuses: Mapping[str, str] = field(default_factory=dict)
-    types: Mapping[str, str] = field(default_factory=dict)
-    statements: tuple[str, ...] = ()
-    view: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NeedsChange:
-    """A statement of an application that its adopted table refuses, and why."""
-
-    statement: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +115,8 @@ class AdoptReport:
     backup: Path | None
     extra_columns: tuple[str, ...]
     notes: tuple[str, ...]
-    needing_change: tuple[NeedsChange, ...]
     columns: tuple[AdoptedColumn, ...]
     statuses: Mapping[str, str]
-    types: Mapping[str, str]
     job_types: tuple[str, ...]
     view: str | None
 

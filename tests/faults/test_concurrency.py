@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
 from datetime import datetime
 
 import pytest
@@ -16,10 +15,8 @@ from supervisor import Status
 from tests.ledger import Ledger
 from tests.processes.test_concurrency import HANDLERS, KINDS, all_run, pool, waiting
 from tests.samples import sampled
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 from tests.stopwatch import Stopwatch
-
-MakeSite = Callable[..., Site]
 
 
 def charges(site: Site) -> set[tuple[int, int]]:
@@ -180,23 +177,6 @@ def test_a_job_that_ignores_its_limit_costs_its_worker_and_is_charged_alone(make
     assert site.rows("SELECT count(*) FROM job_batch_limits") == [(0,)]
 
 
-@pytest.mark.fault(83)
-@KINDS
-def test_of_fifty_jobs_the_cancelled_one_is_interrupted_and_no_other(make_site: MakeSite, kind: str) -> None:
-    site = make_site(pool(kind, cancel_grace='"500ms"'), HANDLERS)
-    bad = site.queue.enqueue("many", {"do": "hang"})
-    others = waiting(site, 49)
-    site.start()
-    all_run(site, [bad, *others])
-    site.command("jobs", "cancel", str(bad))
-    wait_for(lambda: site.job(bad).status is Status.CANCELLED, "the job to be cancelled")
-    assert site.count("running") == 49
-    assert site.told("job_interrupted", job=bad)
-    (site.folder / "gate").touch()
-    site.verdict(cancelled=[bad])
-    assert not site.event("worker_died")
-
-
 def interrupted(site: Site) -> list[str]:
     """When each interrupted job was logged."""
     return [event["timestamp"] for event in site.events() if event.get("event") == "job_interrupted"]
@@ -265,6 +245,27 @@ def test_a_run_that_has_ended_in_time_has_no_limit_while_its_outcome_cannot_be_w
     site.verdict()
     assert charges(site) == {(1, 0)}
     assert not site.event("job_timed_out")
+    assert not site.event("worker_died")
+
+
+@pytest.mark.sqlite
+@pytest.mark.fault(84)
+def test_a_time_limit_is_kept_while_progress_and_outcomes_cannot_be_written(make_site: MakeSite) -> None:
+    """The turn that settles the one that has ended waits for 6 s, and the other's limit ends meanwhile."""
+    site = make_site(pool("on_loop", timeout='"3s"', kill_grace='"500ms"', retry="{ max_attempts = 1 }"), HANDLERS)
+    late = site.queue.enqueue("many", {"do": "report"})
+    ended = waiting(site, 1)
+    site.start()
+    all_run(site, [late, *ended])
+    [(_, _, began)] = site.runs("start", late)
+    with contextlib.closing(sqlite3.connect(site.database, timeout=30, isolation_level=None)) as other:
+        wait_for(lambda: time.time() > began + 2.0, "progress to be written for a while")
+        other.execute("BEGIN IMMEDIATE")
+        (site.folder / "gate").touch()
+        wait_for(lambda: time.time() > began + 6.5, "the limit and kill_grace to pass")
+        other.execute("ROLLBACK")
+    site.verdict(failed=[late])
+    assert site.event("job_timed_out", job=late)
     assert not site.event("worker_died")
 
 

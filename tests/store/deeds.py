@@ -326,7 +326,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
                 r.statistics.failures(0.0),
                 r.statistics.speeds(),
                 r.schedules.planned(),
-                r.statistics.anomalies(NOW, 1.0, T0, T0),
+                r.statistics.anomalies(NOW),
                 r.backlog.unhandled(["tag"]),
                 r.controls.current(),
                 r.registry.supervisors(),

@@ -132,7 +132,6 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 heartbeat_timeout=60.0,
                 lock_time=60.0,
                 max_jobs_per_worker=None,
-                keep_freed_memory=None,
                 max_memory=2 << 30,
                 memory_budget=6 << 30,
                 max_crashes=3,

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.datastructures import QueryParams
 
-from supervisor.admin.pages.job_query import FINISHED, JobQueryForm, read
+from supervisor.admin.pages.jobs import FINISHED, JobQueryForm, read
 from supervisor.domain.job import Status
 from supervisor.store.base import Filter, Sort
 

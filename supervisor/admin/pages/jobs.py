@@ -1,22 +1,28 @@
-"""The list of jobs, one page at a time, and the page of one job."""
+"""The list of jobs, one page at a time, with the filters in its address; the page of one job."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from collections.abc import Sequence
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from starlette.datastructures import QueryParams
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from supervisor.admin.api import models
-from supervisor.admin.pages import frame, job_query
+from supervisor.admin.rendering import page
 from supervisor.admin.state import TheState
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Job, Status
+from supervisor.domain.text import seconds
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
 from supervisor.ops.job_details import everything, steps, trials
-from supervisor.store.base import Operations, Page
+from supervisor.store.base import Filter, Operations, Page, Sort
 
 PAGE = 50  # jobs on a page
 SORTED = 200  # jobs of another order, which has no further pages
@@ -32,19 +38,122 @@ router = APIRouter(include_in_schema=False)
 Number = Annotated[int | None, Query(ge=1, le=models.LARGEST_ID)]
 
 
+FINISHED = {
+    "15m": "in the last 15 min",
+    "1h": "in the last hour",
+    "1d": "in the last day",
+    "7d": "in the last week",
+    "older-1d": "over a day ago",
+    "older-7d": "over a week ago",
+    "older-30d": "over 30 days ago",
+}
+"""The choices of the form; any other duration can be written into the address."""
+
+_OLDER = "older-"
+_MOST = 2**62  # larger ids and priorities are invalid, and SQLite could not store them
+_Number = Annotated[int, Field(gt=-_MOST, lt=_MOST)]
+
+
+def _duration(text: str) -> str:
+    seconds(text.removeprefix(_OLDER))
+    return text
+
+
+class JobQueryForm(BaseModel):
+    """The requested filters, by their names in the address. `problems` lists what could not be parsed; then no job is
+    selected.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    status: tuple[Status, ...] = ()
+    type: tuple[str, ...] = ()
+    text: str = ""
+    error: str = ""
+    key: str = ""
+    requires: str = ""
+    finished: Annotated[str, AfterValidator(_duration)] = ""
+    priority: _Number | None = None
+    sort: Annotated[str, Field(pattern=f"^-?({'|'.join(Sort)})$")] = ""  # descending with a minus sign
+    before: _Number | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it filters by anything other than the state."""
+        return self.model_copy(update={"status": (), "before": None, "sort": ""}) != JobQueryForm()
+
+    @property
+    def by(self) -> Sort | None:
+        """What the list is sorted by; None: the latest jobs first."""
+        return Sort(self.sort.removeprefix("-")) if self.sort else None
+
+    @property
+    def descending(self) -> bool:
+        return self.sort.startswith("-")
+
+    def sorted_by(self, name: str) -> str:
+        """The address of the list sorted by a column; the other way round if it is sorted by that already."""
+        ways = (name, f"-{name}") if name in (Sort.TYPE, Sort.STATUS) else (f"-{name}", name)
+        return self.address(sort=ways[self.sort == ways[0]])
+
+    def as_filter(self, now: float, statuses: Sequence[Status] | None = None) -> dict[str, Any]:
+        """The same as a filter of the API; `statuses` are others, which allow an action."""
+        at = now - seconds(self.finished.removeprefix(_OLDER)) if self.finished else None
+        older = self.finished.startswith(_OLDER)
+        return {
+            "status": list(self.status if statuses is None else statuses),
+            "type": list(self.type),
+            "key": self.key or None,
+            "error": self.error,
+            "text": self.text,
+            "requires": self.requires or None,
+            "priority": self.priority,
+            "finished_after": None if older else at,
+            "finished_before": at if older else None,
+        }
+
+    def which(self, now: float) -> Filter:
+        return models.JobFilter.model_construct(**self.as_filter(now)).as_filter()
+
+    def address(self, **changes: Any) -> str:
+        """The address of this list with some fields changed; the page is the first unless `before` is given."""
+        new = self.model_copy(update={"before": None} | changes)
+        query = urlencode(new.model_dump(mode="json", exclude={"problems"}, exclude_defaults=True), doseq=True)
+        return "/jobs" + (f"?{query}" if query else "")
+
+
+def read(query: QueryParams, *, show_payloads: bool) -> JobQueryForm:
+    """Parse the query of an address. Unknown and empty fields are ignored."""
+    fields = JobQueryForm.model_fields.keys() - {"problems"}
+    given: dict[str, Any] = {name: text for name in fields if (text := query.get(name, "").strip())}
+    given["status"] = tuple(dict.fromkeys(filter(None, query.getlist("status"))))
+    given["type"] = tuple(dict.fromkeys(filter(None, re.split(r"[,\s]+", " ".join(query.getlist("type"))))))
+    problems = []
+    if "text" in given and not show_payloads:
+        problems.append("Payloads and results are hidden, so they cannot be searched.")
+    try:
+        JobQueryForm.model_validate(given)
+    except ValidationError as error:
+        for one in error.errors():
+            problems.append(f"“{one['input']}” is not a valid {one['loc'][0]}.")
+            given.pop(str(one["loc"][0]), None)
+    return JobQueryForm(**given, problems=tuple(problems))
+
+
 @router.get("/jobs")
 async def jobs(request: Request, state: TheState) -> Response:
     wanted_id = request.query_params.get("id", "").strip().lstrip("#")
     if wanted_id.isdecimal() and len(wanted_id) < 19:
         return RedirectResponse(f"/jobs/{int(wanted_id)}", status_code=303)
     shown = await state.watch.overview()
-    query = job_query.read(request.query_params, show_payloads=state.settings.show_payloads)
+    query = read(request.query_params, show_payloads=state.settings.show_payloads)
     found = (
         Page([], None)
         if query.problems
         else await state.executor.ask(lambda operations: _page(operations, query, shown.time))
     )
-    return await frame.page(
+    return await page(
         request,
         "jobs.html",
         shown,
@@ -56,12 +165,12 @@ async def jobs(request: Request, state: TheState) -> Response:
         states=list(Status),
         columns=COLUMNS,
         counts=None if query.is_narrow else shown.jobs,
-        finished=job_query.FINISHED,
+        finished=FINISHED,
         running={worker.job: worker for worker in shown.workers if worker.job},
     )
 
 
-def _page(operations: Operations, query: job_query.JobQueryForm, now: float) -> Page:
+def _page(operations: Operations, query: JobQueryForm, now: float) -> Page:
     """One query reads a bounded number of rows; after an empty page, a few more queries are tried."""
     if query.by is not None:
         return operations.jobs.arranged(
@@ -75,7 +184,7 @@ def _page(operations: Operations, query: job_query.JobQueryForm, now: float) -> 
     return found
 
 
-def bulk(query: job_query.JobQueryForm, now: float) -> dict[str, dict[str, Any]]:
+def bulk(query: JobQueryForm, now: float) -> dict[str, dict[str, Any]]:
     """The actions possible for all matching jobs, each with its API filter, restricted to the states that allow it."""
     chosen = {name: [s for s in allowed if not query.status or s in query.status] for name, allowed in ALLOWED.items()}
     return {name: query.as_filter(now, statuses) for name, statuses in chosen.items() if statuses}
@@ -92,7 +201,7 @@ async def enqueue(
         old = (await state.executor.ask(lambda operations: everything(operations, number))).job
         if retry and not (old.status in RERUNNABLE and show):
             raise Conflict(f"job {old.id} cannot be changed and retried now")
-    return await frame.page(
+    return await page(
         request,
         "enqueue.html",
         like=old,
@@ -115,7 +224,7 @@ async def job(request: Request, state: TheState, job_id: models.JobId) -> HTMLRe
     shown = await state.watch.overview()
     tried = trials(known.runs, known.errors)
     latest = tried[:MOST_ATTEMPTS]
-    return await frame.page(
+    return await page(
         request,
         "job.html",
         shown,

@@ -881,15 +881,6 @@ SELECT count(*) FROM (
   SELECT 1 FROM jobs WHERE status = 'running' AND (lock_expires_at IS NULL OR lock_expires_at < :past)
   LIMIT :limit) AS found;
 
--- name: count_orphans
--- Foreign keys cannot be switched off here.
-SELECT 0;
-
--- name: count_future
--- Jobs that ended, or began, after now: the clock has been set back since.
-SELECT count(*) FROM (
-  SELECT 1 FROM jobs WHERE greatest(coalesce(completed_at, 0), coalesce(started_at, 0)) > :future
-  LIMIT :limit) AS found;
 
 -- name: slowest_types
 -- Mean seconds per job of each type among the latest done ones: of those before the last one that runs, since above it

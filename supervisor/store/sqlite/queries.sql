@@ -726,17 +726,6 @@ GROUP BY 1;
 SELECT count(*) FROM (
   SELECT 1 FROM jobs_held WHERE lock_expires_at IS NULL OR lock_expires_at < :past LIMIT :limit);
 
--- name: count_orphans
--- Rows whose job another program has deleted with foreign keys off.
-SELECT (SELECT count(*) FROM (SELECT 1 FROM job_errors e WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = e.job_id)
-                              LIMIT :limit))
-     + (SELECT count(*) FROM (SELECT 1 FROM job_runs r WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = r.job_id)
-                              LIMIT :limit));
-
--- name: count_future
--- Jobs that ended, or began, after now: the clock has been set back since.
-SELECT count(*) FROM (
-  SELECT 1 FROM jobs WHERE max(coalesce(completed_at, 0), coalesce(started_at, 0)) > :future LIMIT :limit);
 
 -- name: slowest_types
 -- Mean seconds per job of each type among the latest done ones.
