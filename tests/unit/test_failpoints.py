@@ -10,7 +10,6 @@ from supervisor.system import failpoints
 from supervisor.system.channel import Channel
 from supervisor.system.failpoints import VARIABLE, parse
 
-
 MISTAKES = [
     "settle_done",
     "=kill",
