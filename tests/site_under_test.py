@@ -359,6 +359,9 @@ class Site:
         assert wrongs(ledger, expected, set(hit), recorded=self.queue.acknowledged) == []
 
 
+MakeSite = Callable[..., Site]  # the fixture `make_site`
+
+
 @contextlib.contextmanager
 def site(folder: Path, config: str, handlers: str = HANDLERS, url: str = "") -> Iterator[Site]:
     made = Site(folder, config, handlers, url)

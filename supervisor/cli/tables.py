@@ -13,7 +13,7 @@ from supervisor.ops.job_details import Trial, steps
 
 if TYPE_CHECKING:
     from supervisor.domain.job import Job, Run
-    from supervisor.ops.views import ScheduleView, TypeView, WorkerView
+    from supervisor.ops.views import Overview, PoolView, ScheduleView, TypeView, WorkerView
 
 NOTHING = "–"
 
@@ -46,6 +46,36 @@ def activity(worker: WorkerView) -> str:
 def paused(view: TypeView) -> str:
     """Whether it is, after a space; empty if it is not."""
     return " paused" if view.paused else ""
+
+
+def hidden(overview: Overview) -> set[str]:
+    """The columns that would say nothing: the host where there is no other, the device where no worker has one."""
+    found = set() if any(worker.device is not None for worker in overview.workers) else {"device"}
+    if not (overview.several_hosts or any(one.lease_left is not None for one in overview.supervisors)):
+        found |= {"host", "lease>"}
+    return found
+
+
+OF_POOLS = ("pool", "host", "size", "due>", "oldest>", "rate>", "why")
+
+
+def of_pool(view: PoolView) -> tuple[object, ...]:
+    """A row. Its size is workers, of those wanted."""
+    leaving = f", {view.leaving} leaving" if view.leaving else ""
+    size = f"{view.size}/{view.target}{leaving}" + (f", {view.spares_shown}" if view.spares_shown else "")
+    return (view.name, view.host, size, view.due_shown, span(view.oldest_age), f"{view.rate:.3g}/s", view.remark)
+
+
+OF_WORKERS = ("worker", "host", "pid>", "state", "device", "job>", "for>", "memory>", "doing")
+
+
+def of_worker(view: WorkerView) -> tuple[object, ...]:
+    """A row."""
+    job = NOTHING if view.job is None else str(view.job)
+    job += f" +{view.running - 1}" if view.running > 1 else ""
+    memory = NOTHING if view.memory is None else human_size(view.memory)
+    who = (view.name, view.host, view.pid, view.state, view.device or NOTHING)
+    return (*who, job, span(view.running_for), memory, activity(view))
 
 
 OF_SCHEDULES = ("schedule", "next", "last", "job>")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import zoneinfo
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -12,6 +14,7 @@ Misfire = Literal["once", "skip", "all"]
 
 GRACE = 60.0  # seconds that a job may be late and still count as on time, and that clocks may differ
 MOST = 100  # missed times that `misfire = "all"` makes up for, the latest ones
+_DAY = 86_400.0
 _FIELDS = 5
 _MOST_LOOKED_AT = 20_000  # missed times that are counted: two weeks of minutes
 
@@ -99,19 +102,49 @@ def zone(name: str) -> datetime.tzinfo:
 
 
 def _cron_times(line: str, timezone: str, moment: float) -> Iterator[float]:
+    """The local times are cronsim's, their instants ours: its own are wrong in zones that change by half an hour."""
     from cronsim import CronSim, CronSimError  # imported here: only maintainers with schedules need it
 
     if len(line.split()) != _FIELDS:
         raise ValueError(
             f"{line!r} is not a cron line: it must have five fields (minute, hour, day, month, day of week)"
         )
+    where = zone(timezone)
+    # Clocks that are put back within a day will show again what they showed before now.
+    shown, later = (datetime.datetime.fromtimestamp(at, where).replace(tzinfo=None) for at in (moment, moment + _DAY))
     try:
-        times = CronSim(line, datetime.datetime.fromtimestamp(moment, zone(timezone)))
+        local_times = CronSim(line, min(shown, later - datetime.timedelta(seconds=_DAY)))
     except CronSimError as error:
         reason = str(error)
         raise ValueError(f"{line!r} is not a cron line: {reason[:1].lower()}{reason[1:]}") from None
-    for time in times:
-        if (at := time.timestamp()) > moment:  # in the hour that comes twice, it names those of the first one again
-            yield at
-            moment = at
+    for time in _instants(local_times, where, any_hour=line.split()[1].startswith("*")):
+        if time > moment:
+            yield time
+            moment = time
     raise ValueError(f"{line!r} never comes")
+
+
+def _instants(local_times: Iterator[datetime.datetime], where: datetime.tzinfo, *, any_hour: bool) -> Iterator[float]:
+    """When clocks show these times. With `any_hour` also when they show one again, and never for one that is skipped;
+    otherwise once, for a skipped one at the end of the gap.
+    """
+    again: deque[float] = deque()
+    for local in local_times:
+        first, second = (local.replace(tzinfo=where, fold=fold).timestamp() for fold in (0, 1))
+        while again and again[0] < first:
+            yield again.popleft()
+        if first <= second:
+            yield first
+            if any_hour and first < second:
+                again.append(second)
+        elif not any_hour:
+            yield _end_of_gap(int(second), int(first), where)
+    yield from again
+
+
+def _end_of_gap(before: int, after: int, where: datetime.tzinfo) -> float:
+    """The instant between these two from which the offset to UTC is another."""
+    old = datetime.datetime.fromtimestamp(before, where).utcoffset()
+    instants = range(before, after + 1)
+    changed = bisect_left(instants, True, key=lambda at: datetime.datetime.fromtimestamp(at, where).utcoffset() != old)
+    return float(instants[changed])

@@ -41,10 +41,6 @@ class NoSupervisor(Conflict):
     """No supervisor is running that could carry out the command."""
 
 
-class HasSucceeded(Conflict):
-    """The job is done: it runs again only if that is asked for in so many words."""
-
-
 _MOST_COMPARED = 2000  # names that are compared to find similar ones
 
 # For each change: the states that allow it, those it applies to by default, and the rule in words.
@@ -56,8 +52,8 @@ _CHANGES: dict[Change, tuple[tuple[Status, ...], tuple[Status, ...], str]] = {
 
 
 def check(operations: Operations, what: Change, ids: Iterable[int], *, done: bool = False) -> None:
-    """Raises JobNotFound or Conflict for the first of these jobs that cannot be changed so. With `done`, those that
-    have succeeded can; without it, HasSucceeded is raised for a retry of one.
+    """Raises JobNotFound or Conflict for the first of these jobs that cannot be changed so; with `done`, those that
+    have succeeded can.
     """
     allowed, _, rule = _CHANGES[what]
     for job_id in ids:
@@ -65,8 +61,9 @@ def check(operations: Operations, what: Change, ids: Iterable[int], *, done: boo
         if job is None:
             raise JobNotFound(job_id)
         if job.status not in allowed and not (done and job.status is Status.DONE):
-            kind = HasSucceeded if what == "retry" and job.status is Status.DONE else Conflict
-            raise kind(f"job {job_id} is {job.status}; only {rule}")
+            if what == "retry" and job.status is Status.DONE:
+                rule = "with `done` it runs again, and its result is deleted"
+            raise Conflict(f"job {job_id} is {job.status}; only {rule}")
 
 
 def retry(operations: Operations, ids: Sequence[int], now: float, *, done: bool = False) -> Retried:
@@ -91,12 +88,7 @@ def rerun(operations: Operations, job_id: int, now: float, *, payload: str | Non
 
     Raises JobNotFound, and Conflict if it was not changed.
     """
-    job = operations.jobs.get(job_id)
-    if job is not None and job.status is Status.DONE:
-        if not done:
-            raise Conflict(f"job {job_id} has succeeded; only with `done` it runs again, and its result is deleted")
-    else:
-        check(operations, "retry", [job_id])
+    check(operations, "retry", [job_id], done=done)
     require_all([job_id], operations.actions.rerun(job_id, now, payload=payload, done=done))
 
 

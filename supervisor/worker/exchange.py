@@ -16,7 +16,7 @@ from supervisor.store.base import Exchange as Answer
 from supervisor.system import descriptors, settled_notice
 from supervisor.system.scoreboard import ClaimGate
 from supervisor.system.slot import Slot
-from supervisor.telemetry.job_events import JobEvents
+from supervisor.telemetry import JobEvents
 from supervisor.worker import forked
 from supervisor.worker.fitness import Ruined
 from supervisor.worker.held import Held

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bench import models
 from bench.processes import ProgramFailed
 from bench.record import Absence, Key, Record
 from bench.serving import report, turns
-from bench.serving.contestants import BARE, OURS, PEERS, PRELOAD, QUEUE, RUN, SPARE, THREE, TITLES, WORKERS, Site
+from bench.serving.contestants import BARE, OURS, PEERS, PRELOAD, QUEUE, RUN, SPARE, THREE, TITLES, WORKERS
 from bench.serving.goals import SERVING_GOALS
-from bench.serving.measures import UNITS, Course, Take, visits
-from bench.serving.server import Kill, Sample, Server, rate
-from supervisor.config import load
+from bench.serving.measures import UNITS
+from bench.serving.server import Kill, Sample
 
 ROOT = Path(__file__).parents[2]
 VICTIM, OTHER = 100, 200
@@ -81,22 +75,6 @@ def test_the_goals_are_judged_against_the_best_peer(record: Record) -> None:
     assert goal(record, "a killed worker took along") == 0
 
 
-def test_a_request_of_ours_that_hangs_misses_the_goal(record: Record) -> None:
-    record.add(Key("hung", RUN.name, "2"), "requests", [1.0])
-    assert goal(record, "a killed worker took along") == 1
-
-
-def test_a_peer_that_was_not_measured_sets_no_goal() -> None:
-    assert [one.figure for one in SERVING_GOALS if one.value(Record()) is not None] == []
-
-
-def test_the_picture_is_valid_and_names_every_contestant(record: Record) -> None:
-    text = "".join(ElementTree.fromstring(report.picture(record)).itertext())
-    for peer in PEERS.values():
-        assert peer.title.partition(",")[0] in text
-    assert "never" in text
-
-
 def kill(*samples: Sample, ended: bool = False) -> Kill:
     return Kill(10.0, VICTIM, list(samples), ended)
 
@@ -117,65 +95,6 @@ def test_an_answer_that_the_victim_had_still_sent_is_not_the_next_one() -> None:
 def test_without_another_answer_there_is_a_reason(ended: bool, words: str) -> None:
     with pytest.raises(ProgramFailed, match=words):
         _ = kill(Sample(9.0, 10.1, "reset", None), ended=ended).next_answer
-
-
-def test_the_rate_counts_from_the_first_request_to_the_last_answer() -> None:
-    assert rate([Sample(1.0, 2.0, None, 1), Sample(1.0, 3.0, None, 1)]) == 1.0
-
-
-def test_only_the_chosen_measurements_are_taken() -> None:
-    noted: list[str] = []
-    note: Callable[..., None] = lambda figure, values: noted.append(figure)  # noqa: E731 - a line, as in the program
-    take = Take(["kill"], note)
-    take("memory", "memory", lambda: [1.0])
-    take("kill", "next answer", lambda: [1.0])
-    assert noted == ["next answer"]
-
-
-def test_the_spare_is_measured_where_a_worker_is_killed_that_nobody_stands_in_for(
-    tmp_path: Path, record: Record
-) -> None:
-    turns = visits(Course(tmp_path, quick=True), [SPARE], Take(["kill", "memory"], lambda figure, values: None))
-    assert [turn.case for turn in turns if turn.contestant == SPARE.name] == ["1", THREE]
-    shown = "".join(ElementTree.fromstring(report.picture(record)).itertext())
-    assert shown.count("LitServe") == 4
-    assert shown.count("POST /run, preload, spare") == 3  # it is not said to be missing where it takes no part
-
-
-def test_the_spare_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "pictures", lambda: ['/a "cat".jpg'])
-    SPARE.commands(Site(tmp_path, 1, 3, 8787, {}))
-    pool = load(tmp_path / "supervisor.toml").pools["scores"]
-    assert (pool.max_workers, pool.spares, pool.preload_setup) == (1, 1, True)
-    assert pool.warmup is not None
-    assert (pool.warmup.type, json.loads(pool.warmup.payload)) == ("score1", {"path": '/a "cat".jpg'})
-
-
-LATE = """
-import http.server, json, os, sys, time
-began = time.monotonic()
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        there = self.path == "/score1" or time.monotonic() > began + 1
-        body = json.dumps({"pid": os.getpid()}).encode() if there else b"no such path"
-        self.send_response(200 if there else 404)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["BENCH_PORT"])), Handler).serve_forever()
-"""
-
-
-def test_a_server_has_started_when_all_of_its_models_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "pictures", lambda: ["cat.jpg"])
-    late = replace(PEERS["ray"], needs=(), commands=lambda site: [[sys.executable, "-c", LATE]])
-    with late.site(tmp_path, 1, 2) as site:
-        server = Server(late, site)
-        with server.started():
-            assert [one.error for one in server.saturate(4, "score2")] == [None] * 4
 
 
 @pytest.mark.long

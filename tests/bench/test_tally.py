@@ -68,13 +68,6 @@ def test_a_rate_is_from_the_first_job_of_any_process_to_the_last(folder: Path) -
     assert count.last - count.first >= 0.15
 
 
-def test_the_longest_wait_is_between_two_jobs_of_one_process(folder: Path) -> None:
-    in_children((2, 0.02))
-    time.sleep(0.6)  # nobody waited for a job then
-    in_children((3, 0.05))
-    assert 0.05 <= tally.read(folder).longest < 0.6
-
-
 def test_a_handler_that_begins_is_told_with_its_process_and_time(folder: Path) -> None:
     arrivals = tally.Arrivals(folder / "arrivals")
     before = time.monotonic()
@@ -84,13 +77,6 @@ def test_a_handler_that_begins_is_told_with_its_process_and_time(folder: Path) -
     assert told.number == 7
     assert told.pid != os.getpid()
     assert before < told.at < time.monotonic()
-
-
-def test_a_handler_that_never_begins_is_not_waited_for_without_end(folder: Path) -> None:
-    arrivals = tally.Arrivals(folder / "arrivals")
-    with pytest.raises(TimeoutError):
-        arrivals.next(0.01)
-    arrivals.close()
 
 
 @pytest.mark.parametrize("name", PEERS)

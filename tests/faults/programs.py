@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 from supervisor import Job
-from tests.site_under_test import Site
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, Site
 
 # The oracle's lines; a program has no token to write down.
 RECORD = """

@@ -6,14 +6,11 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, kill, wait_for
 from tests.web.client import ADMIN, WORK, Admin, admin_of
-
-MakeSite = Callable[..., Site]
 
 
 @pytest.mark.fault(7)

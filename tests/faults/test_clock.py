@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,8 @@ import pytest
 from supervisor import Status
 from tests.faults.shifted_clock import Clock
 from tests.faults.surroundings import GATED, stays
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, Site, wait_for
 
-MakeSite = Callable[..., Site]
 HOUR = 3600
 POOL = """
 [pools.work]

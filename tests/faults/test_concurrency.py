@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
 from datetime import datetime
 
 import pytest
@@ -16,10 +15,8 @@ from supervisor import Status
 from tests.ledger import Ledger
 from tests.processes.test_concurrency import HANDLERS, KINDS, all_run, pool, waiting
 from tests.samples import sampled
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 from tests.stopwatch import Stopwatch
-
-MakeSite = Callable[..., Site]
 
 
 def charges(site: Site) -> set[tuple[int, int]]:
@@ -178,23 +175,6 @@ def test_a_job_that_ignores_its_limit_costs_its_worker_and_is_charged_alone(make
     assert site.rows("SELECT job_id, kind FROM job_errors WHERE job_id = ?", bad) == [(bad, "timeout")]
     assert {site.job(job).crashes for job in others} == {0}
     assert site.rows("SELECT count(*) FROM job_batch_limits") == [(0,)]
-
-
-@pytest.mark.fault(83)
-@KINDS
-def test_of_fifty_jobs_the_cancelled_one_is_interrupted_and_no_other(make_site: MakeSite, kind: str) -> None:
-    site = make_site(pool(kind, cancel_grace='"500ms"'), HANDLERS)
-    bad = site.queue.enqueue("many", {"do": "hang"})
-    others = waiting(site, 49)
-    site.start()
-    all_run(site, [bad, *others])
-    site.command("jobs", "cancel", str(bad))
-    wait_for(lambda: site.job(bad).status is Status.CANCELLED, "the job to be cancelled")
-    assert site.count("running") == 49
-    assert site.told("job_interrupted", job=bad)
-    (site.folder / "gate").touch()
-    site.verdict(cancelled=[bad])
-    assert not site.event("worker_died")
 
 
 def interrupted(site: Site) -> list[str]:

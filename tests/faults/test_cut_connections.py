@@ -15,9 +15,7 @@ from supervisor import Queue
 from supervisor.domain.errors import EnqueueUncertain, StoreError, StoreUnavailable
 from tests.postgres_proxy import Proxy
 from tests.postgres_server import Databases, Server
-from tests.site_under_test import Site, kill, wait_for
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 
 pytestmark = pytest.mark.postgres
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 
 import pytest
 
 from tests.faults.surroundings import command
-from tests.site_under_test import Site
+from tests.site_under_test import MakeSite, Site
 
-MakeSite = Callable[..., Site]
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,9 +15,8 @@ import pytest
 
 from supervisor import StoreError
 from tests.faults.surroundings import command, stays
-from tests.site_under_test import Site, descendants, wait_for
+from tests.site_under_test import MakeSite, Site, descendants, wait_for
 
-MakeSite = Callable[..., Site]
 POOL = """
 [pools.work]
 handler = "jobs:work"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.site_under_test import Site
+from tests.site_under_test import MakeSite
 
-MakeSite = Callable[..., Site]
 POOL = '[pools.work]\nhandler = "jobs:Work"\nworkers = 1\ntimeout = "5s"\nretry = { max_attempts = 1 }\n'
 HANDLERS = """
 import asyncio, os, sys, time

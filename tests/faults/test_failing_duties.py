@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,10 +17,8 @@ from supervisor.engine import open_engine
 from supervisor.store.base import WorkerRecord
 from supervisor.system import kernel
 from tests.faults.surroundings import command
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 from tests.store.kit import Desk, supervisor_record
-
-MakeSite = Callable[..., Site]
 
 POOL = """
 [pools.work]

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,8 @@ from supervisor.domain.errors import StoreError
 from supervisor.system.failpoints import VARIABLE
 from tests.faults.test_killed_adoptions import armed
 from tests.fresh import make_tables
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, Site
 
-MakeSite = Callable[..., Site]
 WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 
 
@@ -67,18 +65,6 @@ def test_a_statement_has_a_place_before_it_after_it_and_after_its_commit(
     assert process.communicate(timeout=20)[0] == "2\n"
 
 
-def test_a_statement_run_for_many_rows_is_one_passing(site: Site) -> None:
-    site.configure(WORK + "prefetch = 8\n")
-    jobs = site.queue.enqueue_many("work", [{}] * 8)
-    site.start(env=site.failpoints("worker:settle_done=kill@1"))
-    site.hit("worker:settle_done=kill@1")
-    site.verdict(hit=jobs)
-    killed = site.runs("start", jobs[0])[0][1]
-    begun = [any(pid == killed for _, pid, _ in site.runs("start", job)) for job in jobs]
-    assert begun[0]  # on a slow machine some have gone back to the queue before they began
-    assert [len(site.runs("start", job)) for job in jobs] == [1 + one for one in begun]  # none of them was committed
-
-
 def test_an_action_happens_at_its_time_of_passing_in_its_role_and_once_for_all_processes(site: Site) -> None:
     site.configure(WORK + "prefetch = 1\n")
     jobs = site.queue.enqueue_many("work", [{}] * 7)
@@ -101,16 +87,6 @@ def test_without_the_variable_connections_are_the_drivers_own(tmp_path: Path) ->
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
     assert ended.stdout == "Connection False\n"
-
-
-def test_a_stopped_process_goes_on_where_it_was(site: Site) -> None:
-    job = site.queue.enqueue("work")
-    site.start(env=site.failpoints("worker:claim_one.committed=stop"))
-    pid = site.hit("worker:claim_one.committed=stop")
-    assert not site.runs("start", job)
-    os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: site.runs("end", job), "it to go on")
-    site.verdict()
 
 
 @pytest.mark.parametrize(
@@ -151,13 +127,3 @@ def test_an_error_of_a_statement_is_told_as_sqlites_own_and_leaves_no_transactio
         return
     assert words in said
     assert count == visible
-
-
-def test_what_cannot_be_forked_is_told_by_its_error(site: Site) -> None:
-    """The third worker alone is refused, and asked for again."""
-    site.configure(WORK.replace("workers = 1", "workers = 3"))
-    point = "template:fork_worker.before=fail:EAGAIN@3"
-    site.start(env=site.failpoints(point))
-    site.hit(point)
-    wait_for(lambda: len(site.workers()) == 3, "all three workers")
-    assert site.told("pool_broken", pool="work")

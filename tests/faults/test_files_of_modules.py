@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.site_under_test import Site
+from tests.site_under_test import MakeSite
 
-MakeSite = Callable[..., Site]
 HANDLERS = """
 import logging, logging.handlers, os, sqlite3
 from ledger import record

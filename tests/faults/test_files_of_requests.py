@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ import pytest
 from supervisor.engine import open_engine
 from supervisor.system.spool import Spool, SpoolFull
 from tests.faults.surroundings import fill, small_disk
-from tests.site_under_test import HANDLERS, Site, kill, wait_for
+from tests.site_under_test import HANDLERS, MakeSite, Site, kill, wait_for
 from tests.web.client import ADMIN, Admin, admin_of
 
-MakeSite = Callable[..., Site]
 MIB = 1 << 20
 POOL = '[pools.read]\nhandler = "jobs:read"\nworkers = 1\n'
 READ = f'''{HANDLERS}

@@ -8,16 +8,15 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from supervisor.system.outlet import BACKLOG_BYTES, Outlet
-from tests.site_under_test import PATIENCE, Site, wait_for
+from tests.site_under_test import PATIENCE, MakeSite, Site, wait_for
 from tests.stopwatch import Stopwatch
 
-MakeSite = Callable[..., Site]
 JOBS = """
 import os
 from ledger import record
@@ -57,7 +56,7 @@ def test_a_flood_on_stderr_is_bounded_counted_and_holds_up_nobody(make_site: Mak
     assert site.log.stat().st_size < 40 << 20
 
 
-@pytest.mark.fault(52)
+@pytest.mark.fault(37, 52)
 def test_the_end_of_a_flood_is_kept_for_the_job_that_died_of_it(make_site: MakeSite) -> None:
     site = make_site(CONFIG, JOBS)
     site.start()
@@ -86,7 +85,7 @@ def supervisor(site: Site) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
         process.wait()
 
 
-@pytest.mark.fault(52)
+@pytest.mark.fault(52, 73)
 def test_a_log_that_nobody_reads_any_more_blocks_nothing(make_site: MakeSite) -> None:
     site = make_site(CONFIG, JOBS)
     with supervisor(site) as (process, reader):

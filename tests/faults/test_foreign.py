@@ -6,14 +6,11 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
 from supervisor import Status
-from tests.site_under_test import Site, kill, wait_for
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 
 SHORT = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\nlock_time = "1s"\n'
 POLLER = """

@@ -7,16 +7,13 @@ import os
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable
 
 import pytest
 
 from supervisor import Status
 from supervisor.domain.errors import StoreBusy
 from tests.samples import sampled
-from tests.site_under_test import Site, wait_for
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, Site, wait_for
 
 HANDLERS = """
 import asyncio, os, sqlite3, subprocess, sys, threading, time

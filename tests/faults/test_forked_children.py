@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 
 import psutil
 import pytest
 
 from supervisor import Status
-from tests.site_under_test import Site, alive, descendants, kill, wait_for
+from tests.site_under_test import MakeSite, Site, alive, descendants, kill, wait_for
 
-MakeSite = Callable[..., Site]
 POOL = """
 [pools.work]
 handler = "jobs:work"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable
 
 import pytest
 
 from supervisor import Status
 from supervisor.system.slot import State
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, Site, wait_for
 
-MakeSite = Callable[..., Site]
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\nretry = { max_attempts = 1 }\n'
 HANDLERS = """
 import faulthandler, os, resource, signal, sys, threading, time

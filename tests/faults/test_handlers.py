@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
@@ -12,10 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor import Status
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 
-MakeSite = Callable[..., Site]
 WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 
 
@@ -70,56 +67,6 @@ def _tries(site: Site, pool: str) -> list[dict[str, Any]]:
     return [event for event in site.events() if event.get("event") in names and event.get("pool") == pool]
 
 
-@pytest.mark.fault(14)
-def test_time_stops_an_endless_handler_and_its_stack_is_kept(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [pools.endless]
-        handler = "jobs:endless"
-        workers = 1
-        timeout = "300ms"
-        retry = { max_attempts = 1 }
-        """,
-        "import time\nfrom ledger import record\n"
-        "def endless(payload, ctx):\n    record('start', ctx)\n"
-        "    while True:\n        time.sleep(0.01)  # here it hangs\n",
-    )
-    site.start()
-    job = site.queue.wait(site.queue.enqueue("endless"), timeout=20)
-    assert (job.status, job.attempts, job.crashes) == (Status.FAILED, 1, 0)
-    assert 0.3 <= job.completed_at - job.started_at < 2
-    [(kind, stack)] = site.rows("SELECT kind, traceback FROM job_errors WHERE job_id = ?", job.id)
-    assert kind == "timeout"
-    assert "here it hangs" in stack
-    site.verdict(failed=[job.id])
-
-
-@pytest.mark.fault(14)
-def test_a_handler_that_ignores_its_time_limit_is_killed(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [pools.deaf]
-        handler = "jobs:deaf"
-        workers = 1
-        timeout = "200ms"
-        retry = { max_attempts = 1 }
-        """,
-        "import time\nfrom ledger import record\n"
-        "def deaf(payload, ctx):\n    record('start', ctx)\n    while True:\n        try:\n            time.sleep(1)\n"
-        "        except BaseException:\n            pass\n",
-    )
-    site.start()
-    job = site.queue.enqueue("deaf")
-    pid = site.running_pid(job)
-    ended = site.queue.wait(job, timeout=20)
-    assert (ended.status, ended.attempts, ended.crashes) == (Status.FAILED, 1, 0)
-    [(kind, stderr)] = site.rows("SELECT kind, stderr FROM job_errors WHERE job_id = ?", job)
-    assert kind == "timeout"
-    assert "in deaf" in stderr  # the stacks that were dumped before it was killed
-    assert not psutil.pid_exists(pid)
-    site.verdict(failed=[job])
-
-
 LEAKY = """
 import subprocess
 from ledger import record
@@ -150,28 +97,6 @@ def test_what_a_handler_left_behind_ends_with_its_worker(make_site: MakeSite, en
         family = [orphan]
     wait_for(lambda: not any(psutil.pid_exists(pid) for pid in family), "the orphans to be gone and reaped", patience=2)
     site.verdict()
-
-
-@pytest.mark.fault(37)
-def test_large_output_on_stderr_blocks_nobody_and_its_end_is_kept(make_site: MakeSite) -> None:
-    site = make_site(
-        '[pools.loud]\nhandler = "jobs:loud"\nworkers = 1\nmax_crashes = 1\n',
-        "import os, sys\nfrom ledger import record\n"
-        "def loud(payload, ctx):\n"
-        "    record('start', ctx)\n"
-        "    for _ in range(100): sys.stderr.write('x' * 100_000 + '\\n')\n"
-        "    sys.stderr.write('the last words'); sys.stderr.flush()\n"
-        "    if payload: os._exit(3)\n"
-        "    record('end', ctx)\n",
-    )
-    site.start()
-    site.queue.enqueue("loud", False)
-    job = site.queue.wait(site.queue.enqueue("loud", True), timeout=30)
-    assert job.status is Status.QUARANTINED
-    [(code, tail)] = site.rows("SELECT exit_code, stderr FROM job_errors WHERE job_id = ?", job.id)
-    assert code == 3
-    assert tail.endswith("the last words")
-    site.verdict(hit=[job.id], quarantined=[job.id])
 
 
 PAYLOADS = {

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from supervisor.supervision.worker_output import BYTES_A_SECOND
 from supervisor.telemetry import configure, events, unconfigure
 from tests.faults.lone_worker import LoneWorker
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, wait_for
 
-MakeSite = Callable[..., Site]
 HANDLERS = """
 import os, signal, structlog, sys, time
 from ledger import record

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable
-
 import pytest
 
 from supervisor import Status
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, wait_for
 
-MakeSite = Callable[..., Site]
 JOBS = """
 import os, signal, time
 from ledger import record
@@ -62,26 +57,4 @@ def test_a_job_that_kills_its_template_is_found_and_its_neighbours_run_three_tim
     assert len(site.runs("start", guilty)) <= 6
     [(message,)] = site.rows("SELECT DISTINCT message FROM job_errors WHERE job_id = ?", guilty)
     assert "while only this job was running" in message
-
-
-@pytest.mark.fault(46)
-def test_a_template_killed_once_from_outside_charges_nobody_and_isolates_nobody(make_site: MakeSite) -> None:
-    site = make_site(CONFIG, MIXED)
-    supervisor = site.start()
-    jobs = [site.queue.enqueue("work", {"seconds": 1.0}) for _ in range(3)]
-    for job in jobs:
-        site.running_pid(job)
-
-    os.kill(site.supervisor_status(supervisor)["templates"][0], signal.SIGKILL)
-    for job in jobs:
-        assert site.done(job).crashes == 0
-    assert not site.event("pool_isolated")
-    wait_for(lambda: len(site.workers("mixed")) == 3, "all workers again")
-
-
-@pytest.mark.fault(46)
-def test_jobs_run_side_by_side_again_when_the_guilty_one_is_out_of_the_way(make_site: MakeSite) -> None:
-    site = make_site(CONFIG, MIXED)
-    site.start()
-    site.queue.wait(site.queue.enqueue("poison", {"poison": True}), timeout=30)
     wait_for(lambda: len(site.workers("mixed")) == 3, "all workers again")

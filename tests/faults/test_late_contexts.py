@@ -16,10 +16,9 @@ from supervisor.worker.context import BatchContext, Board, Context
 from supervisor.worker.executor import Executor
 from supervisor.worker.handler import Handler
 from supervisor.worker.runners.batch import BatchExecutor
-from tests.site_under_test import Site
+from tests.site_under_test import MakeSite
 from tests.stopwatch import Stopwatch
 
-MakeSite = Callable[..., Site]
 HANDLERS = """
 import threading, time
 from ledger import record

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from supervisor import Status
-from tests.site_under_test import Site
+from tests.site_under_test import MakeSite
 
-MakeSite = Callable[..., Site]
 HANDLERS = """
 import os, signal, subprocess, threading, time
 from ledger import record

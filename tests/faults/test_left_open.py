@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import psycopg
 import pytest
 
 from supervisor import Status
-from tests.site_under_test import Site, wait_for
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, wait_for
 
 pytestmark = pytest.mark.postgres
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import pytest
 
 from supervisor import Status
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, wait_for
 
-MakeSite = Callable[..., Site]
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\nmax_crashes = 2\nretry = { max_attempts = 1 }\n'
 HANDLERS = """
 import ctypes, os, resource

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from supervisor.store.sqlite.maintenance import ALARM
-from tests.site_under_test import Site, wait_for
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, Site, wait_for
 
 
 @pytest.mark.sqlite

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.site_under_test import Site
+from tests.site_under_test import MakeSite
 from tests.stopwatch import Stopwatch
-
-MakeSite = Callable[..., Site]
 
 
 @pytest.mark.fault(71)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 
 import pytest
 
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 from tests.stopwatch import Stopwatch
 
-MakeSite = Callable[..., Site]
 ONCE = '[pools.once]\nhandler = "jobs:once"\nworkers = 2\n'
 
 # In the order in which a report is dealt with. The last two come after its commit.

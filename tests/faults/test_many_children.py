@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,9 +13,8 @@ from supervisor.worker.context import MAX_CHILDREN, BatchContext, Board, Context
 from supervisor.worker.executor import Executor
 from supervisor.worker.handler import Handler
 from supervisor.worker.runners.batch import BatchExecutor
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, wait_for
 
-MakeSite = Callable[..., Site]
 HANDLERS = """
 from ledger import record
 

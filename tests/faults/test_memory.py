@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from supervisor import Status
 from tests.faults.cgroups import Cgroup, cgroup
 from tests.faults.programs import HELPED, POOL, program_site
-from tests.site_under_test import HANDLERS, Site, kill, wait_for
+from tests.site_under_test import HANDLERS, MakeSite, kill, wait_for
 
-MakeSite = Callable[..., Site]
 MIB = 1 << 20
 POOLS = """
 [defaults]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.site_under_test import Site, wait_for
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, Site, wait_for
 
 POOLS = """
 [pools.bad]
@@ -19,6 +15,7 @@ handler = "jobs:work"
 workers = 1
 """
 RAISES = "raise RuntimeError('x' * {size})\n"
+IN_SET_UP = "class handle:\n    def setup(self, ctx): {raises}    def handle(self, payload, ctx): pass\n"
 # It finds the template's end of the channel among its descriptors, as any code there could.
 GARBLES = """
 import os, socket, stat
@@ -52,9 +49,9 @@ def bad_site(make_site: MakeSite, text: str) -> Site:
 
 
 @pytest.mark.fault(63)
-@pytest.mark.parametrize("size", [140_000, 200_000, 10_000_000])
-def test_a_huge_error_of_one_pool_harms_no_other_and_is_shown(make_site: MakeSite, size: int) -> None:
-    site = bad_site(make_site, RAISES.format(size=size))
+@pytest.mark.parametrize(("size", "text"), [(140_000, IN_SET_UP), (200_000, "{raises}"), (10_000_000, "{raises}")])
+def test_a_huge_error_of_one_pool_harms_no_other_and_is_shown(make_site: MakeSite, size: int, text: str) -> None:
+    site = bad_site(make_site, text.format(raises=RAISES.format(size=size)))
     supervisor = site.start()
     site.done(site.queue.enqueue("work"))
     problem = wait_for(lambda: site.supervisor_status(supervisor)["pools"]["bad"]["problem"], "the problem to be shown")

@@ -12,7 +12,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,8 @@ from supervisor.store.sqlite.place import Place
 from supervisor.system.failpoints import VARIABLE
 from tests import next_release
 from tests.faults.surroundings import command
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, Site, wait_for
 
-MakeSite = Callable[..., Site]
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 PATIENT = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\nlock_time = "1s"\nprefetch = 1\n'
 PATIENT_HANDLER = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,9 +13,8 @@ import pytest
 
 from tests.faults.cgroups import Cgroup, cgroup
 from tests.faults.surroundings import GATED, command, stays
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 
-MakeSite = Callable[..., Site]
 POOL = """
 [pools.work]
 handler = "jobs:gated"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.faults.surroundings import GATED, command
-from tests.site_under_test import Site
+from tests.site_under_test import MakeSite, Site
 
-MakeSite = Callable[..., Site]
 POOL = """
 [pools.work]
 types = ["work"]

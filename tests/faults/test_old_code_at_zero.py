@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
+from tests.faults.new_code import answer, reload, shown, write_code
 from tests.samples import sampled
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 
-MakeSite = Callable[..., Site]
 JOBS = """
 import time
 from ledger import record
@@ -48,25 +44,11 @@ def machine(mib: int) -> str:
 
 
 def code(site: Site, version: int, more: str = "") -> None:
-    (site.folder / "jobs.py").write_text(JOBS.replace("VERSION = 1", f"VERSION = {version}") + more)
-    # Python takes compiled code for current while the source has the same size and was written in the same second.
-    shutil.rmtree(site.folder / "__pycache__", ignore_errors=True)
-
-
-def reload(site: Site) -> Any:
-    return site.command("reload", "--wait", "--timeout", "30s", code=None)
-
-
-def answer(site: Site, name: str = "tag") -> Any:
-    return site.done(site.queue.enqueue(name, {})).result
+    write_code(site, JOBS.replace("VERSION = 1", f"VERSION = {version}") + more)
 
 
 def asleep(site: Site) -> None:
     wait_for(lambda: not site.workers(), "all pools to be at zero")
-
-
-def shown(site: Site, name: str = "tag") -> dict[str, Any]:
-    return next(one for one in json.loads(site.command("status", "--json").stdout)["pools"] if one["name"] == name)
 
 
 def started(make_site: MakeSite, config: str) -> Site:
@@ -83,24 +65,24 @@ def started(make_site: MakeSite, config: str) -> Site:
 def test_other_pools_that_need_the_memory_do_not_end_the_last_code_that_worked(make_site: MakeSite) -> None:
     pools = "".join(pool(name, CANARY if name == "tag" else "", mib=60) for name in NAMES)
     site = started(make_site, pools + machine(170))
-    answer(site)  # the latest one: its template is there at the reload
+    answer(site, "tag")  # the latest one: its template is there at the reload
     asleep(site)
     code(site, 2)
-    told = reload(site)
+    told = reload(site, "--wait")
     assert (told.returncode, "tag: the new code failed its canary: result is 2, not 1" in told.stderr) == (1, True), (
         told
     )
     for _ in range(3):
         for name in ("caption", "embed"):
             assert answer(site, name) == 2
-        assert answer(site) == 1
-    found = shown(site)
+        assert answer(site, "tag") == 1
+    found = shown(site, "tag")
     assert (found["broken"], "; the old code keeps running" in found["problem"]) == (False, True), found
     assert not site.event("old_code_unloaded")
     site.configure(pools.replace("expect = 1", "expect = 3") + machine(170))
     code(site, 3)
-    assert reload(site).returncode == 0
-    assert answer(site) == 3
+    assert reload(site, "--wait").returncode == 0
+    assert answer(site, "tag") == 3
 
 
 @pytest.mark.fault(54)
@@ -120,9 +102,9 @@ def test_code_that_a_pool_at_zero_cannot_load_leaves_the_old_code_in_use(
 ) -> None:
     site = started(make_site, pool("tag"))
     code(site, 2, more)
-    assert reload(site).returncode == 0
+    assert reload(site, "--wait").returncode == 0
     for _ in range(2):
-        assert answer(site) == 1
+        assert answer(site, "tag") == 1
         asleep(site)
     failed = site.told("new_code_failed", pool="tag", old_code_serves=True)
     assert failed is not None
@@ -131,10 +113,10 @@ def test_code_that_a_pool_at_zero_cannot_load_leaves_the_old_code_in_use(
     assert "BROKEN" not in status
     assert "works, but: the new code cannot be loaded" in " ".join(status.split())
     code(site, 3)
-    assert reload(site).returncode == 0
-    assert answer(site) == 3
+    assert reload(site, "--wait").returncode == 0
+    assert answer(site, "tag") == 3
     site.told("new_code_accepted", pool="tag")
-    assert not shown(site)["problem"]
+    assert not shown(site, "tag")["problem"]
     site.verdict()
 
 
@@ -142,29 +124,29 @@ def test_code_that_a_pool_at_zero_cannot_load_leaves_the_old_code_in_use(
 def test_of_pools_with_one_image_only_the_one_whose_handler_is_gone_has_failed(make_site: MakeSite) -> None:
     site = started(make_site, pool("tag") + pool("embed", handler="jobs:Other"))
     code(site, 2, "del Other\n")
-    assert reload(site).returncode == 0
-    assert (answer(site, "embed"), answer(site)) == (1, 2)
+    assert reload(site, "--wait").returncode == 0
+    assert (answer(site, "embed"), answer(site, "tag")) == (1, 2)
     failed = site.told("new_code_failed", pool="embed")
     assert failed is not None
     assert "the new code cannot be loaded: jobs:Other: the module jobs has no 'Other'" in failed["problem"]
-    assert not shown(site)["problem"]
+    assert not shown(site, "tag")["problem"]
 
 
 @pytest.mark.fault(54)
 def test_what_a_reload_could_not_try_is_told_and_the_old_code_serves_if_it_fails_later(make_site: MakeSite) -> None:
     site = started(make_site, pool("tag"))
     code(site, 2, "def set_up(): raise ValueError('no weights')\n")
-    told = reload(site)
+    told = reload(site, "--wait")
     assert told.returncode == 0
     assert "the code of tag was not tried: it has no workers; its next one loads it" in told.stdout
     assert "new code in" not in told.stdout
-    assert answer(site) == 1
+    assert answer(site, "tag") == 1
     failed = site.told("new_code_failed", pool="tag")
     assert failed is not None
     assert failed["problem"].startswith("the new code failed its set-up: ValueError: no weights")
     code(site, 3)
-    assert reload(site).returncode == 0
-    wait_for(lambda: answer(site) == 3, "the good one")
+    assert reload(site, "--wait").returncode == 0
+    wait_for(lambda: answer(site, "tag") == 3, "the good one")
 
 
 @pytest.mark.fault(98)
@@ -173,9 +155,9 @@ def test_a_canary_that_has_failed_takes_no_memory_from_others(make_site: MakeSit
     config = pool("tag", CANARY, mib=60) + pool("embed", mib=60).replace("min_workers = 0", "min_workers = 1")
     site = make_site(config + machine(130), JOBS)
     site.start()
-    assert (answer(site), answer(site, "embed")) == (1, 1)
+    assert (answer(site, "tag"), answer(site, "embed")) == (1, 1)
     code(site, 2)
-    told = reload(site)
+    told = reload(site, "--wait")
     assert (told.returncode, "tag: the new code failed its canary" in told.stderr) == (1, True), told
     assert answer(site, "embed") == 2
     [worker] = wait_for(lambda: [one for one in site.workers("embed") if one.state == 2], "its worker to be idle")
@@ -183,14 +165,14 @@ def test_a_canary_that_has_failed_takes_no_memory_from_others(make_site: MakeSit
     while time.monotonic() < end:
         assert [one.pid for one in site.workers("embed")] == [worker.pid]
         time.sleep(0.05)
-    assert answer(site) == 1
+    assert answer(site, "tag") == 1
 
 
 @pytest.mark.parametrize("how", ["preload = false", 'start = "spawn"'])
 def test_code_that_only_workers_load_is_not_said_to_be_in_use(make_site: MakeSite, how: str) -> None:
     site = started(make_site, pool("tag", how))
     code(site, 2, "del Model\n")
-    told = reload(site)
+    told = reload(site, "--wait")
     why = "the code of tag was not tried: it has no workers; its next one loads it"
     assert (told.returncode, why in told.stdout) == (0, True), told
     site.queue.enqueue("tag", {})
@@ -203,28 +185,28 @@ def test_code_that_only_workers_load_is_not_said_to_be_in_use(make_site: MakeSit
 def test_a_reload_that_fails_in_one_pool_names_those_that_have_the_new_code(make_site: MakeSite) -> None:
     site = make_site(pool("tag", CANARY) + pool("embed").replace("min_workers = 0", "min_workers = 1"), JOBS)
     site.start()
-    assert (answer(site), answer(site, "embed")) == (1, 1)
+    assert (answer(site, "tag"), answer(site, "embed")) == (1, 1)
     code(site, 2)
-    told = reload(site)
+    told = reload(site, "--wait")
     assert told.returncode == 1
     assert "new code in embed; workers of the old code leave one at a time" in told.stdout
     assert "could not load" not in told.stdout
     assert "error: tag: the new code failed its canary: result is 2, not 1; the old code keeps running" in told.stderr
-    assert (answer(site), answer(site, "embed")) == (1, 2)
+    assert (answer(site, "tag"), answer(site, "embed")) == (1, 2)
 
 
 @pytest.mark.fault(98)
 def test_old_code_that_leaves_no_room_for_another_pool_is_unloaded_and_that_is_told(make_site: MakeSite) -> None:
     models = pool("tag", f"preload_setup = true\n{CANARY}", mib=60) + pool("embed", mib=120)
     site = started(make_site, models + machine(175))
-    answer(site)
+    answer(site, "tag")
     code(site, 2)
-    told = reload(site)
+    told = reload(site, "--wait")
     assert (told.returncode, "; the old code keeps running" in told.stderr) == (1, True), told
-    assert answer(site) == 1
+    assert answer(site, "tag") == 1
     assert answer(site, "embed") == 2
     assert site.told("old_code_unloaded", pool="tag")
-    found = wait_for(lambda: (one := shown(site))["broken"] and one, "status to say so")
+    found = wait_for(lambda: (one := shown(site, "tag"))["broken"] and one, "status to say so")
     assert "; no older code is loaded" in found["problem"]
 
 
@@ -234,14 +216,14 @@ def test_where_memory_is_scarce_new_code_is_tried_with_its_first_job_and_the_old
 ) -> None:
     """One of 60 MiB beside another one, and a pool that makes the memory scarce."""
     site = started(make_site, pool("tag", "preload_setup = true", mib=60) + pool("embed", mib=160) + machine(260))
-    assert answer(site) == 1
+    assert answer(site, "tag") == 1
     asleep(site)
     code(site, 2, "def set_up(): raise ValueError('no weights')\n")
-    told = reload(site)
+    told = reload(site, "--wait")
     assert told.returncode == 0
     assert "was not tried: it has no workers" in told.stdout
-    assert answer(site) == 1
-    problem = wait_for(lambda: shown(site)["problem"], "the new code to fail")
+    assert answer(site, "tag") == 1
+    problem = wait_for(lambda: shown(site, "tag")["problem"], "the new code to fail")
     assert "the new code failed its set-up: ValueError: no weights" in problem
 
 
@@ -249,12 +231,12 @@ def test_where_memory_is_scarce_new_code_is_tried_with_its_first_job_and_the_old
 def test_the_old_code_of_a_pool_at_zero_that_dies_is_not_said_to_serve(make_site: MakeSite) -> None:
     site = started(make_site, pool("tag"))
     code(site, 2, "this is no Python\n")
-    assert reload(site).returncode == 0
-    assert answer(site) == 1
+    assert reload(site, "--wait").returncode == 0
+    assert answer(site, "tag") == 1
     news = site.supervisor_status
     [old] = wait_for(
         lambda: len(found := news(site.supervisors[-1])["templates"]) == 1 and found, "the failed one to end"
     )
     kill(old)
-    found = wait_for(lambda: (one := shown(site))["broken"] and one, "status to say so")
+    found = wait_for(lambda: (one := shown(site, "tag"))["broken"] and one, "status to say so")
     assert "; no older code is loaded" in found["problem"]

@@ -8,17 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import psutil
 import pytest
 
 from supervisor import Status
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 from tests.stopwatch import Stopwatch
 
-MakeSite = Callable[..., Site]
 NOBODY = 65534
 _PR_CAPBSET_DROP, _CAP_KILL = 24, 5
 HANDLERS = """

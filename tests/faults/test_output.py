@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 from collections.abc import Callable
@@ -12,10 +11,9 @@ import pytest
 from supervisor import Status
 from tests import forkserver
 from tests.samples import sampled
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, wait_for
 from tests.stopwatch import Stopwatch
 
-MakeSite = Callable[..., Site]
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\nretry = { max_attempts = 1 }\n'
 HANDLERS = """
 import logging, os, subprocess, sys
@@ -84,20 +82,6 @@ def test_jobs_that_print_succeed_whatever_stdout_is(make_site: MakeSite, how: Ca
     [(log,)] = site.rows("SELECT log FROM job_runs WHERE job_id = (SELECT max(id) FROM jobs)")
     assert log.count("x" * 1000) == 20
     assert site.stop(supervisor) == 0
-    site.verdict()
-
-
-@pytest.mark.fault(73)
-def test_a_reader_that_reads_no_more_blocks_no_job(make_site: MakeSite) -> None:
-    reader, writer = os.pipe()
-    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    site = make_site(POOL, HANDLERS)
-    supervisor = site.start(wait=False, preexec_fn=lambda: both(writer))
-    os.close(writer)
-    for _ in range(3):
-        assert site.done(site.queue.enqueue("work", {"lines": 500})).result == "printed"
-    assert site.stop(supervisor) == 0
-    os.close(reader)
     site.verdict()
 
 

@@ -8,7 +8,7 @@ import random
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,7 @@ import pytest
 from tests.faults.power import WRITTEN, Disk, Record, read
 from tests.faults.shims import preload
 from tests.faults.surroundings import command
-from tests.site_under_test import Site, wait_for
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, Site, wait_for
 
 # Every id is written down, in a file that the book knows, as soon as enqueue has returned it.
 CLIENT = """

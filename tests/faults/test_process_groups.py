@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
-from tests.site_under_test import Site, wait_for
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, Site, wait_for
 
 HANDLERS = """
 import os, signal, subprocess, sys, time

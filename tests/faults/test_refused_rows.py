@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.site_under_test import Site, wait_for
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, wait_for
 
 HANDLERS = """
 def keep(payload, ctx):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import signal
-import subprocess
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.site_under_test import Site, kill, wait_for
+from tests.faults.new_code import reload, write_code
+from tests.site_under_test import MakeSite, wait_for
 
-MakeSite = Callable[..., Site]
 JOBS = """
 import os
 from ledger import record
@@ -36,62 +32,16 @@ VERSION = 1
 CONFIG = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\n[pools.other]\nhandler = "jobs:other"\nworkers = 1\n'
 
 
-def reload(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return site.command("reload", *arguments, code=None)
-
-
-def shown(site: Site) -> dict[str, dict[str, Any]]:
-    return {pool["name"]: pool for pool in json.loads(site.command("status", "--json").stdout)["pools"]}
-
-
-def code(site: Site, text: str) -> None:
-    (site.folder / "jobs.py").write_text(text)
-    # Python takes compiled code for current while the source has the same size and was written in the same second.
-    shutil.rmtree(site.folder / "__pycache__", ignore_errors=True)
-
-
-@pytest.mark.fault(54)
-def test_the_last_code_that_worked_replaces_workers_until_the_new_one_has_proved_itself(make_site: MakeSite) -> None:
-    site = make_site(CONFIG, JOBS)
-    site.start()
-    site.done(site.queue.enqueue("work"))
-    code(site, JOBS + "this is no Python")
-    told = reload(site, "--wait")
-    assert told.returncode == 1
-    assert "new code cannot be loaded: jobs:work: importing it failed: SyntaxError" in told.stderr
-    assert "the old code keeps running" in told.stderr
-    for _ in range(4):  # two kills were an outage
-        pid = site.workers("work-")[0].pid
-        kill(pid)
-        wait_for(lambda gone=pid: _serving(site, without=gone) == 2, "a stand-in of the old code")
-    assert site.done(site.queue.enqueue("work")).result == 1
-    pool = shown(site)["work"]
-    assert (pool["broken"], "the old code keeps running" in pool["problem"]) == (False, True)
-
-    code(site, JOBS.replace("VERSION = 1", "VERSION = 2"))
-    told = reload(site, "--wait", "--json")
-    [outcome] = json.loads(told.stdout)["reloads"].values()
-    assert (told.returncode, outcome["state"]) == (0, "accepted")
-    wait_for(lambda: site.done(site.queue.enqueue("work")).result == 2, "the new code")
-    wait_for(lambda: {pool["problem"] for pool in shown(site).values()} == {None}, "all to be well")
-    assert not [p for p in shown(site).values() if p["broken"]]
-
-
-def _serving(site: Site, *, without: int) -> int:
-    workers = [worker for worker in site.workers("work-") if worker.state in (2, 3)]
-    return 0 if without in {worker.pid for worker in workers} else len(workers)
-
-
 def test_whoever_reloads_is_told_what_fails_without_asking(make_site: MakeSite) -> None:
     site = make_site(CONFIG, JOBS)
     site.start()
     site.done(site.queue.enqueue("work"))
-    code(site, JOBS + "this is no Python")
+    write_code(site, JOBS + "this is no Python")
     # Its answer comes after 2 seconds at most, whatever is known then; a busy machine may need another try.
     told = wait_for(lambda: (tried := reload(site)).returncode and tried, "what fails")
     assert told.returncode == 1
     assert "new code cannot be loaded: jobs:work: importing it failed: SyntaxError" in told.stderr
-    code(site, JOBS)
+    write_code(site, JOBS)
     assert reload(site, "--wait").returncode == 0
 
 
@@ -113,11 +63,11 @@ def test_a_pool_that_crashed_and_could_not_be_loaded_is_well_as_soon_as_it_is_me
     supervisor = site.start()
     job = site.queue.enqueue("crash")
     wait_for(lambda: "crash loop" in site.supervisor_status(supervisor)["pools"]["crash"]["problem"], "a crash loop")
-    code(site, JOBS + "this is no Python")
+    write_code(site, JOBS + "this is no Python")
     supervisor.send_signal(signal.SIGHUP)
     wait_for(lambda: "SyntaxError" in site.supervisor_status(supervisor)["pools"]["crash"]["problem"], "the error")
     (site.folder / "mended").touch()
-    code(site, JOBS)
+    write_code(site, JOBS)
     supervisor.send_signal(signal.SIGHUP)
     wait_for(lambda: not site.supervisor_status(supervisor)["pools"]["crash"]["problem"], "it to be well")
     site.queue.wait(job, timeout=20)
@@ -140,21 +90,3 @@ def test_a_handler_that_is_missing_breaks_its_own_pool_and_not_those_of_the_same
 
 def _with_problem(pools: dict[str, Any], name: str) -> dict[str, Any]:
     return pools if pools[name]["problem"] else {}
-
-
-@pytest.mark.fault(63)
-def test_an_error_of_ten_megabytes_at_import_harms_no_other_pool(make_site: MakeSite) -> None:
-    site = make_site(
-        '[pools.huge]\nhandler = "huge:handle"\nworkers = 1\n[pools.deep]\nhandler = "jobs:Deep"\nworkers = 1\n'
-        '[pools.other]\nhandler = "jobs:other"\nworkers = 1\n',
-        JOBS + "class Deep:\n    def setup(self, ctx): raise RuntimeError('y' * 140_000)\n"
-        "    def handle(self, payload, ctx): pass\n",
-    )
-    (site.folder / "huge.py").write_text("raise RuntimeError('x' * 10_000_000)\n")
-    supervisor = site.start()
-    pools = wait_for(lambda: _with_problem(site.supervisor_status(supervisor)["pools"], "huge"), "the problem")
-    assert "RuntimeError: xxx" in pools["huge"]["problem"]
-    assert len(pools["huge"]["problem"]) < 1000
-    wait_for(lambda: _with_problem(site.supervisor_status(supervisor)["pools"], "deep"), "the other problem")
-    site.done(site.queue.enqueue("other"))
-    assert supervisor.poll() is None

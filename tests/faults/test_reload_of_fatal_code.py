@@ -1,28 +1,25 @@
-"""New code that ends its process before it is ready is code that cannot be loaded, as if it had raised an error."""
+"""New code fails before it is ready, in whatever way, also with the end of its process: the old code stays in use."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import shutil
-import subprocess
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.faults.new_code import answer, reload, shown, write_code
 from tests.samples import sampled
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 
-MakeSite = Callable[..., Site]
 JOBS = """
 import ctypes, os, signal, time
 from ledger import record
 
 def at_import(): pass
 def at_set_up(): pass
-def at_canary(): pass
+def at_canary(): return "cat"
 
 def give_up(*args): raise ValueError("bad")
 def leave(*args): os._exit(3)
@@ -37,10 +34,9 @@ class Model:
         at_set_up()
     def handle(self, payload, ctx):
         if not ctx.job_id:
-            at_canary()
-        else:
-            record("start", ctx); record("end", ctx)
-        return VERSION
+            return {"label": at_canary()}
+        record("start", ctx); record("end", ctx)
+        return {"version": VERSION}
 
 SIZE, VERSION = 1, 1
 """
@@ -48,28 +44,18 @@ POOL = """
 [pools.model]
 handler = "jobs:Model"
 workers = 2
-canary = { payload = {} }
+canary = { payload = {}, expect = { label = "cat" } }
 startup_timeout = "20s"
 """
 
 
 def code(site: Site, version: int, more: str = "", size: int = 1) -> None:
     text = JOBS.replace("SIZE, VERSION = 1, 1", f"SIZE, VERSION = {size}, {version}")
-    (site.folder / "jobs.py").write_text(f"{text}\n{more}\nat_import()\n")
-    # Python takes compiled code for current while the source has the same size and was written in the same second.
-    shutil.rmtree(site.folder / "__pycache__", ignore_errors=True)
-
-
-def reload(site: Site, *more: str) -> subprocess.CompletedProcess[str]:
-    return site.command("reload", *more, code=None)
+    write_code(site, f"{text}\n{more}\nat_import()\n")
 
 
 def version(site: Site) -> Any:
-    return site.done(site.queue.enqueue("model", {})).result
-
-
-def pool(site: Site, name: str = "model") -> dict[str, Any]:
-    return next(pool for pool in json.loads(site.command("status", "--json").stdout)["pools"] if pool["name"] == name)
+    return answer(site, "model")["version"]
 
 
 def serving_first_version(make_site: MakeSite, config: str = POOL, jobs: str = JOBS) -> Site:
@@ -92,35 +78,42 @@ def kill_those_that_serve(site: Site) -> None:
     wait_for(lambda: len(serving(site) - before) == 2, "replacements with the old code")
 
 
-@pytest.mark.fault(110)
+@pytest.mark.fault(54, 98, 110)
 @pytest.mark.parametrize(
     ("end", "why"),
     sampled(
         [
+            ("this is no Python", "cannot be loaded: jobs:Model: importing it failed: SyntaxError"),
+            ("def at_canary(): return 'dog'", 'failed its canary: result.label is "dog", not "cat"'),
             ("at_import = leave", "cannot be loaded: the template ended while it was loading the handler"),
             ("at_set_up = segfault", "failed its set-up: the worker was killed by SIGSEGV"),
             ("at_canary = leave", "failed its canary: the worker's process ended with exit code 3"),
             ("at_set_up = leave", "failed its set-up: the worker's process ended with exit code 3"),
             ("at_canary = kill_itself", "failed its canary: the worker was killed by SIGKILL"),
         ],
-        quick=3,
+        quick=5,
     ),
 )
-def test_new_code_that_ends_its_process_is_code_that_cannot_be_loaded(make_site: MakeSite, end: str, why: str) -> None:
+def test_new_code_that_fails_leaves_the_old_code_in_use_whatever_becomes_of_its_workers(
+    make_site: MakeSite, end: str, why: str
+) -> None:
     site = serving_first_version(make_site)
     code(site, 2, end)
     told = reload(site, "--wait")
     assert told.returncode == 1
     assert f"the new code {why}" in told.stderr
     assert "the old code keeps running" in told.stderr
-    kill_those_that_serve(site)
-    found = pool(site)
+    for _ in range(2):  # two kills were an outage
+        kill_those_that_serve(site)
+    found = shown(site, "model")
     assert (found["broken"], f"the new code {why}" in found["problem"]) == (False, True)
     assert version(site) == 1
     code(site, 3)
-    assert reload(site, "--wait").returncode == 0
+    told = reload(site, "--wait", "--json")
+    [outcome] = json.loads(told.stdout)["reloads"].values()
+    assert (told.returncode, outcome["state"]) == (0, "accepted")
     wait_for(lambda: version(site) == 3, "the good one")
-    assert not pool(site)["problem"]
+    assert not shown(site, "model")["problem"]
     site.verdict(hit=site.queue.acknowledged)
 
 
@@ -140,7 +133,9 @@ def test_so_is_such_code_without_an_image(make_site: MakeSite, start: str) -> No
 @pytest.mark.fault(110)
 @pytest.mark.parametrize("end", sampled(["leave", "kill_template", "give_up"], quick=2))
 def test_with_memory_for_one_worker_the_old_one_serves_on(make_site: MakeSite, end: str) -> None:
-    one = POOL.replace("workers = 2", "workers = 1").replace("canary = { payload = {} }\n", "")
+    one = POOL.replace("workers = 2", "workers = 1").replace(
+        'canary = { payload = {}, expect = { label = "cat" } }\n', ""
+    )
     jobs = JOBS.replace("SIZE, VERSION = 1", "SIZE, VERSION = 50")
     site = serving_first_version(make_site, '[machine]\nmemory = "120MiB"\n' + one, jobs)
     code(site, 2, f"at_set_up = {end}", size=50)
@@ -152,7 +147,7 @@ def test_with_memory_for_one_worker_the_old_one_serves_on(make_site: MakeSite, e
         assert version(site) == 1
         time.sleep(0.5)
     assert serving(site) == {worker}
-    assert "the new code failed its set-up: " in pool(site)["problem"]
+    assert "the new code failed its set-up: " in shown(site, "model")["problem"]
     code(site, 3, size=50)
     assert reload(site, "--wait").returncode == 0
     wait_for(lambda: version(site) == 3, "the good one")
@@ -172,12 +167,12 @@ def test_new_code_that_kills_its_templates_leaves_the_old_one_in_use(make_site: 
     assert reload(site, "--wait").returncode == 1
     kill_those_that_serve(site)
     assert version(site) == 1
-    assert "failed its canary: the worker's process ended with exit code 3" in pool(site)["problem"]
+    assert "failed its canary: the worker's process ended with exit code 3" in shown(site, "model")["problem"]
     code(site, 4)
     assert reload(site, "--wait").returncode == 0
     wait_for(lambda: version(site) == 4, "the good one")
     wait_for(lambda: len(serving(site)) == 2, "its second worker")
-    assert not pool(site)["problem"]
+    assert not shown(site, "model")["problem"]
 
 
 @pytest.mark.fault(111)
@@ -190,7 +185,7 @@ def test_a_pool_whose_set_up_kills_its_template_stops_no_other_pool_of_the_modul
     assert (told.returncode, "model: the new code failed its canary: " in told.stderr) == (1, True)
     wait_for(lambda: site.done(site.queue.enqueue("other", {})).result == 2, "the other pool's new code")
     assert version(site) == 1
-    wait_for(lambda: not pool(site, "other")["problem"], "the state in status")
+    wait_for(lambda: not shown(site, "other")["problem"], "the state in status")
 
 
 @pytest.mark.fault(112)
@@ -211,7 +206,7 @@ def test_a_failure_of_a_superseded_version_does_not_count_for_the_current_one(
         time.sleep(2)  # until `status` knows
     else:
         time.sleep(4)
-    found = pool(site)
+    found = shown(site, "model")
     assert (found["problem"], found["broken"]) == (None, False)
     wait_for(lambda: version(site) == 3, "the good one")
 
@@ -232,7 +227,7 @@ def test_a_reload_during_a_hanging_canary_costs_no_worker_of_the_old_code(make_s
 @pytest.mark.fault(112)
 def test_a_superseded_version_that_is_ready_later_does_not_end_the_old_code(make_site: MakeSite) -> None:
     site = serving_first_version(make_site)
-    code(site, 2, "def at_canary(): time.sleep(3)")
+    code(site, 2, "def at_canary(): time.sleep(3); return 'cat'")
     reload(site)
     [late] = wait_for(lambda: [w.pid for w in site.workers("model-") if w.pid and w.state == 1], "the canary")
     code(site, 3, "at_canary = leave")
@@ -241,4 +236,4 @@ def test_a_superseded_version_that_is_ready_later_does_not_end_the_old_code(make
     for _ in range(3):
         kill_those_that_serve(site)
     assert version(site) in (1, 2)
-    wait_for(lambda: "the new code failed its canary: " in pool(site)["problem"], "the state in status")
+    wait_for(lambda: "the new code failed its canary: " in shown(site, "model")["problem"], "the state in status")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import pytest
 
 from supervisor import Status
-from tests.site_under_test import Site
+from tests.site_under_test import MakeSite
 
-MakeSite = Callable[..., Site]
 JOBS = """
 import json, os, time
 from ledger import record

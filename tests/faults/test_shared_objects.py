@@ -6,14 +6,11 @@ import contextlib
 import http.client
 import json
 import time
-from collections.abc import Callable
 
 import pytest
 
-from tests.site_under_test import Site
+from tests.site_under_test import MakeSite
 from tests.web.client import ADMIN, Admin, admin_of
-
-MakeSite = Callable[..., Site]
 
 POOLS = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n[pools.evil]\nhandler = "jobs:evil"\nworkers = 1\n'
 EVIL = """

@@ -7,17 +7,14 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 
 import psutil
 import pytest
 
 from supervisor import Status
 from tests.samples import sampled
-from tests.site_under_test import Site, descendants, wait_for
+from tests.site_under_test import MakeSite, Site, descendants, wait_for
 from tests.stopwatch import Stopwatch
-
-MakeSite = Callable[..., Site]
 
 WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\n'
 ADMIN = '[admin]\nlisten = "127.0.0.1:0"\n'

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
 from supervisor import Status
 from tests.ledger import Ledger
 from tests.processes.test_batches import HANDLERS, POOL
-from tests.site_under_test import Site
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite
 
 
 @pytest.mark.fault(53)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+import psutil
 import pytest
 
 from supervisor import Status
 from tests.samples import sampled
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, wait_for
 
-MakeSite = Callable[..., Site]
 HANDLERS = """
 import os, subprocess, sys, time
 from ledger import record
@@ -52,7 +50,10 @@ def test_a_job_at_its_time_limit_is_one_event_and_its_stack_is_kept(make_site: M
     site = make_site(POOL, HANDLERS)
     site.start()
     job = site.queue.enqueue("work", {"hangs": True, "deaf": deaf})
-    assert site.queue.wait(job, timeout=20).status is Status.FAILED
+    pid = site.running_pid(job)
+    ended = site.queue.wait(job, timeout=20)
+    assert (ended.status, ended.attempts, ended.crashes) == (Status.FAILED, 1, 0)
+    assert psutil.pid_exists(pid) is not deaf  # who hears nothing is killed
     [(kind, traceback, stderr)] = site.rows("SELECT kind, traceback, stderr FROM job_errors WHERE job_id = ?", job)
     assert kind == "timeout"
     assert HEAD in stderr if deaf else "in work" in traceback
@@ -62,6 +63,7 @@ def test_a_job_at_its_time_limit_is_one_event_and_its_stack_is_kept(make_site: M
     assert event["limit_seconds"] == 0.3
     site.done(site.queue.enqueue("work", {"says": "afterwards"}))
     assert site.log.read_text().count("job_timed_out") == 1
+    site.verdict(failed=[job])
 
 
 @pytest.mark.fault(37)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 import psutil
 import pytest
 
 from tests.faults.programs import HELPED, POOL, program_site
 from tests.samples import sampled
-from tests.site_under_test import Site, kill, wait_for
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, kill, wait_for
 
 HANDLERS = """
 import ctypes, os, signal, subprocess, time
@@ -84,17 +81,20 @@ def test_nothing_outlives_a_killed_supervisor_although_native_code_keeps_the_int
     wait_for(lambda: not site.survivors(supervisor), "everything, the sleep too, to be gone", patience=1.0)
 
 
-@pytest.mark.fault(49)
+@pytest.mark.fault(7, 49)
 def test_no_program_outlives_a_killed_supervisor_although_template_and_worker_are_stopped(make_site: MakeSite) -> None:
     site = program_site(make_site, POOL, helped=HELPED)
     supervisor = site.start()
-    program = psutil.Process(site.running_pid(site.queue.enqueue("helped", {"do": "starts others"})))
+    job = site.queue.enqueue("helped", {"do": "starts others"})
+    program = psutil.Process(site.running_pid(job))
     wait_for(lambda: len(program.children(recursive=True)) == 3, "the shell and two sleeps")
     worker = program.ppid()
     stop(worker, psutil.Process(worker).ppid(), program.pid)
     kill(supervisor.pid)
     supervisor.wait()
     wait_for(lambda: not site.survivors(supervisor), "everything, the sleeps too, to be gone", patience=1.0)
+    site.start()
+    assert site.done(job).crashes == 1
 
 
 @pytest.mark.fault(49)

@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psutil
 import pytest
 
-from tests.site_under_test import Site, descendants, wait_for
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, descendants, wait_for
 
 SHORT = """
 [pools.work]

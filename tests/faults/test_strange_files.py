@@ -6,15 +6,13 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests import forkserver
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, wait_for
 
-MakeSite = Callable[..., Site]
 WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 NOBODY = 65534
 

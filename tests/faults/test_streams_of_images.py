@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 
 import pytest
 
 from supervisor.system import child, standard_streams
 from tests.samples import sampled
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, wait_for
 
-MakeSite = Callable[..., Site]
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\n'
 HANDLERS = """
 import os, sys

@@ -6,8 +6,8 @@ import psutil
 import pytest
 
 from supervisor import Status
-from tests.faults.programs import HELPED, POOL, RECORD, MakeSite, program_site
-from tests.site_under_test import alive, descendants, kill, wait_for
+from tests.faults.programs import HELPED, POOL, RECORD, program_site
+from tests.site_under_test import MakeSite, alive, descendants, kill, wait_for
 
 
 def test_a_worker_whose_program_is_over_max_memory_is_replaced_after_its_job(make_site: MakeSite) -> None:
@@ -19,17 +19,19 @@ def test_a_worker_whose_program_is_over_max_memory_is_replaced_after_its_job(mak
     assert site.done(site.queue.enqueue("helped")).result != job.result
 
 
-@pytest.mark.fault(1, 15)
-def test_a_program_and_what_it_started_end_with_their_worker(make_site: MakeSite) -> None:
+@pytest.mark.fault(1, 15, 39)
+@pytest.mark.parametrize("killed", ["worker", "template"])
+def test_a_program_and_what_it_started_end_with_their_worker_or_template(make_site: MakeSite, killed: str) -> None:
     site = program_site(make_site, POOL, helped=HELPED)
     supervisor = site.start()
     job = site.queue.enqueue("helped", {"do": "starts others"})
     program = psutil.Process(site.running_pid(job))
     wait_for(lambda: len(program.children(recursive=True)) == 3, "the shell and two sleeps")
     family = [program, *program.children(recursive=True)]
-    kill(program.ppid())
+    kill(program.ppid() if killed == "worker" else psutil.Process(program.ppid()).ppid())
     wait_for(lambda: not any(alive(p) for p in family), "all of them gone", patience=5)
-    assert site.done(job).crashes == 1
+    done = site.done(job)
+    assert (done.crashes, done.attempts) == (killed == "worker", 1)
     starts = site.runs("start", job)
     assert len({pid for _, pid, _ in starts}) == 2
     assert not [p for p in descendants(supervisor.pid) if p.status() == psutil.STATUS_ZOMBIE]
@@ -46,35 +48,6 @@ def test_what_a_program_started_ends_with_the_program(make_site: MakeSite) -> No
     family = wait_for(lambda: len(found := [shell, *shell.children(recursive=True)]) == 3 and found, "its sleeps")
     assert site.done(job).crashes == 1
     wait_for(lambda: not any(alive(p) for p in family), "all of them gone", patience=5)
-
-
-@pytest.mark.fault(7)
-def test_no_program_outlives_a_killed_supervisor(make_site: MakeSite) -> None:
-    site = program_site(make_site, POOL, helped=HELPED)
-    first = site.start()
-    job = site.queue.enqueue("helped", {"do": "starts others"})
-    program = psutil.Process(site.running_pid(job))
-    wait_for(lambda: len(program.children(recursive=True)) == 3, "the shell and two sleeps")
-    family = descendants(first.pid)
-    kill(first.pid)
-    first.wait()
-    wait_for(lambda: not any(alive(p) for p in family), "all descendants gone", patience=5)
-    site.start()
-    assert site.done(job).crashes == 1
-
-
-@pytest.mark.fault(39)
-def test_a_program_and_what_it_started_end_with_a_killed_template(make_site: MakeSite) -> None:
-    site = program_site(make_site, POOL, helped=HELPED)
-    site.start()
-    job = site.queue.enqueue("helped", {"do": "starts others"})
-    program = psutil.Process(site.running_pid(job))
-    wait_for(lambda: len(program.children(recursive=True)) == 3, "the shell and two sleeps")
-    family = [program, *program.children(recursive=True)]
-    kill(psutil.Process(program.ppid()).ppid())
-    wait_for(lambda: not any(alive(p) for p in family), "all of them gone", patience=5)
-    done = site.done(job)
-    assert (done.crashes, done.attempts) == (0, 1)
 
 
 @pytest.mark.fault(11)

@@ -11,9 +11,9 @@ import pytest
 
 from supervisor import Status
 from supervisor.system.scoreboard import Scoreboard
-from tests.faults.programs import HELPED, POOL, RUDE, MakeSite, ended, failure, program_site
+from tests.faults.programs import HELPED, POOL, RUDE, ended, failure, program_site
 from tests.ledger import Ledger
-from tests.site_under_test import wait_for
+from tests.site_under_test import MakeSite, wait_for
 
 
 def pool_problem(path: Path) -> str:

@@ -6,14 +6,12 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, kill, wait_for
 
-MakeSite = Callable[..., Site]
 TICKS = os.sysconf("SC_CLK_TCK")
 JOBS = """
 import os, time

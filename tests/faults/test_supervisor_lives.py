@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 
 import pytest
 
 from supervisor.system.slot import SLOT_BYTES, Cancel, Slot
 from tests.faults.test_no_resources import no_more_files
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import MakeSite, wait_for
 
-MakeSite = Callable[..., Site]
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 READS_NEWS = """
 import os

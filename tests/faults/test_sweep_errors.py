@@ -20,9 +20,7 @@ from supervisor.engine import open_engine
 from supervisor.store.base import Operations
 from tests.faults.test_sweep_maintainer import a_dead_supervisors_jobs
 from tests.ledger import Ledger
-from tests.site_under_test import PATIENCE, Site, wait_for
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import PATIENCE, MakeSite, Site, wait_for
 
 POOLS = """
 [defaults]

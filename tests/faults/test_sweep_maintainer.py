@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 import pytest
 
 from supervisor.engine import open_engine
 from supervisor.system.scoreboard import Scoreboard
 from tests.ledger import Ledger
-from tests.site_under_test import Site
+from tests.site_under_test import MakeSite, Site
 from tests.store.kit import Desk, supervisor_record, worker_record
-
-MakeSite = Callable[..., Site]
 
 pytestmark = pytest.mark.long  # every place there is; other tests here show the same faults once each
 

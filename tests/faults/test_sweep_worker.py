@@ -7,14 +7,11 @@ a failure, a child, and a slow job whose prefetched successors its second thread
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
 
 import pytest
 
 from tests.ledger import Ledger
-from tests.site_under_test import Site
-
-MakeSite = Callable[..., Site]
+from tests.site_under_test import MakeSite, Site
 
 pytestmark = pytest.mark.long  # every place there is; other tests here show the same faults once each
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import psutil
 import pytest
 
 from tests.samples import sampled
-from tests.site_under_test import Site, alive, wait_for
+from tests.site_under_test import MakeSite, Site, alive, wait_for
 
-MakeSite = Callable[..., Site]
 JOBS = """
 import asyncio, os, pathlib, subprocess, threading, time
 from ledger import record

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
 
 import pytest
 
 from supervisor import Status
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 from tests.stopwatch import Stopwatch
-
-MakeSite = Callable[..., Site]
 
 ONCE = """
 [pools.once]

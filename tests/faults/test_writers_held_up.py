@@ -17,9 +17,8 @@ import pytest
 
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 
-MakeSite = Callable[..., Site]
 POOL = """
 [pools.work]
 handler = "jobs:work"

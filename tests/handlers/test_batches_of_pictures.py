@@ -58,10 +58,6 @@ def test_what_cannot_be_read_fails_by_itself(handler: Any, context: Contexts, sa
     close([first, second], [handler.handle(good, context())] * 2)
 
 
-def test_a_batch_of_nothing_but_bad_payloads_is_a_list_of_their_faults(handler: Any, context: Contexts) -> None:
-    assert [type(error) for error in handler.handle_batch([{}, {}], context())] == [Fail, Fail]
-
-
 # The function that they share
 
 
@@ -76,11 +72,6 @@ def test_a_model_is_called_once_with_all_that_could_be_read() -> None:
     assert (first, last) == (10, 30)
     assert isinstance(fault, ValueError)
     assert calls == [[1, 3]]
-
-
-def test_an_exception_that_is_a_result_of_the_model_stays_one() -> None:
-    fault = KeyError("mine")
-    assert batch.run(["1", "2"], int, lambda numbers: [None, fault]) == [None, fault]
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])

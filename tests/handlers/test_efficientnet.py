@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from handlers import efficientnet, model_cache
+from handlers import efficientnet
 
 pytestmark = pytest.mark.usefixtures("ml")
 
@@ -40,14 +40,6 @@ def test_the_model_is_converted_once_in_another_process(fresh: Path) -> None:
     assert found[0] == found[1]
     assert found[0][0].endswith(" []\n"), "the worker has imported what belongs in the short-lived process"
     assert len(found[0][1]) == 1
-
-
-def test_two_processes_may_convert_at_once(fresh: Path) -> None:
-    program = "from handlers.efficientnet import main; main()"
-    both = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
-    assert [process.wait(60) for process in both] == [0, 0]
-    assert model_cache.find(efficientnet.STEM) is not None
-    assert len(list(fresh.iterdir())) == 1, "a temporary file is left"
 
 
 def test_workers_that_start_together_convert_once(fresh: Path) -> None:

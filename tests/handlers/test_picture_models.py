@@ -15,7 +15,6 @@ from handlers.caption import Captioner, sentence
 from handlers.nsfw import NsfwClassifier
 from handlers.tag import Tagger
 from supervisor import Fail
-from tests.site_under_test import Site
 
 Contexts = Callable[..., Any]
 Sample = Callable[[str], str]
@@ -145,39 +144,3 @@ def test_the_runtime_reports_nothing_home(ml: None, tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", program], check=True, env={**environment, "XDG_CACHE_HOME": str(tmp_path)})
     assert list(tmp_path.iterdir()) == [], "onnxruntime has made an identifier and a store of events"
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork.*:DeprecationWarning")
-def test_a_model_loaded_before_a_fork_works_after_it(tagger: Tagger, context: Contexts, sample: Sample) -> None:
-    payload = {"path": sample("coffee.png")}
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if labels(tagger.handle(payload, context())) == ["espresso"] else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_workers_share_a_model_that_was_loaded_before_the_fork(
-    ml: None, make_site: Callable[..., Site], sample: Sample
-) -> None:
-    site = make_site(
-        """
-        [defaults]
-        workers = 2
-        preload_setup = true
-        [pools.tag]
-        handler = "handlers.tag:Tagger"
-        [pools.nsfw]
-        handler = "handlers.nsfw:NsfwClassifier"
-        """
-    )
-    site.start()
-    payload = {"path": sample("coffee.png")}
-    for job in site.queue.enqueue_many("tag", [payload] * 4):
-        assert labels(site.done(job).result) == ["espresso"]
-    for job in site.queue.enqueue_many("nsfw", [payload] * 4):
-        assert site.done(job).result["nsfw"] == pytest.approx(0.013, abs=0.01)
-    assert not site.event("pool_broken")

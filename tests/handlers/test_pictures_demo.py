@@ -14,17 +14,15 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from tests.handlers.environments import with_everything, without
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "pictures" / "demo.py"
 HOSTS = PROGRAM.with_name("several_hosts.py")
-CONFIGURATIONS = ("supervisor.toml", "warm.toml", "batches.toml", "programs.toml")
 
 OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in ("warm.toml", "batches.toml")]
 
@@ -40,36 +38,6 @@ def demo() -> ModuleType:
     return module
 
 
-def row(demo: ModuleType, name: str, **jobs: Any) -> Any:
-    """A row whose jobs have these results; a text stands for an error."""
-    made = [
-        SimpleNamespace(
-            type=kind,
-            status="failed" if isinstance(result, str) else "done",
-            last_error=result if isinstance(result, str) else None,
-            result=None if isinstance(result, str) else result,
-            started_at=10.0,
-            completed_at=10.02,
-        )
-        for kind, result in jobs.items()
-    ]
-    return demo.Row(Path(name), tuple(made))
-
-
-def shown(demo: ModuleType, *rows: Any) -> str:
-    console = Console(width=80, no_color=True)
-    with console.capture() as capture:
-        console.print(demo.table(list(rows)))
-    return capture.get()
-
-
-GOOD = {
-    "tag": {"tags": [{"label": "espresso", "score": 0.951}]},
-    "caption": {"caption": "A picture of an espresso.", "method": "template"},
-    "nsfw": {"nsfw": 0.013, "is_nsfw": False},
-}
-
-
 def test_files_named_like_pictures_are_taken_in_order(demo: ModuleType, tmp_path: Path) -> None:
     for name in ("b.PNG", "a.jpeg", "C.TifF", "notes.txt", "png"):
         (tmp_path / name).touch()
@@ -79,46 +47,11 @@ def test_files_named_like_pictures_are_taken_in_order(demo: ModuleType, tmp_path
     assert names == ["a.jpeg", "b.PNG", "C.TifF", "dangling.gif"]
 
 
-def test_a_folder_without_pictures_is_one_sentence(demo: ModuleType, tmp_path: Path) -> None:
-    for name, message in (
-        ("", "is no directory"),
-        (str(tmp_path / "x"), "is no directory"),
-        (str(tmp_path), "no pictures"),
-    ):
-        with pytest.raises(demo.NothingToDo, match=message):
-            demo.own_pictures(name)
-
-
-def test_the_table_fits_80_columns_and_says_how_captions_are_made(demo: ModuleType) -> None:
-    text = shown(demo, row(demo, "coffee.png", **GOOD))
-    assert "espresso 0.95" in text
-    assert "0.013" in text
-    assert "60 ms" in text
-    assert " ".join(text.split()).count("template") == 1
-    assert max(map(len, text.splitlines())) <= 80
-    by_model = {**GOOD, "caption": {"caption": "a cup", "method": "model"}}
-    assert "template" not in shown(demo, row(demo, "coffee.png", **by_model))
-
-
-def test_three_failures_for_one_reason_are_one_message(demo: ModuleType) -> None:
-    bad = row(demo, "[b]x\n.png", tag="not a picture", caption="not a picture", nsfw="not a picture")
-    assert bad.problem == "not a picture"
-    text = shown(demo, bad)
-    assert text.count("not a picture") == 1
-    assert "[b]x�.png" in text
-    assert row(demo, "x.png", **{**GOOD, "nsfw": "no room"}).problem == "no room"
-    assert row(demo, "x.png", **GOOD).problem == ""
-
-
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", sorted(path.name for path in PROGRAM.parent.glob("*.toml")))
 def test_a_configuration_has_a_pool_for_every_type(demo: ModuleType, name: str) -> None:
     pools = tomllib.loads(PROGRAM.with_name(name).read_text())["pools"]
     types = [type for pool, keys in pools.items() for type in keys.get("types", [pool])]
     assert sorted(types) == sorted(demo.TYPES)
-
-
-def test_every_configuration_beside_it_is_tested() -> None:
-    assert sorted(path.name for path in PROGRAM.parent.glob("*.toml")) == sorted(CONFIGURATIONS)
 
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -201,12 +134,6 @@ def test_programs_of_a_second_environment_find_the_same_where_the_first_has_no_m
     assert "onnxruntime" in run(python=bare).stderr
 
 
-def test_a_configuration_that_is_missing_is_wrong_usage(run: Run, tmp_path: Path) -> None:
-    result = run("--config", str(tmp_path / "none.toml"))
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"demo: {tmp_path}/none.toml cannot be read: ")
-
-
 def test_the_sample_set_ends_in_a_table(run: Run, sample: Callable[[str], str]) -> None:
     result = run()
     assert result.returncode == 0, result.stdout + result.stderr
@@ -240,7 +167,14 @@ def test_a_broken_picture_among_good_ones_is_named(
     assert table.count("not a picture") == 1
 
 
-def test_a_folder_that_is_missing_is_wrong_usage(run: Run) -> None:
-    result = run("--images", "/nowhere")
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--images", "/nowhere"), "/nowhere is no directory\n"),
+        (("--config", "/none.toml"), "/none.toml cannot be read: "),
+    ],
+)
+def test_what_is_missing_is_wrong_usage(run: Run, words: tuple[str, str], problem: str) -> None:
+    result = run(*words)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "demo: /nowhere is no directory\n"
+    assert result.stderr.startswith(f"demo: {problem}")

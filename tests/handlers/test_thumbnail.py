@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,13 +66,6 @@ def test_the_format_is_that_of_the_options(make: Make, photo: Path, name: str, e
     assert made["path"].endswith(f"/cover-256{ending}")
     with Image.open(made["path"]) as image:
         assert image.format == name.upper()
-
-
-def test_quality_decides_the_size_of_the_file(make: Make, tmp_path: Path) -> None:
-    noise = tmp_path / "noise.png"
-    Image.frombytes("RGB", (256, 256), random.Random(3).randbytes(256 * 256 * 3)).save(noise)
-    [good], [poor] = make({"path": str(noise)}, quality=90), make({"path": str(noise)}, quality=10)
-    assert poor["bytes"] < good["bytes"] / 2
 
 
 def test_cover_is_a_square_of_the_middle(make: Make, photo: Path) -> None:

@@ -182,14 +182,14 @@ class Soak:
         return of_server | {
             lambda: self._kill("worker", self._worker()): 8,
             lambda: self._kill("template", self._template()): 2,
-            lambda: self._kill("maintainer", self._maintainer()): 2,
-            lambda: self._kill("admin process", self._admin()): 1,
+            lambda: self._kill("maintainer", self._child("maintainer")): 2,
+            lambda: self._kill("admin process", self._child("admin")): 1,
             lambda: self._kill("supervisor", self._supervisor()): 1.5,
             lambda: self._kill("foreign program", self._foreign()): 1,
             lambda: self._stop("worker", self._worker()): 1.5,
             lambda: self._stop("template", self._template()): 0.5,
-            lambda: self._stop("maintainer", self._maintainer()): 0.5,
-            lambda: self._stop("admin process", self._admin()): 0.3,
+            lambda: self._stop("maintainer", self._child("maintainer")): 0.5,
+            lambda: self._stop("admin process", self._child("admin")): 0.3,
             lambda: self._stop("supervisor", self._supervisor()): 0.7,
             self._stop_tree: 0.3,
             lambda: self._stop("foreign program", self._foreign()): 0.5,
@@ -220,12 +220,6 @@ class Soak:
     def _is_registered(self, supervisor: subprocess.Popen[bytes]) -> bool:
         rows = self.site.rows("SELECT scoreboard FROM job_supervisors WHERE pid = ?", supervisor.pid)
         return bool(rows) and Path(rows[0][0]).exists()
-
-    def _maintainer(self) -> psutil.Process:
-        return self._child("maintainer")
-
-    def _admin(self) -> psutil.Process:
-        return self._child("admin")
 
     def _template(self) -> psutil.Process:
         children = self._supervisor().children()
@@ -315,15 +309,14 @@ class Soak:
             self.counts["supervisors started"] += 1
         programs = {"poller": [], "writer": [str(self.acknowledged), str(self.random.randrange(1 << 30))]}
         for name, arguments in programs.items():
-            program = name if self.server is None else f"{name}_on_server"
-            self._keep_program(name, program, str(self.site.where), *arguments)
+            self._keep_program(name, str(self.site.where), *arguments)
         if self._token.exists():
             answers = (str(self._token), str(self.acknowledged), str(self.wrong_answers))
-            self._keep_program("requester", "requester", self.address, *answers, str(self.random.randrange(1 << 30)))
+            self._keep_program("requester", self.address, *answers, str(self.random.randrange(1 << 30)))
 
-    def _keep_program(self, name: str, program: str, *arguments: str) -> None:
+    def _keep_program(self, name: str, *arguments: str) -> None:
         if name not in self.foreign or self.foreign[name].poll() is not None:
-            self.foreign[name] = subprocess.Popen([sys.executable, str(PROGRAMS / f"{program}.py"), *arguments])
+            self.foreign[name] = subprocess.Popen([sys.executable, str(PROGRAMS / f"{name}.py"), *arguments])
 
     def _enqueue(self) -> None:
         if self.site.count("pending") > 400:
@@ -421,7 +414,7 @@ class Soak:
 
     def _unpaired(self) -> list[str]:
         """A job enqueued in an application's own transaction exists if and only if that was committed."""
-        unpaired = self.site.rows("SELECT id FROM pictures WHERE job NOT IN (SELECT id FROM jobs)")
+        unpaired = self.site.rows("SELECT job FROM pictures WHERE job NOT IN (SELECT id FROM jobs)")
         return [f"{len(unpaired)} of the application's rows have no job"] if unpaired else []
 
 
