@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.output import compact, heading, show, table
 from supervisor.domain.text import clean, counted, human, human_size
-from supervisor.ops.job_details import Trial, steps
+from supervisor.ops.job_details import Limits, Trial, in_words, steps
 
 if TYPE_CHECKING:
     from supervisor.domain.job import Job, Run
@@ -117,8 +117,11 @@ def _details(job: Job, now: float) -> str:
     return "; ".join(words) or compact(job.payload)
 
 
-def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: str) -> None:
-    """Print one job with everything that is known about it: its worker, why a pending one waits."""
+def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: str, limits: list[Limits]) -> None:
+    """Print one job with everything that is known about it: its worker, why a pending one waits, its limits in the
+    pools that take it.
+    """
+    most = {each.retry.max_attempts for each in limits} | ({found.max_attempts} - {None})
     fields: list[tuple[str, object]] = [
         ("id", found.id),
         ("type", found.type),
@@ -126,7 +129,8 @@ def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: 
         ("waits", waits),
         ("priority", found.priority),
         ("requires", found.requires or NOTHING),
-        ("attempts", f"{found.attempts} of {found.max_attempts or 'the pool’s limit'}"),
+        ("attempts", f"{found.attempts} of {(len(most) == 1 and most.pop()) or 'the pool’s limit'}"),
+        ("limits", in_words(limits)),
         ("crashes", found.crashes),
         ("unique key", NOTHING if found.unique_key is None else found.unique_key),
         ("progress", f"{percent(found.progress)} {found.progress_text or ''}".rstrip()),

@@ -199,6 +199,24 @@ def test_check_warns_of_a_schedule_whose_jobs_nobody_takes(cli: Run, project: Pa
     assert sentence in run.stderr
 
 
+def test_check_tries_the_payloads_of_schedules_with_their_tasks(cli: Run, project: Path) -> None:
+    (project / "jobs.py").write_text(
+        "from supervisor import task\n@task\ndef report(day: int, to: str = 'all'): ...\ndef other(payload, ctx): ...\n"
+    )
+    entries = [("{ day = 1 }", "report"), ("{}", "report"), ("{ day = 1, too = 'me' }", "report"), ("{}", "other")]
+    schedules = "".join(
+        f"[[schedules]]\nname = 's{n}'\ntype = '{type_}'\nevery = '1d'\npayload = {payload}\n"
+        for n, (payload, type_) in enumerate(entries)
+    )
+    pools = "[pools.tasks]\ntasks = ['jobs']\n[pools.other]\nhandler = 'jobs:other'\n"
+    (project / "supervisor.toml").write_text(pools + schedules)
+    missing, unknown = cli("check").errors()
+    assert "schedules[1].payload: the task 'report' would refuse it: " in missing
+    assert missing.endswith("the parameter 'day' is missing in the payload")
+    assert "schedules[2].payload: " in unknown
+    assert unknown.endswith("the task has no parameter 'too'")
+
+
 def test_an_import_that_fails_names_file_and_line(cli: Run, project: Path) -> None:
     (project / "jobs.py").write_text("import helper\ndef greet(payload, ctx): ...\n")
     for text, what in (
