@@ -21,8 +21,8 @@ from supervisor.engine import open_engine
 from supervisor.ops.admin_files import granted
 from supervisor.ops.doctor.machine import file_system, interpreter, names
 from supervisor.store.base import Engine, SupervisorRecord
-from supervisor.supervision.burst import Burst, Observer
 from supervisor.supervision.reloading import SourceWatch
+from supervisor.supervision.stopping import Burst, Observer
 from supervisor.supervision.supervisor import Supervisor
 from supervisor.system import failpoints, standard_streams
 from supervisor.system.channel import Channel
@@ -115,7 +115,7 @@ def run(
     )
 
     def serve_admin(settings: Settings, channel: Channel, listening: socket.socket, wakes: Mapping[str, int]) -> int:
-        from supervisor.admin.entry import become  # in the child only: no other process loads a web framework
+        from supervisor.admin.app import become  # in the child only: no other process loads a web framework
 
         return become(settings, engine, board, channel, listening, wakes, identity)
 

@@ -164,7 +164,7 @@ def serve(descriptor: int, *, web: bool) -> None:
     """Fork on request until nobody is there to ask. Returns in a child, too, which has its arguments in sys.argv."""
     _import_all()
     if web:
-        import supervisor.admin.entry  # noqa: F401
+        import supervisor.admin.app  # noqa: F401
     with socket.socket(fileno=descriptor) as asking:
         while True:
             request, descriptors, _, _ = socket.recv_fds(asking, _LARGEST, 2)

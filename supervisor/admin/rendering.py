@@ -1,24 +1,32 @@
-"""Renders templates. Every value is escaped."""
+"""Pages: templates, in which every value is escaped; the overview in the frame of each; errors."""
 
 from __future__ import annotations
 
+import json
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from fastapi import Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 import supervisor
 from supervisor.admin import charts, formatting
+from supervisor.admin.access import internal_error, wants_page
+from supervisor.admin.api.answers import answer_of
+from supervisor.admin.state import may_change, state_of
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type
 from supervisor.domain.text import final_lines, text_of
+from supervisor.ops.views import Overview
 
 _LONGEST = 60_100  # characters of any one value; `cut` says how much is missing
 _LONGEST_QUERY = 500
+_TITLES = {404: "Page not found", 503: "The database cannot be used", 500: "Internal error of the admin process"}
 STATIC = Path(__file__).with_name("static")
 
 
@@ -93,3 +101,39 @@ ENVIRONMENT.globals |= {
 def render(template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     """A page of `templates/`."""
     return HTMLResponse(ENVIRONMENT.get_template(template).render(**values), status_code=status)
+
+
+async def page(request: Request, template: str, overview: Overview | None = None, **values: Any) -> HTMLResponse:
+    """A page of the dashboard with its frame. Raises StoreError if the database cannot be used."""
+    state = state_of(request)
+    shown = overview or await state.watch.overview()
+    return render(
+        template,
+        overview=shown,
+        may_change=may_change(request),
+        settings=state.settings,
+        may_leave=not state.keys.open,
+        **values,
+    )
+
+
+async def error_of(request: Request, error: Exception) -> Response:
+    """The answer to a request that has ended with one of the errors in `ANSWERED`: a page for who has asked for one."""
+    answer = await answer_of(request, error)
+    return _page_of(request, answer) if wants_page(request) else answer
+
+
+async def mistake_of(request: Request, error: Exception) -> Response:
+    """For unexpected errors; the access middleware logs them. The framework's own answer would not pass through it."""
+    return _page_of(request, internal_error()) if wants_page(request) else internal_error()
+
+
+def _page_of(request: Request, answer: Response) -> HTMLResponse:
+    """A page that needs no database."""
+    status = 404 if answer.status_code == 422 else answer.status_code
+    told = json.loads(bytes(answer.body))
+    text = " ".join(formatting.sentence(told[name]) for name in ("error", "hint") if name in told)
+    # `//host` and `/\\host` would lead to another site.
+    own = "/" + quote(request.url.path.lstrip("/\\"), safe="/")
+    title = _TITLES.get(status, HTTPStatus(status).phrase)
+    return render("problem.html", status=status, title=title, text=text, path=own)

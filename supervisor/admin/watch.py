@@ -14,11 +14,11 @@ from starlette.types import Receive, Scope, Send
 from supervisor.admin.charts import PERIODS, ChartData, Period
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.client.awaiting import LoopBell
-from supervisor.client.following import Stream
 from supervisor.client.queue import Queue
-from supervisor.domain.errors import QueueError, StoreError
+from supervisor.client.subscription import Stream
+from supervisor.domain.errors import JobNotFound, QueueError, StoreError
 from supervisor.domain.history import Minute, minute_of
-from supervisor.domain.job_stream import Position, data_of
+from supervisor.domain.job_stream import Position
 from supervisor.domain.text import json_safe
 from supervisor.ops.status import CostCache, Costs, gather
 from supervisor.ops.views import Overview
@@ -94,17 +94,32 @@ class JobStreams:
 
     async def events(self, stream: Stream, *, show: bool) -> AsyncIterator[bytes]:
         """Until the job has ended. `show`: with its chunks and its result."""
-        told_at = time.monotonic()
+        trouble, told_at = "", time.monotonic()
         while not (stream.ended or self.leaving):
-            message = b"".join(
-                f"id: {event.at}\nevent: {event.name}\ndata: {data_of(event, show=show)}\n\n".encode()
-                for event in stream.news_or_trouble()
-            )
+            try:
+                news = stream.news()
+            except JobNotFound:
+                yield _message(stream.at, "end", json.dumps({"status": "deleted"}))
+                return
+            except StoreError as error:
+                message = b"" if str(error) == trouble else _message(stream.at, "trouble", _json({"error": str(error)}))
+                trouble = str(error)
+            else:
+                message = b"".join(_message(one.at, one.name, one.as_sent(show=show)) for one in news)
+                trouble = "" if news else trouble
             if message or time.monotonic() - told_at >= HEARTBEAT:
                 yield message or COMMENT
                 told_at = time.monotonic()
             else:
                 await self._bells[stream].wait(told_at + HEARTBEAT)
+
+
+def _message(at: Position, name: str, data: str) -> bytes:
+    return f"id: {at}\nevent: {name}\ndata: {data}\n\n".encode()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False)
 
 
 class Watch:
@@ -172,11 +187,10 @@ class Watch:
         async with self._news_guard:
             if time.monotonic() - self._news_at >= FRESH:
                 try:
-                    event, state = "overview", json_safe((await self.overview()).as_json())
+                    event, state = "overview", (await self.overview()).as_json()
                 except StoreError as error:
-                    event, state = "trouble", {"error": json_safe(str(error))}
-                data = json.dumps(state, ensure_ascii=False, allow_nan=False)
-                self._news = (event, _timeless(state)), f"event: {event}\ndata: {data}\n\n".encode()
+                    event, state = "trouble", {"error": str(error)}
+                self._news = (event, _timeless(state)), f"event: {event}\ndata: {_json(state)}\n\n".encode()
                 self._news_at = time.monotonic()
             return self._news
 

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,21 +51,6 @@ def adopt(
         list[str] | None,
         _option("--status", "What a state of the application is, like processing=running. May be repeated."),
     ] = None,
-    type_map: Annotated[list[str] | None, _option("--type-map", "Another name for a type. May be repeated.")] = None,
-    payload_column: Annotated[
-        str | None, _option("--payload-column", "The same as --rename NAME=payload.", "NAME")
-    ] = None,
-    view: Annotated[
-        str, _option("--view", "The view for statements in the old words. Default: old_jobs, if one is needed.", "NAME")
-    ] = "",
-    statements: Annotated[
-        Path | None,
-        _option(
-            "--statements",
-            "The application's SQL statements, compiled for the adopted table; each must end its line with ;",
-            "FILE",
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Take over an existing jobs table.
@@ -77,15 +61,7 @@ def adopt(
     """
     from supervisor.store.base import AdoptOptions
 
-    renames = _pairs("--rename", rename or []) | ({payload_column: "payload"} if payload_column else {})
-    options = AdoptOptions(
-        table,
-        renames,
-        _pairs("--status", status or []),
-        _pairs("--type-map", type_map or []),
-        () if statements is None else tuple(_statements(statements)),
-        view,
-    )
+    options = AdoptOptions(table, _pairs("--rename", rename or []), _pairs("--status", status or []))
     engine = target.engine()
     try:
         report = engine.database.adopt(options, rehearse=plan)
@@ -114,19 +90,6 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
     return pairs
 
 
-def _statements(file: Path) -> list[str]:
-    from supervisor.store.migrate import statements
-
-    try:
-        return [statement.strip() for statement in statements(file.read_text(encoding="utf-8"))]
-    except UnicodeDecodeError:
-        raise wrong_usage(f"{file}: not UTF-8 text") from None
-    except OSError as error:
-        raise wrong_usage(f"{file}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise wrong_usage(f"{file}: {error}") from None
-
-
 # What is printed
 
 
@@ -139,14 +102,10 @@ def _lines(url: str, table: str, report: AdoptReport) -> Iterator[str]:
     words = {word: status for word, status in report.statuses.items() if word != status}
     if words:
         yield "states: " + ", ".join(f"{word} = {status}" for word, status in words.items())
-    if report.types:
-        yield "types: " + ", ".join(f"{old} = {new}" for old, new in report.types.items())
     if report.recovered:
         yield f"{report.recovered} running {'becomes' if report.recovered == 1 else 'become'} pending"
     for note in report.notes:
         yield f"note: {note}"
-    for change in report.needing_change:
-        yield f"needs a change: {' '.join(change.statement.split()).rstrip('; ')}: {change.reason}"
     if report.backup is None:
         yield "nothing was changed; without --plan this is done, after a backup"
     else:

@@ -46,21 +46,17 @@ def logs(
     one, the latest lines of all jobs. The events of the supervisor itself are where it writes them: under systemd, in
     the journal. --json prints one document, with -f one in each line.
     """
-    from supervisor.ops.run_logs import MOST_RUNS, LogReader, where_events_are
+    from supervisor.ops.run_logs import MOST_RUNS, LogReader
 
     with closing(target.engine().operations()) as operations:
         most = _LINES if number is None and job_id is None else number
         reader = LogReader(operations, job_id, MOST_RUNS if most is None else max(1, min(most, MOST_RUNS)))
         parts, job = reader.look(last=not follow)
         parts = _last(parts, most)
-        events = where_events_are(operations) if job_id is None else []
         if as_json and not follow:
             runs = [part._asdict() for part in parts]
-            document({"job": job_id, "status": job and job.status, "runs": runs, "events": events})
+            document({"job": job_id, "status": job and job.status, "runs": runs})
             return
-        if not as_json:
-            for where in events:
-                note(f"note: events of {where}")
         printer = Printer(alone=job_id is not None, as_json=as_json)
         printer.print(parts)
         if follow:

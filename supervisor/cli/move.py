@@ -37,18 +37,17 @@ def move(
     """Move all jobs from SQLite to PostgreSQL, or back.
 
     The source takes no more jobs from then on, and names the new URL in the end. A move that was interrupted is
-    completed by repeating it. No supervisor may be running on either database.
+    repeated. No supervisor may be running on either database.
     """
     from supervisor.ops import move as moving
 
     here, there = _url(source), _url(target)
     if abandon:
         moving.abandon(here, there)
-        result({"abandoned": True}, f"{source} takes jobs again; {target} is empty", as_json=as_json)
+        result({"abandoned": True}, f"{source} takes jobs again", as_json=as_json)
         return
     report = moving.plan(here, there) if plan else moving.move(here, there, leave_columns=leave_columns)
-    told = asdict(report) | {"moved": not plan, "aside": [one._asdict() for one in report.aside]}
-    result(told, *_lines(report, there, planned=plan), as_json=as_json)
+    result(asdict(report) | {"moved": not plan}, *_lines(report, there, planned=plan), as_json=as_json)
     if report.set_aside and not plan:
         raise typer.Exit(FAILED)
 
@@ -87,7 +86,6 @@ def _lines(report: MoveReport, target: str, *, planned: bool) -> Iterator[str]:
 
 def _aside(report: MoveReport) -> Iterator[str]:
     yield f"{counted(report.set_aside, 'row')} cannot be stored in the target; they stay in {report.source}:"
-    for row in report.aside[:_MOST_LISTED]:
-        yield f"  {row.table} {', '.join(map(str, row.key))}: {': '.join(filter(None, (row.column, row.problem)))}"
+    yield from (f"  {row}" for row in report.aside[:_MOST_LISTED])
     if report.set_aside > _MOST_LISTED:
         yield f"  and {report.set_aside - _MOST_LISTED} more; --json lists up to 1,000"

@@ -14,7 +14,7 @@ from supervisor.cli.options import Target, on_target, option
 from supervisor.domain.text import counted
 
 if TYPE_CHECKING:
-    from supervisor.supervision.burst import Progress
+    from supervisor.supervision.stopping import Progress
 
 
 def _server(url: str) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from supervisor.client.connections import Connections, Seat
-from supervisor.client.subscription import Bell, Subscription, deadline_after, heard
+from supervisor.client.subscription import Bell, Stream, Subscription, deadline_after, heard
 from supervisor.client.watcher import Watcher
 from supervisor.domain.errors import InvalidJob, JobNotFound, StoreError, WaitTimeout
 from supervisor.domain.intake import is_possible_id, job_id_of, moment, short, waiting_limit, whole
@@ -54,7 +54,7 @@ class Administration:
 
     @property
     def url(self) -> str:
-        """The database's URL, with an absolute path; after a move the new one."""
+        """The database's URL, with an absolute path."""
         return self._engine.url
 
     @property
@@ -135,13 +135,11 @@ class Administration:
         WaitTimeout when the time is up (the job continues), JobNotFound with the first event for an unknown id, and
         later if the job is deleted.
         """
-        from supervisor.client import following  # imported here: few programs use it
-
         job_id, limit = job_id_of(job_id), waiting_limit(timeout)
         bell = Bell()
-        stream = following.Stream(self._watcher, job_id, bell.ring)
+        stream = Stream(self._watcher, job_id, bell.ring)
         try:
-            yield from map(stream.shown, heard(stream, bell, deadline_after(limit)))
+            yield from heard(stream, bell, deadline_after(limit))
         except TimeoutError:
             raise WaitTimeout(job_id, limit or 0.0).explained(self._why_not_started(job_id)) from None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from supervisor.client.awaiting import LoopBell, called, end_of, heard, insert, job_of, run, too_late
 from supervisor.client.lanes import LISTER, READER, WRITER
 from supervisor.client.queue import Queue
-from supervisor.client.subscription import Subscription, deadline_after
+from supervisor.client.subscription import Stream, Subscription, deadline_after
 from supervisor.domain.intake import job_id_of, waiting_limit
 from supervisor.domain.job import JobEvent
 
@@ -186,14 +186,12 @@ class AsyncQueue:
         return self._follow(job_id_of(job_id), waiting_limit(timeout))
 
     async def _follow(self, job_id: int, limit: float | None) -> AsyncGenerator[FollowEvent, None]:
-        from supervisor.client.following import Stream  # imported here: few programs use it
-
         bell = LoopBell()
         stream = Stream(self._queue._watcher, job_id, bell.ring)
         try:
             async with contextlib.aclosing(heard(stream, bell, deadline_after(limit))) as events:
                 async for event in events:
-                    yield stream.shown(event)
+                    yield event
         except TimeoutError:
             raise await too_late(self._queue, job_id, limit) from None
 

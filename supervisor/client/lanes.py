@@ -5,9 +5,11 @@ Jobs that wait at the same time are inserted in one transaction: a commit costs 
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
@@ -38,7 +40,7 @@ class Lane:
     def forget(self) -> None:
         """Implements `connections.Forgetful`."""
         self._lock = threading.Lock()
-        self._calls: SimpleQueue[_Call | _Insertion] = SimpleQueue()
+        self._calls: SimpleQueue[_Call] = SimpleQueue()
         self._runs = False
         self._last = _Call(Future(), None)  # made now: at the end of the program, this module has no names any more
 
@@ -51,10 +53,10 @@ class Lane:
     def insert(self, new: Callable[[], NewJob], put_each: PutEach) -> Future[Put]:
         """Insert the job that `new` returns, with others that wait, by one call of `put_each`."""
         future: Future[Put] = Future()
-        self._add(_Insertion(future, new, put_each))
+        self._add(_Call(future, new, put_each))
         return future
 
-    def _add(self, call: _Call | _Insertion) -> None:
+    def _add(self, call: _Call) -> None:
         with self._lock:
             if not self._runs:
                 # Daemonic: a program may end while another one holds the write lock.
@@ -80,71 +82,64 @@ class Lane:
 
 
 class _Call(NamedTuple):
+    """With `put_each`, `work` returns a job that it inserts. Without `work`, the thread is to end."""
+
     future: Future[Any]
-    work: Callable[[], Any] | None  # None: the thread is to end
+    work: Callable[[], Any] | None
+    put_each: PutEach | None = None
 
 
-class _Insertion(NamedTuple):
-    future: Future[Put]
-    new: Callable[[], NewJob]
-    put_each: PutEach
-
-
-def _serve(calls: SimpleQueue[_Call | _Insertion]) -> None:
-    following: _Call | _Insertion | None = None
+def _serve(calls: SimpleQueue[_Call]) -> None:
+    following: _Call | None = None
     while True:
         call, following = following or calls.get(), None
-        if isinstance(call, _Insertion):
-            following = _insert_together(call, calls)
-        elif call.work is None:
+        if call.work is None:
             call.future.set_result(None)
             return
+        if call.put_each is not None:
+            following = _insert_together(call, call.put_each, calls)
         elif call.future.set_running_or_notify_cancel():
-            try:
-                answer = call.work()
-            except BaseException as error:
-                call.future.set_exception(holdable(error))
-            else:
-                call.future.set_result(answer)
-                del answer
+            _complete(call.future, _outcome(call.work))
         del call  # with what it holds, before the next one is waited for
 
 
-def _insert_together(first: _Insertion, calls: SimpleQueue[_Call | _Insertion]) -> _Call | None:
+def _insert_together(first: _Call, put_each: PutEach, calls: SimpleQueue[_Call]) -> _Call | None:
     """Insert the jobs of this call and of those that wait behind it, up to the next call of another kind, which is
     returned. Each has a result or an error of its own.
     """
     futures, jobs, size = list[Future[Put]](), list[NewJob](), 0
-    call: _Call | _Insertion | None = first
-    while isinstance(call, _Insertion):
+    call: _Call | None = first
+    while call is not None and call.work is not None and call.put_each is not None:
         if call.future.set_running_or_notify_cancel():
-            try:
-                job = call.new()
-            except BaseException as error:
-                call.future.set_exception(holdable(error))
+            job = _outcome(call.work)
+            if isinstance(job, BaseException):
+                _complete(call.future, job)
             else:
                 futures.append(call.future)
                 jobs.append(job)
                 size += len(job.payload)
         call = None
         if len(jobs) < _MOST_JOBS and size < _MOST_SIZE:
-            try:
+            with suppress(Empty):
                 call = calls.get_nowait()
-            except Empty:
-                break
     if jobs:
-        _answer(first, futures, jobs)
-    assert not isinstance(call, _Insertion)
+        answers = _outcome(functools.partial(put_each, jobs))
+        each = [answers] * len(jobs) if isinstance(answers, BaseException) else answers
+        for future, answer in zip(futures, each, strict=True):
+            _complete(future, answer)
     return call
 
 
-def _answer(insertion: _Insertion, futures: list[Future[Put]], jobs: list[NewJob]) -> None:
+def _outcome(work: Callable[[], Any]) -> Any:
+    """What it returns, or raises."""
     try:
-        answers: Sequence[Put | BaseException] = insertion.put_each(jobs)
+        return work()
     except BaseException as error:
-        answers = [error] * len(jobs)
-    for future, answer in zip(futures, answers, strict=True):
-        if isinstance(answer, BaseException):
-            future.set_exception(holdable(answer))
-        else:
-            future.set_result(answer)
+        return error
+
+
+def _complete(future: Future[Any], outcome: Any) -> None:
+    if isinstance(outcome, BaseException):
+        future.set_exception(holdable(outcome))
+    else:
+        future.set_result(outcome)

@@ -1,4 +1,4 @@
-"""Somebody's interest in a job, and how those wait in a thread who have one."""
+"""Somebody's interest in a job: in its states, or also in what it emits; and how those wait in a thread who have one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from supervisor.domain.errors import JobNotFound, StoreError
+from supervisor.domain.job_stream import Follower, FollowEvent, Position
 
 if TYPE_CHECKING:
     from supervisor.domain.job import JobEvent
@@ -135,6 +136,47 @@ class Subscription:
             return False
         known = self._just_made or self._taken is not None
         return not (self._only_end and known) or event.status.finished
+
+
+class Stream:
+    """A `Listener` that follows a job, behind a position or from the start of its run. A slow one misses chunks, and is
+    told how many, and states, but never the latest.
+    """
+
+    def __init__(self, watcher: Watched, job_id: int, ring: Callable[[], object], at: Position | None = None) -> None:
+        self._known: JobEvent | None = None
+        self._follower = Follower(at)
+        self._subscription = Subscription(watcher, job_id, ring, follows=True)
+
+    @property
+    def at(self) -> Position:
+        return self._follower.at
+
+    @property
+    def begun(self) -> bool:
+        return self._known is not None
+
+    @property
+    def ended(self) -> bool:
+        return self._follower.ended
+
+    def look(self) -> bool:
+        """Whether the job's state is known. Raises JobNotFound and StoreError."""
+        before = self._known
+        self._known = next(iter(self._subscription.news()), before)
+        if before is None and self._known is not None and self.at.token > self._known.token:
+            self._follower.at = Position()  # of no run of this job: without it, its chunks would be left out
+        return self.begun
+
+    def news(self) -> list[FollowEvent]:
+        self.look()  # before the chunks: what the job emitted until then is there
+        feed = self._subscription.feed
+        if self._known is None or feed is None:
+            return []
+        return self._follower.news(self._known, feed.behind(self.at), elsewhere=feed.elsewhere)
+
+    def leave(self) -> None:
+        self._subscription.leave()
 
 
 class Listener(Protocol[News]):

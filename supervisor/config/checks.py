@@ -225,10 +225,6 @@ def memory(value: Any) -> int:
     return found
 
 
-def kept_memory(value: object) -> int:
-    return 0 if value == "0" else memory(value)
-
-
 # Names
 
 _DOTTED = r"[^\W\d]\w*(\.[^\W\d]\w*)*"

@@ -104,10 +104,9 @@ def _check_name(pool: Layers, report: Report) -> None:
 def _check_rules(pool: Layers, report: Report) -> None:
     """The rules between keys."""
     get, has, program = pool.get, pool.has, pool.has("command")
-    batches, many, budget = pool.largest_batch > 1, get("concurrency") > 1, get("batch_budget")
+    batches, many = pool.largest_batch > 1, get("concurrency") > 1
     fixed, forked = get("batch_size") is not None, not program and get("preload") and get("start") == "fork"
     only_auto = 'it has an effect only with batch_size = "auto"'
-    only_batches = "it has an effect only with batches: set batch_size"
     rules: tuple[tuple[str, object, str], ...] = (
         ("batch_size", batches and has("tasks"), "a task is given one job at a time; batches need a handler"),
         (
@@ -118,17 +117,7 @@ def _check_rules(pool: Layers, report: Report) -> None:
         ("concurrency", many and program, "a program is given one job at a time; raise workers instead"),
         ("max_batch_size", has("max_batch_size") and fixed, only_auto),
         ("latency_target", has("latency_target") and fixed, only_auto),
-        *((key, has(key) and not batches, only_batches) for key in ("batch_key", "batch_cost", "batch_budget")),
-        (
-            "batch_cost",
-            get("batch_cost") and budget is None and not pool.faulty("batch_budget"),
-            "it needs a batch_budget, the most that a batch may cost",
-        ),
-        (
-            "batch_budget",
-            budget is not None and not get("batch_cost"),
-            "it needs batch_cost, the field of the payload that says what a job costs",
-        ),
+        ("batch_key", has("batch_key") and not batches, "it has an effect only with batches: set batch_size"),
         ("path", has("path") and program, "it applies to Python handlers; for a program, set PYTHONPATH in env"),
         (
             "preload_setup",

@@ -192,8 +192,6 @@ class PoolSettings(NamedTuple):
     latency_target: float = key(limit, 0.2)  # that a batch with `batch_auto` may take
     batch_wait: float = key(duration, 0.02)
     batch_key: str | None = key(checks.field_path, None)
-    batch_cost: str | None = key(checks.field_path, None)
-    batch_budget: float | None = key(number(1e-6, 1e15), None)
     timeout: float = key(limit, 120.0)
     cancel_grace: float = key(duration, CANCEL_GRACE)  # from the cancel of a run to its interruption
     kill_grace: float = key(duration, KILL_GRACE)  # from the interruption of a run to the end of its worker
@@ -204,7 +202,6 @@ class PoolSettings(NamedTuple):
     max_jobs_per_worker: int | None = key(whole(1, MOST), None)
     max_memory: int | None = key(memory, None)  # of one worker
     memory_budget: int | None = key(memory, None)  # of the whole pool
-    keep_freed_memory: int | None = key(checks.kept_memory, None)  # None: by batches, devices and limits
     max_crashes: int = key(whole(1, MOST), 3)
     # due jobs of a type while which no request for another one is accepted
     max_waiting: int | None = key(whole(1, MAX_WAITING), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -50,29 +49,25 @@ class Candidate(NamedTuple):
     """
 
     key: str | None
-    cost: float
     most: int
 
 
-def together(candidates: Sequence[Candidate], most: int, budget: float) -> list[int]:
+def together(candidates: Sequence[Candidate], most: int) -> list[int]:
     """The indices of the jobs that run next, at most `most`.
 
-    The first one always runs, so that no key has to wait for the others to be used up. The others follow in order
-    while the sum of their costs is within the budget, and none is left out for one behind it with the same key.
+    The first one always runs, so that no key has to wait for the others to be used up. The others follow in order.
     """
     first = candidates[0]
-    chosen, cost = [0], first.cost
-    most = min(most, first.most)
+    chosen, most = [0], min(most, first.most)
     if first.key is None:
         return chosen
     for index in range(1, len(candidates)):
         candidate = candidates[index]
         if candidate.key != first.key:
             continue
-        if len(chosen) >= min(most, candidate.most) or cost + candidate.cost > budget:
+        if len(chosen) >= min(most, candidate.most):
             break
         chosen.append(index)
-        cost += candidate.cost
         most = min(most, candidate.most)
     return chosen
 
@@ -87,23 +82,13 @@ def at_path(payload: Any, path: str) -> Any:
 
 
 def as_key(value: Any) -> str:
-    """A text that is the same for equal values. Raises TypeError or ValueError for what JSON cannot represent."""
+    """A text that is the same for equal values of JSON."""
     return value if type(value) is str else "\0" + dumps(value, sort_keys=True)
 
 
-def as_cost(value: Any) -> float:
-    """Raises ValueError for what is not a number of at least 0."""
-    if type(value) is int or type(value) is float:  # a bool is not a cost
-        cost = float(value)
-        if cost >= 0.0 and not math.isinf(cost):
-            return cost
-    raise ValueError(f"a cost must be a number of at least 0, not {str(value)[:60]!r}")
-
-
 _KEPT = 15  # times of one size; the newest replace the oldest
-_OCTAVE = 4  # sizes from one to that which is twice as large
-_FEW = 3  # times of a size before another one is tried
-_STALE = 400  # batches after which the times of a size that is not used are forgotten
+_FEW = 4  # times of a size before another one is tried
+_STALE = 400  # batches after which the times of all other sizes are forgotten
 _PROBE_EVERY = 12  # batches
 _GAIN = 1.04  # a throughput higher by less than this is not worth a larger size
 _TOLERANCE = 1.03  # of the target: measured times are never exact
@@ -119,9 +104,9 @@ class AutoBatchSize:
     take. Of the sizes within it, the smallest is taken whose throughput is close to the best: in a larger batch jobs
     would only wait longer.
 
-    It climbs a ladder of sizes while the next one promises a gain. Now and then one batch has the size of a neighbour,
-    to notice that the handler's times have changed. A size that ran out of memory is not tried again for a
-    long time, and if it happens again at once, the size is halved.
+    It climbs a ladder of sizes, each about a quarter larger, while that brings a gain. Now and then one batch has the
+    size of a neighbour, to notice that the handler's times have changed. A size that ran out of memory is not tried
+    again for a long time, and if it happens again at once, the size is halved.
     """
 
     def __init__(self, most: int, target: float) -> None:
@@ -130,7 +115,6 @@ class AutoBatchSize:
         )
         self._target = target * _TOLERANCE
         self._times: dict[int, deque[float]] = {}  # seconds, by rung
-        self._used: dict[int, int] = {}  # when each was used last, in batches
         self._between = 0.0  # seconds from the end of a batch to the start of the next
         self._batches = self._failures = 0
         self._top, self._rise_at, self._patience = len(self._ladder) - 1, 0, _PATIENCE
@@ -150,17 +134,16 @@ class AutoBatchSize:
         self._failures = 0
         if self._top < len(self._ladder) - 1 and self._batches >= self._rise_at:
             self._top, self._rise_at = self._top + 1, self._batches + self._patience
+        if self._batches % _STALE == 0:
+            self._times = {rung: times for rung, times in self._times.items() if rung == self._rung}
         self._times.setdefault(self._rung, deque(maxlen=_KEPT)).append(seconds)
-        self._used[self._rung] = self._batches
-        for rung in [one for one in self._times if self._used[one] < self._batches - _STALE]:
-            del self._times[rung]
         self._rung = self._next()
 
     def out_of_memory(self, size: int) -> None:
         """A batch of this size has run out of memory. It may have been smaller than what was asked for."""
         self._failures += 1
         rung = min(self._rung, bisect_right(self._ladder, size) - 1)
-        self._top = max(0, rung - (1 if self._failures == 1 else _OCTAVE))
+        self._top = max(0, bisect_right(self._ladder, size // 2) - 1 if self._failures > 1 else rung - 1)
         self._times = {rung: times for rung, times in self._times.items() if rung <= self._top}
         self._rung = self._top
         self._rise_at = self._batches + self._patience
@@ -169,47 +152,18 @@ class AutoBatchSize:
     def _next(self) -> int:
         if len(self._times[self._rung]) < _FEW:
             return self._rung
-        typical = {rung: median(times) for rung, times in sorted(self._times.items())}
-        best = self._best(typical)
-        for above in (best + _OCTAVE, best + 1):
-            if above <= self._top and max(typical) < above and self._promises(best, above, typical):
-                return above
-        if self._batches % _PROBE_EVERY or best not in typical:
-            return best
-        upwards = self._batches // _PROBE_EVERY % 2 and best + 1 <= self._top
-        if upwards and self._expected(best, best + 1, typical) <= self._target:
-            return best + 1
-        return max(0, best - 1)
-
-    def _best(self, typical: Mapping[int, float]) -> int:
-        """The lowest rung whose throughput is close to the best of those within the target."""
-        rates = {rung: self._rate(rung, seconds) for rung, seconds in typical.items() if seconds <= self._target}
-        rates = {rung: rate for rung, rate in rates.items() if rung <= self._top}
+        typical = {rung: median(times) for rung, times in self._times.items()}
+        rates = {
+            rung: self._ladder[rung] / max(seconds + self._between, 1e-9)
+            for rung, seconds in sorted(typical.items())
+            if seconds <= self._target and rung <= self._top
+        }
         if not rates:
             return max(0, min(typical) - 1)
-        quickest = max(rates, key=lambda rung: rates[rung])
-        return next(rung for rung, rate in rates.items() if rate * _price(quickest - rung) >= rates[quickest])
-
-    def _promises(self, rung: int, above: int, typical: Mapping[int, float]) -> bool:
-        """Whether a larger size may have a higher throughput, within the target, as far as smaller ones tell."""
-        if not rung and above == 1:
-            return True
-        expected = self._expected(rung, above, typical)
-        return expected <= self._target and self._rate(above, expected) > _GAIN * self._rate(rung, typical[rung])
-
-    def _expected(self, rung: int, above: int, typical: Mapping[int, float]) -> float:
-        """Seconds of a batch of a larger size."""
-        size, seconds = self._ladder[rung], typical[rung]
-        slope = seconds / size
-        if smaller := [one for one in typical if one < rung]:  # times of sizes that are close differ by noise
-            base = max((one for one in smaller if 2 * self._ladder[one] <= size), default=smaller[0])
-            slope = max(0.0, (seconds - typical[base]) / (size - self._ladder[base]))
-        return seconds + slope * (self._ladder[above] - size)
-
-    def _rate(self, rung: int, seconds: float) -> float:
-        return self._ladder[rung] / max(seconds + self._between, 1e-9)
-
-
-def _price(rungs: int) -> float:
-    """By which factor the throughput must be higher to climb so many rungs: jobs wait longer in larger batches."""
-    return 1.0 + min(0.08, 0.02 + 0.01 * rungs)
+        best = next(rung for rung, rate in rates.items() if rate * _GAIN >= max(rates.values()))
+        if best + 1 not in typical and best + 1 <= self._top:
+            return best + 1
+        if self._batches % _PROBE_EVERY:
+            return best
+        upwards = self._batches // _PROBE_EVERY % 2 and best + 1 in rates
+        return best + 1 if upwards else max(0, best - 1)

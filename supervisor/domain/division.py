@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from math import inf
 
-from supervisor.domain.tenants import MACHINE, Grant, Need, Patience, Template, Tenant
+from supervisor.domain.tenants import MACHINE, Grant, Patience, Template, Tenant
 from supervisor.domain.text import human_size, shortened
 
 Bytes = Mapping[str, int]
@@ -82,38 +83,23 @@ class _Division:
     """
 
     def __init__(self, tenants: Sequence[Tenant], sizes: Mapping[str, int], templates: Mapping[str, Template]) -> None:
-        known = [one.need for one in tenants if one.need is not None]
-        # What has not been measured counts as the largest of the others.
-        self._unknown = Need(*(max((need[part] for need in known), default=0) for part in range(len(Need._fields))))
         self.grants = {one.name: Grant(dict.fromkeys(one.workers, 0)) for one in tenants}
         self._tenants, self._sizes = tenants, sizes
         self._left, self._free, self._held = dict(sizes), dict(sizes), Counter[str]()
         self._closed: set[str] = set()  # for which no more workers start
         self._claimant = ""  # for which others may have to leave
-        self._measuring = next((one.name for one in tenants if one.need is None and one.staying), "")
+        self._measuring = next((one.name for one in tenants if one.staying and not one.measured), "")
         for one in tenants:
-            if one.need is None:
-                one.workers = {device: there.at_least(self._unknown) for device, there in one.workers.items()}
             for device, there in one.workers.items():
                 _take(self._free, _by_budget(device, there.used, there.on_device))
-        self._loaded = {image: self._used_by(image, template) for image, template in templates.items()}
-        self._templates = sum(self._loaded.values())
+        self._templates = sum(template.used for template in templates.values())
         self._free[MACHINE] -= self._templates
-        ending = {image for image, template in templates.items() if template.ending}
-        self._loaded.update(dict.fromkeys(ending, 0))
+        self._loaded = {image: 0 if template.ending else template.used for image, template in templates.items()}
         # Of the templates, what nobody has taken yet.
-        self._old = {image: template.kept for image, template in templates.items() if image not in ending}
+        self._old = {image: template.kept for image, template in templates.items() if not template.ending}
         self._owed = {image: used - self._old.get(image, 0) for image, used in self._loaded.items()}
         self._taken = Counter[str]()
         self._started: set[str] = set()  # images with workers that start now
-
-    def _used_by(self, image: str, template: Template) -> int:
-        """With what one that is loading will use."""
-        needs = [self._need(one).template for one in self._tenants if one.image == image and template.loading]
-        return template.used + max(needs, default=0)
-
-    def _need(self, one: Tenant) -> Need:
-        return one.need or self._unknown
 
     # Who stays
 
@@ -131,7 +117,11 @@ class _Division:
             cost = _by_budget(device, there.used // each, there.on_device // each)
             while grant.kept < most and grant.keep[device] < there.staying and self._place(one, cost, self._left):
                 grant.keep[device] += 1
-        if grant.kept < most or not (one.staying or self._place(one, {MACHINE: 0}, self._left)):
+        template = self._owed.get(one.image, 0)
+        nothing = not one.staying and not (
+            template <= self._left[MACHINE] and self._place(one, {MACHINE: 0}, self._left)
+        )
+        if grant.kept < most or nothing:
             self._closed.add(one.name)
             why = f"no memory is left: {self._users(MACHINE)}"
             grant.reason = f"makes room for {self._claimant}" if self._claimant else why
@@ -139,7 +129,7 @@ class _Division:
     def keep_old_code(self) -> None:
         """Let templates with old code that nothing newer has replaced stay."""
         for image, used in self._old.items():
-            if min(used, self._sizes[MACHINE]) <= self._left[MACHINE]:
+            if used <= self._left[MACHINE]:
                 self._left[MACHINE] -= used
                 self._taken[image] += used
                 self._old[image] = 0
@@ -177,7 +167,7 @@ class _Division:
         grant = self.grants[one.name]
         if one.name in self._closed:
             return False
-        if one.need is None and self._measuring and not hold:
+        if self._measuring and not (one.measured or hold):
             grant.reason = f"waits until the size of {self._measuring} has been measured"
             return False
         device, cost = self._next(one)
@@ -187,7 +177,7 @@ class _Division:
             grant.start[device] = grant.start.get(device, 0) + 1
             self._started.add(one.image)
             _take(self._free, self._capped(cost))
-            self._measuring = one.name if one.need is None else self._measuring
+            self._measuring = self._measuring if one.measured else one.name
             return True
         else:
             self._claimant = one.name
@@ -204,7 +194,7 @@ class _Division:
         """The device for one more worker, and its bytes, with its template if there is none: where there is room, else
         where who is idle for longest can leave, and of those the least used.
         """
-        need, grant, loaded = self._need(one), self.grants[one.name], self._loaded.get(one.image, 0)
+        need, grant, loaded = one.need, self.grants[one.name], self._loaded.get(one.image, 0)
         machine = need.worker if loaded or one.image in self._started else need.worker + need.template
 
         def cost(device: str) -> Bytes:
@@ -213,8 +203,8 @@ class _Division:
         def rank(device: str) -> tuple[bool, bool, float, int]:
             full = bool(self._short(cost(device), self._free))
             there = (other for other in self._tenants if device in other.workers and other.workers[device].staying)
-            since = max((other.residency.idle_since or 0.0 for other in there), default=0.0)
-            return full, bool(self._short(cost(device), self._open)), since * full, grant.most_on(device)
+            since = max((other.residency.idle_since or 0.0 if other.idle else inf for other in there), default=0.0)
+            return full, bool(self._short(cost(device), self._open)), since if full else 0.0, grant.most_on(device)
 
         device = min(one.workers, key=rank)
         return device, cost(device)
@@ -235,7 +225,7 @@ class _Division:
         """One more worker beyond those that run jobs."""
         grant = self.grants[one.name]
         before = grant.reason
-        starts = one.need is not None and 0 < grant.most < one.wanted + one.spares and self._start(one)
+        starts = one.measured and 0 < grant.most < one.wanted + one.spares and self._start(one)
         grant.reason = before
         return starts
 

@@ -18,7 +18,7 @@ class Verdict(Enum):
     WELL = "well"  # the heartbeat is recent
     BUSY = "busy"  # late, but using CPU: native code; tolerated, locks renewed
     STOPPED = "stopped"  # in state T: stopped by a signal
-    STUCK = "stuck"  # late, and no CPU used for as long
+    STUCK = "stuck"  # late, and no CPU used since then
 
 
 class Signs(NamedTuple):
@@ -36,7 +36,6 @@ class Signs(NamedTuple):
 # With no more CPU than this a late process is not working: waking and sleeping uses some, too.
 _SOME_CPU = 0.05
 _FAR_OVER = 1.1  # times max_memory
-_LONGER = 4  # times a limit, for which a process may be late while it works
 
 
 def first_late(kept: Signs | None, now: Signs) -> Signs:
@@ -51,7 +50,7 @@ def judge(now: Signs, earlier: Signs | None, heartbeat_timeout: float) -> Verdic
     works. What counts is whether CPU time advances. (That a job makes progress is up to its time limit.)
 
     `earlier` is None while the beat is on time. A process is judged stuck only after `heartbeat_timeout` seconds
-    without a beat and without CPU; if this cannot be determined, it counts as busy.
+    without a beat, and half as long again without CPU; if this cannot be determined, it counts as busy.
     """
     if now.at - now.beat < heartbeat_timeout:
         return Verdict.WELL
@@ -62,14 +61,6 @@ def judge(now: Signs, earlier: Signs | None, heartbeat_timeout: float) -> Verdic
     if now.cpu - earlier.cpu > _SOME_CPU or now.at - earlier.at < heartbeat_timeout / 2:
         return Verdict.BUSY
     return Verdict.STUCK
-
-
-def hangs(now: Signs, earlier: Signs | None, limit: float) -> bool:
-    """The same for a process of ours that runs no jobs. On an overloaded machine it may be late although it works. That
-    is tolerated for longer, but not for ever: it may also be in an endless loop.
-    """
-    late = now.at - now.beat
-    return late > limit * _LONGER or judge(now, earlier, limit) in (Verdict.STOPPED, Verdict.STUCK)
 
 
 _FREE = 3  # early deaths in a row that cost no delay
@@ -120,14 +111,10 @@ class Restarts(NamedTuple):
         delay = 0.0 if deaths <= _FREE else backoff(_FIRST_DELAY, deaths - _FREE, _LONGEST_DELAY)
         return self._replace(early_deaths=deaths, counted_at=now, delay=delay)
 
-    def broken(self, now: float, why: str, *, born: float = inf, sure: bool = True) -> Restarts:
-        """Import or set-up failed: an immediate retry would only fail again. If that is not `sure`, because the worker
-        was killed and perhaps by somebody else, one such death is a death like another.
-        """
+    def broken(self, now: float, why: str, *, born: float = inf) -> Restarts:
+        """Import or set-up failed: an immediate retry would only fail again."""
         if born <= self.counted_at:
             return self
-        if not (sure or self.early_deaths or self.failed_setups):
-            return self.died(now, early=True, born=born)
         failures = self.failed_setups + 1
         delay = backoff(_BROKEN_FIRST, failures, _BROKEN_LONGEST)
         return self._replace(failed_setups=failures, counted_at=now, delay=delay, why=shortened(why, _MAX_REASON))
@@ -142,10 +129,8 @@ class Restarts(NamedTuple):
 
 ISOLATED_FROM = 2  # deaths
 _REMEMBERED = 900.0  # seconds after which a death is forgotten
-_QUIET = 30.0  # seconds without a death that end an isolation, doubled with each further death
-_LONGEST_QUIET = 600.0
-_FIRST_PAUSE = 0.1  # seconds until the next template, doubled with each further death
-_LONGEST_PAUSE = 30.0
+_QUIET = 30.0, 600.0  # seconds without a death that end an isolation: doubled with each further death; at most
+_PAUSE = 0.1, 30.0  # the same until the next template
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +157,14 @@ class TemplateDeaths:
     @property
     def not_before(self) -> float:
         """The earliest time for the next template to start."""
-        return self._after(_FIRST_PAUSE, _LONGEST_PAUSE)
+        return self._after(*_PAUSE)
 
     def isolated(self, now: float) -> bool:
         return now < self.isolated_until
 
     @property
     def isolated_until(self) -> float:
-        return self._after(_QUIET, _LONGEST_QUIET)
+        return self._after(*_QUIET)
 
     def _after(self, first: float, longest: float) -> float:
         """A time after the last death, later with each from the second on; 0 before that."""

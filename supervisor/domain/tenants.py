@@ -72,23 +72,15 @@ class Workers(NamedTuple):
     used: int = 0
     on_device: int = 0
 
-    def at_least(self, need: Need) -> Workers:
-        """As large as they are expected: in its set-up, a worker is still small."""
-        count = self.staying + self.leaving
-        machine, on_device = max(self.used, count * need.worker), max(self.on_device, count * need.device)
-        return self._replace(used=machine, on_device=on_device)
-
 
 class Template(NamedTuple):
     """The templates of one image: bytes, whether they have been told to end, and the bytes of those with old code that
-    is kept, because newer code has not worked: they do not end with the last worker. One that is `loading` its code,
-    and perhaps a model, counts as it is expected, besides those bytes.
+    is kept, because newer code has not worked: they do not end with the last worker.
     """
 
     used: int = 0
     ending: bool = False
     kept: int = 0
-    loading: bool = False
 
 
 @dataclass(slots=True)
@@ -165,15 +157,15 @@ class Residency(NamedTuple):
 class Tenant:
     """A pool that shares the budgets: what it uses and asks for.
 
-    `workers` has an entry for each of its devices, or one for "" without devices. `need` is None until it has been
-    measured. Pools with the same `image` share a template. `spares` are wanted besides the `wanted` workers. There are
-    `due` jobs, of which the oldest has waited for `oldest_wait` seconds, and `busy` workers. `replacing`: a worker is
-    to be replaced; `patient`: only beside its predecessor, because new code has failed before.
+    `workers` has an entry for each of its devices, or one for "" without devices. `need` is a guess until it has been
+    `measured`. Pools with the same `image` share a template. `spares` are wanted besides the `wanted` workers. There
+    are `due` jobs, of which the oldest has waited for `oldest_wait` seconds, and `busy` workers. `replacing`: a worker
+    is to be replaced; `patient`: only beside its predecessor, because new code has failed before.
     """
 
     name: str
     wanted: int
-    need: Need | None
+    need: Need
     workers: Mapping[str, Workers]
     image: str = ""
     spares: int = 0
@@ -183,6 +175,7 @@ class Tenant:
     residency: Residency = field(default_factory=Residency)
     replacing: bool = False
     patient: bool = False
+    measured: bool = True
 
     @property
     def idle(self) -> bool:

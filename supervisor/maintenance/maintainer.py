@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -114,7 +113,7 @@ class Maintainer:
 
     def _deregister(self) -> None:
         self._duties.history.close(self._clock())
-        self._store.registry.forget(self._own, time.time())
+        self._store.registry.forget(self._own, self._clock())
 
     def _attempt(self, step: Callable[[], object]) -> bool:
         try:

@@ -5,9 +5,9 @@ secret, and the folder of uploaded files.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
-from supervisor.config.problems import line_of, lines
 from supervisor.config.settings import AdminSettings, Settings
 from supervisor.domain.errors import ConfigError
 from supervisor.engine import open_engine
@@ -17,8 +17,7 @@ from supervisor.telemetry import events
 
 DEFAULT_TOKEN = "admin-token"  # noqa: S105 - a file's name
 DEFAULT_FOLDER = "spool"
-SHORTEST = 16  # characters
-_LONGEST = 4096  # bytes read from a file
+_TOKEN = re.compile(rb"[!-~]{16,4096}")
 _OTHERS = 0o006  # mode bits of users who are neither the owner nor in the group
 
 
@@ -33,8 +32,7 @@ def granted(settings: Settings, folder: Path) -> Settings:
     if admin.token_file is None and admin.unix_path is None:
         admin = admin._replace(token_file=folder / DEFAULT_TOKEN)
     if faults := _problems(admin, make=True):
-        where = {key: f"{settings.path}{_line(settings.path, key)}: admin.{key}" for key in faults}
-        raise ConfigError([f"{where[key]}: {problem}" for key, problem in faults.items()])
+        raise ConfigError([f"{settings.path}: admin.{key}: {problem}" for key, problem in faults.items()])
     return settings._replace(admin=admin)
 
 
@@ -58,32 +56,21 @@ def _problems(admin: AdminSettings, *, make: bool) -> dict[str, str]:
     return found
 
 
-def _line(path: Path, key: str) -> str:
-    """The line of the key in the configuration, if it is there."""
-    try:
-        line = line_of(("admin", key), lines(path.read_text(encoding="utf-8-sig")))
-    except (OSError, ValueError):
-        return ""
-    return f":{line}" if line else ""
-
-
 def token_in(path: Path) -> str:
     """The token in a file. Raises ValueError, with one sentence, if it is not secret or invalid; OSError as usual."""
     if path.name == DEFAULT_TOKEN and path.is_symlink():
         raise ValueError(f"{path} is a symbolic link that the supervisor did not create; remove it")
     with path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode
-        content = file.read(_LONGEST + 1)
+        content = file.read(5000)
     if mode & _OTHERS:
         raise ValueError(f"{path} is open to every user of this machine; chmod 600 it and use a new token")
-    token = content.strip()
-    if not token:
-        raise ValueError(f"{path} is empty; remove it, and a new token is created")
-    if len(content) > _LONGEST or not token.isascii() or not token.decode().isprintable() or b" " in token:
-        raise ValueError(f"{path} does not contain a token: one word of printable ASCII characters")
-    if len(token) < SHORTEST:
-        raise ValueError(f"{path} contains a token of {len(token)} characters; it must have at least {SHORTEST}")
-    return token.decode()
+    if (token := _TOKEN.fullmatch(content.strip())) is None:
+        raise ValueError(
+            f"{path} does not contain a token: one word of at least 16 printable ASCII characters; "
+            "remove it for a new one"
+        )
+    return token[0].decode()
 
 
 def _make(path: Path) -> None:

@@ -35,16 +35,14 @@ class Rings:
         for path in files - self._readers.keys():
             self._readers[path] = ChunkReader(path)
 
-    def read(self, wanted: Collection[int], new: Collection[int]) -> Iterator[Chunk]:
-        """What was added since the last time; of the `new` jobs, all that is there."""
+    def read(self, wanted: Collection[int], *, all_of_it: bool) -> Iterator[Chunk]:
+        """What these jobs have emitted since the last time, or all that is there."""
         for path, reader in self._readers.items():
             for slot in reader.slots():
-                since = self._read.get((path, slot), 0)
+                since = 0 if all_of_it else self._read.get((path, slot), 0)
                 with contextlib.suppress(OSError):
-                    records, self._read[path, slot] = reader.read(slot, 0 if new else since)
-                    for record in records:
-                        if record.job in new or (record.position >= since and record.job in wanted):
-                            yield Chunk(*record[1:])
+                    records, self._read[path, slot] = reader.read(slot, since)
+                    yield from (Chunk(*record) for record in records if record.job in wanted)
 
     def close(self) -> None:
         self.use(set())
@@ -64,14 +62,15 @@ class Feed:
         self._chunks: deque[Chunk] = deque()
         self._size = 0
 
-    def add(self, chunks: Collection[Chunk]) -> None:
+    def add(self, chunks: Collection[Chunk]) -> bool:
+        """Whether there are new ones among them."""
         latest = self._chunks[-1].at if self._chunks else Position()
-        for chunk in sorted(chunks, key=lambda chunk: chunk.at):
-            if chunk.at > latest and chunk.is_valid():
-                self._chunks.append(chunk)
-                self._size += len(chunk.data)
+        new = [chunk for chunk in sorted(chunks, key=lambda chunk: chunk.at) if chunk.at > latest and chunk.is_valid()]
+        self._chunks.extend(new)
+        self._size += sum(len(chunk.data) for chunk in new)
         while self._size > RING_BYTES:
             self._size -= len(self._chunks.popleft().data)
+        return bool(new)
 
     def behind(self, at: Position) -> list[Chunk]:
         found = []
@@ -128,16 +127,14 @@ class Feeds:
         """
         began = time.monotonic()
         feeds = {feed.job_id: feed for feed in list(self._feeds.values())}
-        new = {job for job, feed in feeds.items() if feed.new}
         found: dict[int, list[Chunk]] = {}
-        for chunk in self._rings.read(feeds.keys(), new):
+        for chunk in self._rings.read(feeds.keys(), all_of_it=any(feed.new for feed in feeds.values())):
             found.setdefault(chunk.job, []).append(chunk)
-        for job, chunks in found.items():
-            feeds[job].add(chunks)
+        emitted = {job for job, chunks in found.items() if feeds[job].add(chunks)}
         for feed in feeds.values():
             feed.new = False
         self._took = time.monotonic() - began
-        return set(found)
+        return emitted
 
     def close(self) -> None:
         self._rings.close()

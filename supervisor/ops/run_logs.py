@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,14 +11,13 @@ from supervisor.domain.errors import JobNotFound
 from supervisor.domain.job import Attempt, Job, Run, Status, shown
 from supervisor.maintenance.waking import PRESENT
 from supervisor.ops.job_details import Trial, trial_of, trials
-from supervisor.ops.supervisors import living, registered
+from supervisor.ops.supervisors import registered
 from supervisor.store.base import Operations
 from supervisor.system import run_log
 from supervisor.system.scoreboard import Scoreboard
 
 MOST_RUNS = 200  # runs of all jobs that are read at once
 _LONGEST = 8192  # bytes of a line that are kept back until it ends
-_UNIT = re.compile(r"/([^/\n]+\.service)$", re.MULTILINE)
 
 
 class Running(NamedTuple):
@@ -85,29 +82,6 @@ def end_of(operations: Operations, job_id: int) -> str | None:
             return text
     logged = [run.log for run in operations.jobs.runs(job_id) if run.log]
     return logged[-1] if logged else None
-
-
-def where_events_are(operations: Operations) -> list[str]:
-    """Where the events of each running supervisor go, in words."""
-    return [f"supervisor {record.pid}: {_target(Path('/proc', str(record.pid)))}" for record in living(operations)]
-
-
-def _target(process: Path) -> str:
-    cgroups, stderr = "", None
-    with suppress(OSError):
-        cgroups = (process / "cgroup").read_text(encoding="utf-8", errors="replace")
-        stderr = str((process / "fd/2").readlink())
-    return described_target(cgroups, stderr)
-
-
-def described_target(cgroups: str, stderr: str | None) -> str:
-    """Where a process writes, from its /proc/PID/cgroup and the target of its standard error; None: it is hidden."""
-    unit = _UNIT.search(cgroups)
-    if unit is not None and (stderr is None or stderr.startswith("socket:")):
-        return f"journalctl -u {unit[1]} -f"
-    if stderr is None:
-        return "its standard error, which this user cannot see"
-    return stderr if stderr.startswith("/") else "its standard error, which another program reads"
 
 
 @dataclass(slots=True)

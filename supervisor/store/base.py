@@ -23,7 +23,7 @@ from supervisor.store.sql.backlog import Backlog, Depth, JobSelector
 from supervisor.store.sql.claims import ClaimLocks, Claims, Exchange, Expired, SettleExpired
 from supervisor.store.sql.connection import Connection, RowRefused
 from supervisor.store.sql.job_actions import Cursor, FinishedJobs, JobActions, Redriven, Retried
-from supervisor.store.sql.jobs import Filter, Jobs, Page, RecordedRun, Sort
+from supervisor.store.sql.jobs import Filter, Jobs, Page, RecordedRun
 from supervisor.store.sql.producer import Producer, TransactionalInsert
 from supervisor.store.sql.registry import Controls, ControlState, GoneView, HostControl, Lease, Registry, WorkerRecord
 from supervisor.store.sql.schedules import AlertStore, Planned, Schedules
@@ -81,24 +81,12 @@ class ChangeFeed:
 class AdoptOptions:
     """How an application's table is to be understood; whatever is left out is proposed.
 
-    `renames` are {column: new name or meaning}, `statuses` {word: state}, `types` {old: new}. `statements` are the
-    application's, to be tried. `view` is the name of the view for statements in the old words.
+    `renames` are {column: new name or meaning}, `statuses` {word: state}.
     """
 
     table: str = "jobs"
     renames: Mapping[str, str] = field(default_factory=dict)
     statuses: Mapping[str, str] = field(default_factory=dict)
-    types: Mapping[str, str] = field(default_factory=dict)
-    statements: tuple[str, ...] = ()
-    view: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NeedsChange:
-    """A statement of an application that its adopted table refuses, and why."""
-
-    statement: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +115,8 @@ class AdoptReport:
     backup: Path | None
     extra_columns: tuple[str, ...]
     notes: tuple[str, ...]
-    needing_change: tuple[NeedsChange, ...]
     columns: tuple[AdoptedColumn, ...]
     statuses: Mapping[str, str]
-    types: Mapping[str, str]
     job_types: tuple[str, ...]
     view: str | None
 

@@ -16,7 +16,7 @@ from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 
 from supervisor.domain.errors import NoTables, StoreError, StoreMoved, StoreOutdated, StoreUnavailable
-from supervisor.store.moving import ARRIVING, CLOSED_FOR, MOVED_TO, MoveWords
+from supervisor.store.moving import BEING_MOVED, CLOSED_FOR, MOVED_TO
 from supervisor.store.sql.connection import Queries
 
 Rows = Callable[[str], Iterable[Sequence[Any]]]
@@ -104,9 +104,7 @@ class Known(NamedTuple):
         if MOVED_TO in flags:
             raise StoreMoved(str(self.where), flags[MOVED_TO])
         if CLOSED_FOR in flags:
-            raise StoreUnavailable(f"{self.where}: {MoveWords.CLOSED.format(flags[CLOSED_FOR])}")
-        if ARRIVING in flags:
-            raise StoreUnavailable(f"{self.where}: {MoveWords.OPENING}")
+            raise StoreUnavailable(f"{self.where}: {BEING_MOVED.format(flags[CLOSED_FOR])}")
         return self
 
     def too_late(self, hint: str) -> StoreError:

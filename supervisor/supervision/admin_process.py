@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from supervisor.config.settings import AdminSettings, Settings
 from supervisor.supervision.supervised_process import SupervisedProcess
@@ -22,20 +21,10 @@ Serve = Callable[[Settings, Channel, socket.socket, Mapping[str, int]], int]
 pools sleep; returns the exit code.
 """
 
-_File = tuple[int, ...]
-
 RETRY = 10.0  # seconds between two attempts to bind an address that is in use
 _STARTING = 60.0  # seconds for its imports
 GRACE = 3.0  # seconds to finish its answers; it takes 2 at most
 _FINISH = 2.0  # seconds more for the results of requests, before a successor serves new ones
-
-
-class _Given(NamedTuple):
-    """All that a process uses and that a reload may change. It imports nothing of the handlers."""
-
-    settings: Settings
-    wakes: dict[str, int]
-    tokens: tuple[_File, ...]
 
 
 class AdminProcess:
@@ -52,7 +41,7 @@ class AdminProcess:
         self._serve = serve
         self._wakes = wakes
         self._settings: Settings | None = None
-        self._given: _Given | None = None  # to the process that runs, or has run last
+        self._given: tuple[object, ...] = ()  # to the process that runs, or has run last
         self._listening: Listening | None = None
         self._next_try = 0.0
         self._problem = ""
@@ -81,14 +70,16 @@ class AdminProcess:
         listening = self._listen(settings.admin, now)
         if listening is not None:
             run = self._serve
-            given = self._given = self._gives(settings)  # before it reads the tokens, or a change might be missed
-            keep = [listening.socket.fileno(), *settled_notice.kept_to_listen(), *given.wakes.values()]
-            self.process.start(lambda channel: run(settings, channel, listening.socket, given.wakes), now, keep=keep)
+            self._given = self._gives(settings)  # before it reads the tokens, or a change might be missed
+            wakes = dict(self._wakes())
+            keep = [listening.socket.fileno(), *settled_notice.kept_to_listen(), *wakes.values()]
+            self.process.start(lambda channel: run(settings, channel, listening.socket, wakes), now, keep=keep)
 
-    def _gives(self, settings: Settings) -> _Given:
+    def _gives(self, settings: Settings) -> tuple[object, ...]:
+        """All that a process uses and that a reload may change. It imports nothing of the handlers."""
         admin = settings.admin
-        files = () if admin is None else (admin.token_file, admin.read_token_file)
-        return _Given(settings, dict(self._wakes()), tuple(_file(path) for path in files if path is not None))
+        files = [] if admin is None else [admin.token_file, admin.read_token_file]
+        return settings, dict(self._wakes()), [_version(path) for path in files if path is not None]
 
     @property
     def due_at(self) -> float | None:
@@ -145,9 +136,10 @@ class AdminProcess:
             self._listening = None
 
 
-def _file(path: Path) -> _File:
+def _version(path: Path) -> tuple[int, int]:
     """What changes whenever the file does."""
-    with contextlib.suppress(OSError):
+    try:
         found = path.stat()
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-    return ()
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_ctime_ns

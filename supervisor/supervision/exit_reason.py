@@ -34,7 +34,6 @@ class Effect(Enum):
     INTERRUPTED = "what it was doing was stopped, which the next worker need not fear"
     DIED = "it had worked before"
     DIED_EARLY = "it had never committed a job: a crash loop may begin"
-    SET_UP_KILLED = "its set-up was ended by a signal that anybody may have sent"
     SET_UP_FAILED = "its code cannot be used: the pool backs off"
 
 
@@ -83,7 +82,6 @@ class Cause(Enum):
 
 
 _NOT_ITS_SET_UP = (Cause.SHUTDOWN, Cause.PARTITION, Cause.TEMPLATE, Cause.ALONE, Cause.UNWATCHED)
-_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Kill(NamedTuple):
@@ -156,7 +154,9 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
     cause, number, code = _cause(slot, known)
     message = _message(cause, slot, known, number, code)
     if slot.state is State.STARTING and (cause not in _NOT_ITS_SET_UP or (cause is Cause.TEMPLATE and known.unproven)):
-        return _set_up_ended(slot, cause, message, number)
+        # Whatever ended it before it was ready: its code cannot be used, as if it had raised an error.
+        word = "setup_failed" if known.kill is None else cause.word
+        return ExitReport(word, f"{slot.phase.label} failed: {message}", "nothing", Effect.SET_UP_FAILED)
     effect = _died(slot) if cause.effect is Effect.DIED else cause.effect
     report = _charged(ExitReport(cause.word, message, cause.charge, effect), cause, slot, known)
     failure = {
@@ -205,16 +205,6 @@ def _charged(end: ExitReport, cause: Cause, slot: Snapshot, known: Circumstances
     blamed = slot.job == 0 and run != NO_RUN
     lost = not blamed and (known.kill is None or cause is Cause.HELD_DATABASE)  # perhaps by a run that has ended
     return replace(end, uncommitted=slot.unsettled if lost else 0)
-
-
-def _set_up_ended(slot: Snapshot, cause: Cause, message: str, number: int | None) -> ExitReport:
-    """Whatever ended it before it was ready: its code cannot be used, as if it had raised an error."""
-    if cause is Cause.STARTUP:
-        return ExitReport(cause.word, message, "nothing", Effect.SET_UP_FAILED)
-    message = f"{slot.phase.label} failed: {message}"
-    if cause in (Cause.STOPPED, Cause.TEMPLATE) or (cause is Cause.SIGNAL and number in _FROM_OUTSIDE):
-        return ExitReport(cause.word, message, "nothing", Effect.SET_UP_KILLED)
-    return ExitReport("setup_failed", message, "nothing", Effect.SET_UP_FAILED)
 
 
 def _died(slot: Snapshot) -> Effect:

@@ -128,7 +128,7 @@ class MaintainerClient:
                 self._warn_of_unhandled(message["unhandled"])
             obey(message)
 
-    def keeps_dying(self, now: float) -> bool:
+    def check(self, now: float) -> bool:
         """Clean up after one that has ended, or kill one that hangs: the next one gets all reports again. Returns
         whether it has just ended once too often.
         """

@@ -15,85 +15,11 @@ from supervisor.system.slot import RecycleReason
 _TOGETHER = 1.0  # seconds between two requests in which both workers count as requested at the same time
 
 
-class Counts(NamedTuple):
-    """A pool's workers at one moment.
-
-    `staying` workers are neither leaving nor to be replaced; of these, `starting` and `idle` are counted separately.
-    `stale` ones are to be replaced and are not leaving yet; `leaving` ones are. `unexplained` have died for a reason
-    that is not known yet: another one might die for the same reason.
-    """
-
-    target: int
-    staying: int = 0
-    starting: int = 0
-    idle: int = 0
-    stale: int = 0
-    leaving: int = 0
-    unexplained: int = 0
-
-    @property
-    def living(self) -> int:
-        return self.staying + self.stale + self.leaving
-
-
 class Missing(NamedTuple):
     """How many workers to start: with the current code, and with the previous code."""
 
     new: int = 0
     old: int = 0
-
-
-class Leaving(NamedTuple):
-    """How many stale and how many idle workers should exit now, and how many regardless of their state."""
-
-    stale: int = 0
-    idle: int = 0
-    anyone: int = 0
-
-
-def missing(counts: Counts, *, failed: bool = False, unproven: bool = False, isolated: bool = False) -> Missing:
-    """What to start now.
-
-    Replacements start one at a time, before their predecessors exit. After a set-up that `failed`, a single
-    worker tries. New code that is `unproven` is tried by one worker, too, while the old code keeps up the numbers:
-    also in an `isolated` pool, which has one worker at a time otherwise.
-    """
-    nobody_tries = counts.starting == 0 and counts.unexplained == 0
-    if unproven:
-        old = counts.target - counts.stale - counts.unexplained
-        return Missing(1 if counts.target and counts.staying == 0 and nobody_tries else 0, max(0, old))
-    if isolated:
-        return Missing(1 if counts.target and counts.living == 0 and counts.unexplained == 0 else 0)
-    wanted = counts.target - counts.staying - counts.stale - counts.unexplained
-    if wanted > 0:
-        return Missing((1 if nobody_tries else 0) if failed else wanted)
-    replace_one = counts.stale > 0 and counts.staying < counts.target and counts.starting == 0
-    return Missing(1 if replace_one else 0)
-
-
-def within(wanted: Missing, room: int, *, old_first: bool) -> Missing:
-    """What may start where there is memory for so many workers. `old_first`: the new code has failed."""
-    if old_first:
-        old = min(wanted.old, room)
-        return Missing(min(wanted.new, room - old), old)
-    new = min(wanted.new, room)
-    return Missing(new, min(wanted.old, room - new))
-
-
-def leaving(counts: Counts, roof: int | None = None, *, fixed: bool = False) -> Leaving:
-    """Which workers should drain now: replaced ones whose successor is ready, and surplus ones.
-
-    A busy worker is not asked to exit; it will be idle eventually. But the size that an operator has `fixed` is
-    enforced, and if there are more than the `roof` (the memory limit) allows, one after another exits between jobs.
-    """
-    ready = counts.staying - counts.starting
-    stale = 1 if counts.stale and ready + counts.stale > counts.target else 0
-    surplus = max(0, counts.staying - max(counts.target, 0))
-    if fixed:
-        return Leaving(stale, anyone=surplus)
-    idle = min(surplus, counts.idle)
-    over = roof is not None and counts.staying - idle > max(roof, 1)
-    return Leaving(stale, idle, anyone=1 if over and counts.leaving == 0 and not idle else 0)
 
 
 class Plan(NamedTuple):
@@ -105,7 +31,10 @@ class Plan(NamedTuple):
 
 def plan(pool: Pool, now: float) -> Plan:
     """What to do now; `now` is monotonic seconds."""
-    return Plan(_to_start(pool, now), _to_leave(pool))
+    wanted = allowed(pool, _lacking(pool, now), now)
+    if pool.places is not None:
+        wanted = within(wanted, pool.places, old_first=pool.code.current.failed)
+    return Plan(wanted, _to_leave(pool))
 
 
 def allowed(pool: Pool, wanted: Missing, now: float) -> Missing:
@@ -117,6 +46,15 @@ def allowed(pool: Pool, wanted: Missing, now: float) -> Missing:
     )
 
 
+def within(wanted: Missing, room: int, *, old_first: bool) -> Missing:
+    """What may start where there is memory for so many workers. `old_first`: the new code has failed."""
+    if old_first:
+        old = min(wanted.old, room)
+        return Missing(min(wanted.new, room - old), old)
+    new = min(wanted.new, room)
+    return Missing(new, min(wanted.old, room - new))
+
+
 def next_try(pool: Pool) -> float | None:
     """When the last back-off of a pool that lacks workers ends; None if there is none."""
     if pool.closing or len(pool.workers.living()) >= pool.desired:
@@ -125,36 +63,53 @@ def next_try(pool: Pool) -> float | None:
     return max(pool.code.current.not_before, 0.0 if old is None else old.not_before) or None
 
 
-def _to_start(pool: Pool, now: float) -> Missing:
-    current = pool.code.current
-    wanted = missing(
-        _counts(pool),
-        failed=current.failed,
-        unproven=pool.code.old is not None and current.is_doubtful,
-        isolated=current.template_deaths.isolated(now),
-    )
-    if pool.needs_canary_worker:
-        wanted = wanted._replace(old=0)
-    wanted = allowed(pool, wanted, now)
-    return wanted if pool.places is None else within(wanted, pool.places, old_first=current.failed)
+def _lacking(pool: Pool, now: float) -> Missing:
+    """Replacements start one at a time, before their predecessors exit. After a set-up that failed, a single worker
+    tries. New code that has not worked is tried by one worker, too, while the old code keeps up the numbers: also in an
+    isolated pool, which has one worker at a time otherwise.
+    """
+    current, target, staying = pool.code.current, pool.desired, pool.workers.staying()
+    starting, stale = sum(not worker.is_ready for worker in staying), len(pool.workers.stale())
+    unexplained = len(pool.workers) - len(pool.workers.living())  # another one might die for the same reason
+    nobody_tries = not (starting or unexplained)
+    if pool.code.old is not None and current.is_doubtful:
+        old = 0 if pool.needs_canary_worker else max(0, target - stale - unexplained)
+        return Missing(int(target > 0 and not staying and nobody_tries), old)
+    if current.template_deaths.isolated(now):
+        return Missing(int(target > 0 and not pool.workers))
+    lacking = target - len(staying) - stale - unexplained
+    if lacking > 0:
+        return Missing(int(nobody_tries) if current.failed else lacking)
+    return Missing(int(stale > 0 and len(staying) < target and not starting))
 
 
 def _to_leave(pool: Pool) -> list[WorkerProcess]:
+    """Replaced workers whose successor is ready, and surplus ones. A busy worker is not asked to exit; it will be idle
+    eventually. But the size that an operator has fixed is enforced, and if there are more than memory_budget allows,
+    one after another exits between jobs.
+    """
+    staying, stale, roof = pool.workers.staying(), pool.workers.stale(), pool.scale.roof
     if pool.needs_canary_worker:
-        return [worker for worker in pool.workers.stale() if is_idle(worker)]
+        return [worker for worker in stale if is_idle(worker)]
     if pool.grant is not None and (evicted := _evicted(pool, pool.grant)):
         return evicted
-    fixed, stale = pool.scale.fixed is not None, pool.workers.stale()
-    found = leaving(_counts(pool), pool.scale.roof, fixed=fixed or pool.closing)
-    if not stale and not any(found):
-        return []
-    far_over = [worker for worker in stale if _is_far_over(worker, pool.settings.max_memory)]
-    youngest = sorted(_candidates(pool), key=lambda worker: -worker.asked_at)
-    idle = [worker for worker in youngest if is_idle(worker)]
-    largest = sorted(youngest, key=lambda worker: (not is_idle(worker), -worker.memory.unique))
-    anyone = [*idle, *(w for w in youngest if w not in idle)] if fixed else largest
-    chosen = [*far_over, *stale[: found.stale], *idle[: found.idle], *anyone[: found.anyone]]
-    return list(dict.fromkeys(chosen))
+    chosen = [worker for worker in stale if _is_far_over(worker, pool.settings.max_memory)]
+    if sum(worker.is_ready for worker in staying) + len(stale) > pool.desired:
+        chosen += stale[:1]
+    surplus = max(0, len(staying) - pool.desired)
+    if not (surplus or (roof is not None and len(staying) > roof)):
+        return list(dict.fromkeys(chosen))
+    youngest = sorted(_candidates(pool), key=lambda worker: (not is_idle(worker), -worker.asked_at))
+    if pool.scale.fixed is not None or pool.closing:
+        return list(dict.fromkeys([*chosen, *youngest[:surplus]]))
+    idle = [worker for worker in youngest if is_idle(worker)][:surplus]
+    if not idle and roof is not None and len(staying) > max(roof, 1) and not any(map(_leaves, pool.workers.values())):
+        idle = sorted(youngest, key=lambda worker: (not is_idle(worker), -worker.memory.unique))[:1]
+    return list(dict.fromkeys([*chosen, *idle]))
+
+
+def _leaves(worker: WorkerProcess) -> bool:
+    return worker.leaving
 
 
 def _is_far_over(worker: WorkerProcess, limit: int | None) -> bool:
@@ -165,7 +120,7 @@ def _is_far_over(worker: WorkerProcess, limit: int | None) -> bool:
 
 def _evicted(pool: Pool, grant: Grant) -> list[WorkerProcess]:
     """Those for which there is no memory: on each device, stale ones, spares, idle ones, the youngest first."""
-    if grant.crowded and not any(worker.leaving for worker in pool.workers.living()):
+    if grant.crowded and not any(map(_leaves, pool.workers.values())):
         return pool.workers.stale()[:1]
     chosen = []
     for device in grant.keep:
@@ -175,19 +130,6 @@ def _evicted(pool: Pool, grant: Grant) -> list[WorkerProcess]:
             there.sort(key=lambda one: (not one.stale, one.serving, not is_idle(one), -one.asked_at))
             chosen += there[:surplus]
     return chosen
-
-
-def _counts(pool: Pool) -> Counts:
-    living, staying = pool.workers.living(), pool.workers.staying()
-    return Counts(
-        target=pool.desired,
-        staying=len(staying),
-        starting=sum(not worker.is_ready for worker in staying),
-        idle=sum(map(is_idle, staying)),
-        stale=len(pool.workers.stale()),
-        leaving=sum(worker.leaving for worker in living),
-        unexplained=len(pool.workers) - len(living),
-    )
 
 
 def _candidates(pool: Pool) -> list[WorkerProcess]:

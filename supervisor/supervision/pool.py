@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from supervisor.config.settings import PoolSettings
@@ -56,8 +56,8 @@ class DeathRecord:
 
 def _after(restarts: Restarts, end: ExitReport, now: float, born: float) -> Restarts:
     """What the end of a worker that was requested then means for the next one with the same code."""
-    if end.effect in (Effect.SET_UP_FAILED, Effect.SET_UP_KILLED):
-        return restarts.broken(now, end.message, born=born, sure=end.effect is Effect.SET_UP_FAILED)
+    if end.effect is Effect.SET_UP_FAILED:
+        return restarts.broken(now, end.message, born=born)
     if end.effect in (Effect.DIED, Effect.DIED_EARLY):
         return restarts.died(now, early=end.effect is Effect.DIED_EARLY, born=born)
     return restarts
@@ -171,17 +171,6 @@ class PoolWorkers(dict[str, WorkerProcess]):
             number += 1
         return f"{pool}-{number}"
 
-    def next_device(self, gpus: Sequence[str], target: int) -> str | None:
-        """The device for a new worker: that of the stale worker it replaces, else the least used one."""
-        if not gpus:
-            return None
-        staying, stale = self.staying(), self.stale()
-        beyond = len(staying) + len(stale) - target
-        left = stale[max(0, beyond) :]  # the first ones already have successors
-        device = left[0].request.device if left and beyond >= 0 else None
-        used = Counter(worker.request.device for worker in [*staying, *left])
-        return device if device in gpus else min(gpus, key=used.__getitem__)
-
 
 @dataclass(eq=False)
 class Pool:
@@ -247,9 +236,17 @@ class Pool:
         return None if self.grant is None else self._places.total()
 
     def next_device(self) -> str | None:
-        """The device for a new worker, which takes a place."""
-        gpus = [gpu for gpu in self.settings.gpus if self.grant is None or self._places[gpu]]
-        device = self.workers.next_device(gpus or self.settings.gpus, self.desired)
+        """The device for a new worker, which takes a place: that of the stale worker it replaces, else the least used
+        one.
+        """
+        gpus = [gpu for gpu in self.settings.gpus if self.grant is None or self._places[gpu]] or self.settings.gpus
+        staying, stale = self.workers.staying(), self.workers.stale()
+        surplus = len(staying) + len(stale) - self.desired
+        left = stale[max(0, surplus) :]  # the first ones already have successors
+        device = left[0].request.device if left and surplus >= 0 else None
+        if device not in gpus:
+            used = Counter(worker.request.device for worker in [*staying, *left])
+            device = min(gpus, key=used.__getitem__, default=None)
         self._places[device or ""] -= 1
         return device
 

@@ -12,7 +12,7 @@ from supervisor.domain.text import shortened
 from supervisor.supervision.pool import Pool, Waiting, old_code_serves, problem_of
 from supervisor.supervision.release import Release, Releases
 from supervisor.supervision.templates import TemplateProcess
-from supervisor.supervision.worker_process import RELOADED, WHY_REPLACED, WorkerProcess
+from supervisor.supervision.worker_process import RELOADED, WorkerProcess
 from supervisor.system.scoreboard import MAX_SLOTS
 from supervisor.worker.environment import threads_of, worth_telling
 
@@ -44,8 +44,8 @@ class Pools(dict[str, Pool]):
     def status(self, now: float) -> dict[str, dict[str, Any]]:
         """What `status` shows of them."""
         threads = threads_of({name: pool.settings for name, pool in self.items()})
-        told = {name: str(threads[name]) if worth_telling(pool.settings) else "" for name, pool in self.items()}
-        return {name: _status(pool, told[name], now) for name, pool in self.items()}
+        shown = {name: str(threads[name]) if worth_telling(pool.settings) else "" for name, pool in self.items()}
+        return {name: _status(pool, shown[name], now) for name, pool in self.items()}
 
     def sharing(self, pool: Pool) -> dict[str, Release]:
         """The code of the pools that share this one's template."""
@@ -115,12 +115,12 @@ def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:
         "max_workers": settings.max_workers,
         "memory": {w.request.name: w.memory.unique for w in living if w.memory.unique},
         "devices": {w.request.name: w.request.device for w in living if w.request.device is not None},
-        "stale": {w.request.name: _why_replaced(pool, w.stale) for w in living if w.stale},
+        "stale": {
+            w.request.name: pool.code.current.why_older_stays() if w.stale == RELOADED else w.stale
+            for w in living
+            if w.stale
+        },
     }
-
-
-def _why_replaced(pool: Pool, stale: str) -> str:
-    return pool.code.current.why_older_stays() if stale == RELOADED else WHY_REPLACED[stale]
 
 
 def _image(settings: PoolSettings) -> tuple[Any, ...]:
@@ -128,7 +128,7 @@ def _image(settings: PoolSettings) -> tuple[Any, ...]:
     and with preload_setup everything that is passed to the set-up.
     """
     module = settings.handler.partition(":")[0]
-    told = (settings.handler, settings.options, settings.capabilities) if settings.preload_setup else ()
+    of_set_up = (settings.handler, settings.options, settings.capabilities) if settings.preload_setup else ()
     return (
         module,
         settings.path,
@@ -137,7 +137,7 @@ def _image(settings: PoolSettings) -> tuple[Any, ...]:
         settings.start,
         settings.threads,
         bool(settings.gpus),  # GPU pools have stricter rules for an image
-        *told,
+        *of_set_up,
     )
 
 

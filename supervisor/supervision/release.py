@@ -126,7 +126,9 @@ class Releases:
         self.current = Release(settings, on_trial=True, reloaded_at=now)
 
     def works(self, release: Release) -> None:
-        """A worker is ready with this code."""
+        """A worker is ready with this code; it does not bring back that of a pool which was removed meanwhile."""
+        if self.current.state is ReleaseState.RETIRED:
+            return
         if release is self.current:
             release.works()
             self.drop_old()

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
-from supervisor.domain.process_health import Signs, first_late, hangs
 from supervisor.system import child, ending, kernel
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
@@ -15,6 +14,7 @@ from supervisor.system.signals import Reactor
 from supervisor.telemetry import events
 
 STUCK_AFTER = 15.0  # seconds without a heartbeat; waiting for a busy database takes steps of 5 s
+_LONGER = 2  # times that, for one that is not stopped: on an overloaded machine it may be late although it works
 _RESTART_PAUSE = 0.5  # seconds, doubled with each early death in a row
 _LONGEST_PAUSE = 10.0
 _EARLY = 10.0  # seconds; a process that dies earlier may die of the same cause again
@@ -59,7 +59,6 @@ class SupervisedProcess:
         self._child: Child | None = None
         self._not_before = self._started_at = 0.0
         self._leave_by: float | None = None
-        self._late: Signs | None = None  # since when its heartbeat is late
         self.early_deaths = 0  # in a row
 
     @property
@@ -70,7 +69,7 @@ class SupervisedProcess:
     def start(self, run: Callable[[Channel], int], now: float, keep: Iterable[int] = ()) -> bool:
         """Fork it. Returns False if no process can be started; `restart_at` is the time of the next attempt."""
         self._started_at = now
-        self._leave_by = self._late = None
+        self._leave_by = None
         self._slot.assign(self.role, self.role)
         try:
             self._child = Child(run, role=self.role, keep=keep)
@@ -119,13 +118,8 @@ class SupervisedProcess:
     def _is_stuck(self, pid: int, now: float) -> bool:
         """Whether there was no heartbeat for too long: it is stopped, or hangs in a call."""
         slot = self._slot.read()
-        limit = STUCK_AFTER if slot.pid else self._starting
-        if now - slot.beat <= limit:
-            self._late = None
-            return False
-        signs = Signs(now, slot.beat, *kernel.cpu_and_state(pid))
-        self._late = first_late(self._late, signs)
-        return hangs(signs, self._late, limit)
+        limit, late = STUCK_AFTER if slot.pid else self._starting, now - slot.beat
+        return late > limit * _LONGER or (late > limit and kernel.is_stopped(pid))
 
     def kill(self) -> None:
         if self._child is not None:

@@ -17,12 +17,11 @@ from supervisor.domain.text import without_password
 from supervisor.maintenance.reports import trouble_of
 from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.supervision.admin_process import AdminProcess, Serve
-from supervisor.supervision.burst import Burst
 from supervisor.supervision.database_health import DatabaseHealth
 from supervisor.supervision.maintainer_client import MaintainerClient
 from supervisor.supervision.reloading import Reloads, SourceWatch
 from supervisor.supervision.service import Service
-from supervisor.supervision.stopping import Stopping
+from supervisor.supervision.stopping import Burst, Stopping
 from supervisor.supervision.watchdog import cancel
 from supervisor.supervision.workforce import Workforce
 from supervisor.system import signals
@@ -126,7 +125,7 @@ class Supervisor:
         if self._client.process.due(now):
             self._start_maintainer()
         self._client.hear(self._obey_maintainer)
-        if self._client.keeps_dying(now) and self._stopping.burst is not None:
+        if self._client.check(now) and self._stopping.burst is not None:
             self._stopping.burst.give_up()
             self._stop("the maintainer dies repeatedly")
 
@@ -183,20 +182,17 @@ class Supervisor:
 
     def _heed_sources(self) -> None:
         """Reload after changes of the files that are watched."""
-        sources = self._reloads.sources
-        if sources is not None and not self._stopping.why and (changed := sources.due(time.monotonic())):
-            self._reload(f"changed: {changed}")
+        if (sources := self._reloads.sources) is not None and not self._stopping.why:
+            sources.follow(self._settings)
+            if changed := sources.due(time.monotonic()):
+                self._reload(f"changed: {changed}")
 
     def _publish(self) -> None:
         """Post the state for `status`, and report progress to the observer."""
         self._service.outlet.flush()
         now = time.monotonic()
-        if self._service.ticking or (self._reloads.sources is not None and self._reloads.sources.waiting):
-            self._reloads.outcome.follow(self._workforce.pools, now)
-            if self._reloads.sources is not None:
-                self._reloads.sources.follow(self._settings)
-                self._reloads.sources.tell(self._reloads.outcome.status(), now)
         if self._service.ticking:
+            self._reloads.follow(self._workforce.pools, now)
             self._board.post(self._status(now))
         if self._stopping.burst is not None:
             self._stopping.burst.show(self._workforce.pools.workers(), self._workforce.ends.finished_jobs)
@@ -210,7 +206,7 @@ class Supervisor:
             "trouble": self._health.trouble,
             "duties": self._client.duties,
             "log_lost": self._service.outlet.lost,
-            "reload": self._reloads.outcome.status(),
+            "reload": self._reloads.status(),
             **self._workforce.status(now),
         }
 
@@ -229,7 +225,7 @@ class Supervisor:
         self._settings = settings
         self._service.log(settings.log)
         self._workforce.staffing.replace_all()
-        self._reloads.outcome.begun(number, time.time(), self._workforce.pools)
+        self._reloads.begun(self._workforce.pools)
         self._client.replace(settings, self._workforce.pools, burst=self._stopping.burst is not None)
         self._admin.open(settings)
         events(process="supervisor").info("reloaded", why=why, pools=sorted(settings.pools))

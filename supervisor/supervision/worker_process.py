@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 from supervisor.domain.process_health import Signs
@@ -32,23 +31,7 @@ RECYCLED = {
     RecycleReason.CHANGED: "process_changed",
     RecycleReason.INTERRUPTED: "interrupted",
 }
-WHY_REPLACED = {
-    "max_jobs_per_worker": "near max_jobs_per_worker",
-    OVER_MEMORY: "over max_memory",
-    "open_files": "too many files left open by its jobs",
-    "process_changed": "its process was changed by a job",
-    "interrupted": "what an interrupted job has begun may go on",
-    CAUTIOUS: "cautious for long enough",
-}
-"""Why a worker is replaced: by the words of metrics and the log, the same for people."""
-
-
-class Stage(IntEnum):
-    """How far a worker has come."""
-
-    ASKED = 1  # requested from its template
-    FORKED = 2  # it has a process
-    READY = 3  # it has been set up
+"""Why a worker is replaced, as one word."""
 
 
 class Request(NamedTuple):
@@ -136,7 +119,7 @@ class WorkerProcess:
 
     request: Request
     asked_at: float
-    stage: Stage = Stage.ASKED
+    set_up: bool = False  # it has been ready
     draining: bool = False
     serving: bool = field(init=False)
     stale: str = ""
@@ -168,7 +151,7 @@ class WorkerProcess:
 
     @property
     def is_ready(self) -> bool:
-        return self.stage is Stage.READY and self.living and not self.draining
+        return self.set_up and self.living and not self.draining
 
     @property
     def leaving(self) -> bool:
@@ -180,7 +163,6 @@ class WorkerProcess:
         """It has a process. Its start-up time begins now: the template's imports may have taken minutes."""
         self.process, self.asked_at = process, now
         self.slot.requests.start()
-        self.stage = max(self.stage, Stage.FORKED)
         if self.draining:
             self.process.signal(signals.DRAIN)
         if self.end.killed is not None:
@@ -190,13 +172,12 @@ class WorkerProcess:
         """Check whether it has been set up since the last check, also if it has ended since then; and whether it leaves
         by itself, after max_jobs_per_worker for example.
         """
-        set_up = slot.state in (State.IDLE, State.BUSY, State.SPARE) or slot.ceased_at
-        became_ready = self.stage is Stage.FORKED and bool(set_up)
-        if became_ready:
-            self.stage = Stage.READY
-        if slot.ceased_at and self.stage is Stage.READY:
+        before = self.set_up
+        works = slot.state in (State.IDLE, State.BUSY, State.SPARE) or slot.ceased_at > 0
+        self.set_up = before or (self.process.pid > 0 and works)
+        if slot.ceased_at and self.set_up:
             self.draining = True
-        return became_ready
+        return self.set_up and not before
 
     def replace(self, why: str) -> None:
         """A successor is started for it, and then it leaves. The first reason counts."""

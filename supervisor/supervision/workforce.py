@@ -8,10 +8,10 @@ from typing import Any
 
 from supervisor.config.settings import Settings
 from supervisor.store.base import Engine
-from supervisor.supervision.budget import MemoryBudgets
 from supervisor.supervision.ends import Ends
 from supervisor.supervision.exit_reason import Cause
 from supervisor.supervision.maintainer_client import MaintainerClient
+from supervisor.supervision.memory import SharedMemory
 from supervisor.supervision.plan import next_try
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.service import Service
@@ -37,7 +37,7 @@ class Workforce:
             reactor, service.outlet, lambda: [w.process.output for w in self.pools.workers() if w.process.output]
         )
         self.staffing = Staffing(self.pools, self.templates, client.slots, self._outputs, self.ends, reactor)
-        self._budget = MemoryBudgets(self.pools, self.templates)
+        self._memory = SharedMemory(self.pools, self.templates)
         self._deadlines: list[float | None] = []  # of running jobs, and of runs that are to be stopped
         service.timers.add("ends", self.ends.moments)
         service.timers.add("floods", self._outputs.moments)
@@ -46,7 +46,7 @@ class Workforce:
     def configure(self, settings: Settings) -> None:
         """Begin a new release of every pool. Raises OSError, and then nothing has changed."""
         self.pools.configure(settings.pools)
-        self._budget.configure(settings.machine)
+        self._memory.configure(settings.machine)
 
     def next_tries(self) -> list[float | None]:
         """When back-offs end."""
@@ -64,7 +64,7 @@ class Workforce:
             pool.scale.rate.measure(pool.workers.living(), now)
         self.ends.look_around(now)
         self.staffing.look_around(now)
-        self._budget.look_around(now)
+        self._memory.look_around(now)
         self._outputs.tell_dropped()
 
     def watch(self, *, ticking: bool) -> None:
@@ -77,9 +77,9 @@ class Workforce:
         for pool in self.pools.values():
             for worker in pool.workers.living():
                 if look_at(pool, worker, now):
-                    self._budget.learn(worker)
+                    self._memory.learn(worker)
             pool.decide(now)
-        self._budget.divide(now)
+        self._memory.divide(now)
         changed = False
         for pool in list(self.pools.values()):
             before, after, why = targets[pool.name], pool.scale.target, pool.scale.reason
@@ -107,5 +107,5 @@ class Workforce:
         return {
             "templates": [template.child.pid for template in self.templates],
             "pools": self.pools.status(now),
-            "memory": self._budget.status(),
+            "memory": self._memory.status(),
         }

@@ -39,9 +39,6 @@ class Emitter(Protocol):
 
 
 class Record(NamedTuple):
-    """A chunk at its position in the ring."""
-
-    position: int
     job: int
     token: int
     attempt: int
@@ -118,7 +115,7 @@ class ChunkReader:
             return [], end
         copied = self._copied(slot, start, end)
         whole = max(start, self._words(slot)[0])  # what is before that may have been overwritten meanwhile
-        return list(_records(copied[whole - start :], whole)), end
+        return list(_records(copied[whole - start :])), end
 
     def _words(self, slot: int) -> tuple[int, int]:
         data = os.pread(self._file, _WORDS.size, slot * REGION)
@@ -136,7 +133,7 @@ class ChunkReader:
             self._file = -1
 
 
-def _records(data: bytes, position: int) -> Iterator[Record]:
+def _records(data: bytes) -> Iterator[Record]:
     """What is there, up to anything that no worker has written like this."""
     at = 0
     while at + _HEAD.size <= len(data):
@@ -144,7 +141,7 @@ def _records(data: bytes, position: int) -> Iterator[Record]:
         end = at + _HEAD.size + size
         if end > len(data) or size > _LARGEST:
             return
-        yield Record(position + at, job, token, attempt, number, data[at + _HEAD.size : end])
+        yield Record(job, token, attempt, number, data[at + _HEAD.size : end])
         at = end
 
 

@@ -30,7 +30,6 @@ from supervisor.worker.loader import load, search_first
 
 _GPU = "/dev/nvidia"
 _SQLITE = b"SQLite format 3\0"
-_SIDES = ("-wal", "-shm", "-journal")
 _EVENT_LOOP = "anon_inode:[eventpoll]"
 _PARTING = 0.2  # seconds until joined threads are gone for the kernel, too
 _GATHERING = 10.0  # seconds at most to make the model cheap to fork; a gigabyte takes one or two
@@ -182,31 +181,18 @@ def _threads() -> list[str]:
 
 
 def _databases(opened: Mapping[int, str], configured: Path | None) -> list[str]:
-    names = set(opened.values())
-    return [
-        target
-        for number, target in opened.items()
-        if _is_regular(number)
-        and not target.endswith(_SIDES)
-        and (any(target + side in names for side in _SIDES) or _is_database(number, configured))
-    ]
+    return [target for number, target in opened.items() if _is_database(number, configured)]
 
 
 def _is_database(number: int, configured: Path | None) -> bool:
     """The configured one, or an SQLite file open for writing; a file that is only read is a library's own data."""
     try:
-        if configured is not None and os.path.samestat(os.fstat(number), configured.stat()):
+        found = os.fstat(number)
+        if configured is not None and os.path.samestat(found, configured.stat()):
             return True
         writable = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
         # Through the existing descriptor: opening and closing the file would release the locks on it.
-        return writable and os.pread(number, len(_SQLITE), 0) == _SQLITE
-    except OSError:
-        return False
-
-
-def _is_regular(number: int) -> bool:
-    try:
-        return stat.S_ISREG(os.fstat(number).st_mode)
+        return stat.S_ISREG(found.st_mode) and writable and os.pread(number, len(_SQLITE), 0) == _SQLITE
     except OSError:
         return False
 

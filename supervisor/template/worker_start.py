@@ -5,17 +5,15 @@
 from __future__ import annotations
 
 import os
-import pickle
-import sys
 import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn, TextIO, cast
+from typing import NamedTuple, TextIO, cast
 
 from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import child, counters, kernel, run_log, settled_notice, signals, standard_streams
+from supervisor.system import counters, kernel, run_log, signals, standard_streams
 from supervisor.system.chunk_ring import ChunkWriter
 from supervisor.system.outlet import Outlet, Ration
 from supervisor.system.scoreboard import Scoreboard
@@ -119,17 +117,6 @@ def _tell_dropped(worker: str, size: int) -> None:
 def _ask_to_leave(slot: Slot) -> None:
     slot.requests.drain()
     os.kill(os.getpid(), signals.DRAIN)  # it may be asleep
-
-
-def exec_worker(spec: WorkerSpec, board: Path) -> NoReturn:
-    """Continue in a fresh interpreter; what it must know is passed in an anonymous file."""
-    file = os.memfd_create("worker", 0)
-    os.write(file, pickle.dumps((spec, board)))
-    os.lseek(file, 0, os.SEEK_SET)
-    for descriptor in (spec.template.wakes[spec.pool.name], spec.template.news, spec.log, file):
-        os.set_inheritable(descriptor, True)
-    told = [str(file), str(child.keep_lifeline_over_exec()), settled_notice.address().hex()]
-    os.execv(sys.executable, [sys.executable, "-m", "supervisor.template.spawned", *told])  # noqa: S606
 
 
 def show_title(title: str) -> None:

@@ -131,8 +131,6 @@ def _widen_threads(pool: PoolSettings, threads: int) -> None:
 
 def kept_memory(pool: PoolSettings) -> int:
     """How many freed bytes a worker of this pool keeps for its next job, instead of returning them to the system."""
-    if pool.keep_freed_memory is not None:
-        return pool.keep_freed_memory
     if pool.batch_size == 1 and not pool.gpus:
         return 0
     limits = [pool.max_memory, pool.memory_budget and pool.memory_budget // pool.max_workers]

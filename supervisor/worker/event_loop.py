@@ -12,7 +12,6 @@ from asyncio import (
     gather,
     new_event_loop,
     sleep,
-    tasks,
     wait,
 )
 from collections import deque
@@ -24,7 +23,6 @@ from typing import Any
 from supervisor.worker.context import JobInterrupted
 
 _MOMENT = 1.0  # seconds in which tasks that a job has left running must end when they are cancelled
-_ROUNDS = 3  # a task that ends may leave another one behind
 _JOB = "job"  # the run, where there is one at a time
 
 CURRENT: ContextVar[Any] = ContextVar("current_run", default=None)
@@ -139,10 +137,7 @@ class EventLoop:
         """Give up a loop on which something goes on."""
         try:
             self._let_run(())  # connections that are being closed need one or two iterations
-            for _ in range(_ROUNDS):
-                tasks = self._left_tasks()
-                if not self._cancel_leftovers(tasks):
-                    break
+            if self._cancel_leftovers(tasks := self._left_tasks()):
                 self._let_run(tasks)
             whole = not (self._is_changed() or self._has_leftovers())
         except BaseException as error:
@@ -183,7 +178,7 @@ class EventLoop:
         return (
             any(map(_is_left, getattr(self._loop, "_ready", ())))
             or bool(self._left_timers())
-            or (_may_have_tasks() and bool(self._left_tasks()))
+            or bool(self._left_tasks())
         )
 
     def _left_tasks(self) -> list[Future[Any]]:
@@ -205,12 +200,6 @@ async def _turns(tasks: Iterable[Future[Any]]) -> None:
         await wait(tasks, timeout=_MOMENT)
     for _ in range(3):
         await sleep(0)
-
-
-def _may_have_tasks() -> bool:
-    """False if Python's own set of all tasks is empty, which is faster to check than to list them."""
-    found = getattr(tasks, "_scheduled_tasks", getattr(tasks, "_all_tasks", None))
-    return found is None or len(found) > 0
 
 
 def _is_left(handle: Handle) -> bool:

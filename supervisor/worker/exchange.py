@@ -163,22 +163,26 @@ class Exchange:
         if descriptors.gone():
             return True
         owner = self._record.incarnation
-        with (
-            suppress(StoreError),
-            self._lock,
-            self._impatience(),
-        ):  # the database may refuse it: the job goes on without
-            try:
+        # A turn may wait long for other writers: that must not keep a thread from its heartbeats and time limits.
+        if not self._lock.acquire(timeout=self._impatient):
+            return False
+        try:
+            with self._impatience():
                 # What has not begun was returned long ago, so what is held is the batch.
                 runs = [run] if batch == 1 else [(claim.job_id, claim.token) for claim in self._store.held_by(owner)]
                 self._store.show_progress(owner, runs, fraction, text, time())
-            except StoreUnavailable:
-                return False
+        except StoreUnavailable:
+            return False
+        except StoreError:
+            return True  # the database refuses it: the job goes on without
+        finally:
+            self._lock.release()
         return True
 
     @contextmanager
     def _impatience(self) -> Iterator[None]:
         """Other writers are waited for less long, by a thread that has other tasks: heartbeats, and time limits."""
+        self._slot.beat()
         self._store.be_patient(self._impatient)
         try:
             yield
@@ -203,7 +207,11 @@ class Exchange:
             with suppress(StoreError):  # what is settled is settled; the next turn meets the error again
                 self._store.register(self._record)
                 again = self._transaction([], wanted, want, now, posted)
-                return again._replace(lost=[*answer.lost, *again.lost], refused=[*answer.refused, *again.refused])
+                return again._replace(
+                    lost=[*answer.lost, *again.lost],
+                    refused=[*answer.refused, *again.refused],
+                    doubtful=answer.doubtful or again.doubtful,
+                )
         return answer
 
     def _transaction(
@@ -219,7 +227,6 @@ class Exchange:
                 problem = f"a handler left a database transaction open that this worker waits for: {error.who}"
                 raise Ruined(problem) from None
             raise
-        self._unsure = self._unsure or answer.doubtful
         if settlements:
             settled_notice.notify()
         return answer
@@ -228,6 +235,7 @@ class Exchange:
         self, settlements: list[Settlement], runs: int, answer: Answer, ended_by: float, *, more: bool = False
     ) -> None:
         """These are committed; their runs had ended by `ended_by`, Unix seconds."""
+        self._unsure = self._unsure or answer.doubtful
         if runs:
             self._settled += runs
             self._slot.work.settle(self._settled)

@@ -18,7 +18,6 @@ from supervisor.worker.context import Context
 from supervisor.worker.handler import BadPayload, Handler, HandlerError
 
 _folder: Path | None = None  # the configuration's, in a process that runs a pool
-_SHIPPED = Path(__file__).parents[2] / "handlers"  # our own, which a package of that name may hide
 
 
 def search_first(path: Sequence[Path], folder: Path) -> None:
@@ -72,15 +71,10 @@ def import_module(module_name: str, name: str) -> ModuleType:
 
 
 def _looked_in(missing: str) -> str:
-    """Why a module is not found, if another one with its package's name hides it."""
-    package, _, name = missing.rpartition(".")
+    """Where a module was looked for: its package may be another one than was meant."""
+    package = missing.rpartition(".")[0]
     file = getattr(sys.modules.get(package), "__file__", None)
-    is_folder = hasattr(sys.modules.get(package), "__path__")
-    if not file or (is_folder and not (package == "handlers" and (_SHIPPED / f"{name}.py").exists())):
-        return f"looked in {sys.path[0]} first"
-    where, kind = (Path(file).parent, "folder") if is_folder else (file, "file")
-    ours = f", which hides the handlers of job-supervisor; rename that {kind}"
-    return f"{package} is {where}{ours if package == 'handlers' else ''}"
+    return f"{package} is {file}" if file else f"looked in {sys.path[0]} first"
 
 
 def _beside(module: str) -> str:

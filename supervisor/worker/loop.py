@@ -145,11 +145,9 @@ class Loop:
         ended = runner.collect()
         claims = self._exchange.turn(self._want(), posted=self._posted)
         self._posted = False
-        if claims:
-            self._wakeups.had_reason()
-            if self._leaving:  # it was told so between claim and start
-                self._exchange.held.release()
-                claims = []
+        if claims and self._leaving:  # it was told so between claim and start
+            self._exchange.held.release()
+            claims = []
         began = monotonic()
         if not (runner.take(claims) or ended):
             return False

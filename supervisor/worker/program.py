@@ -255,34 +255,31 @@ class Output(threading.Thread):
         self._keep = keep
         self._lock = threading.Lock()
         self._tail = b""
-        self._read_so_far = 0
-        self._begins_at = 0  # the byte at which the job's own output starts
         self._of_job = False
 
     def begin(self) -> None:
         """A job starts: what is printed from now on belongs to it."""
-        with self._lock:
-            self._tail = b""
-            self._begins_at = self._printed()
-            self._of_job = True
+        self._turn(of_job=True)
+        self._tail = b""
+
+    def settle(self) -> None:
+        """A job has ended: what has been printed so far is kept. What comes later is not its."""
+        self._turn(of_job=False)
 
     def tail(self) -> str | None:
         """The end of what the job has printed so far; None if it has printed nothing."""
         self.settle()
-        with self._lock:
-            return self._tail.decode("utf-8", "replace") or None
+        return self._tail.decode("utf-8", "replace") or None
 
-    def settle(self) -> None:
-        """A job has ended: wait until what has been printed so far is kept. What comes later is not its."""
-        with self._lock:
-            printed = self._printed()
+    def _turn(self, *, of_job: bool) -> None:
+        """Wait until all is read that has been printed, though not for one that prints without end."""
         deadline = time.monotonic() + _SETTLING
-        while self._read_so_far < printed and self.is_alive() and time.monotonic() < deadline:
+        while True:
+            with self._lock:
+                if not self.is_alive() or not kernel.unread(self._pipe) or time.monotonic() > deadline:
+                    self._of_job = of_job
+                    return
             time.sleep(0.0005)
-        self._of_job = False
-
-    def _printed(self) -> int:
-        return self._read_so_far + (kernel.unread(self._pipe) if self.is_alive() else 0)
 
     def run(self) -> None:
         signals.block_all()
@@ -303,11 +300,9 @@ class Output(threading.Thread):
         """False at the end of the pipe."""
         with self._lock:
             data = passed_on = os.read(self._pipe, 65536)
-            own = data[max(0, self._begins_at - self._read_so_far) :]
-            self._tail = (self._tail + own)[-TAIL_BYTES:]
             if self._of_job:
-                self._keep(own)
-            self._read_so_far += len(data)
+                self._keep(data)
+            self._tail = (self._tail + data)[-TAIL_BYTES:]
         with contextlib.suppress(OSError):  # nobody reads our stderr any more
             while passed_on:
                 passed_on = passed_on[os.write(_STDERR, passed_on) :]

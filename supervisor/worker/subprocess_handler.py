@@ -66,7 +66,6 @@ class SubprocessHandler:
         self._recorder = recorder
         self._over = False
         self._oom = OomCounter()
-        self._look_at = 0.0
         self._log = events(pool=pool.name)
         self._stretch = pool.kill_grace / KILL_GRACE
 
@@ -167,7 +166,6 @@ class SubprocessHandler:
             except ValueError as error:
                 raise Reported("payload", f"the payload cannot be sent to a program as JSON: {error}") from None
             self._output.begin()
-            self._look_for_oom(self._oom.forget)
             self._program.send(line)
             try:
                 return self._answers(jobs, ctx)
@@ -186,7 +184,6 @@ class SubprocessHandler:
                 if place not in asked and job.cancelled:
                     asked.add(place)
                     self._program.send(self._program.conversation.cancel(now=False, place=place))
-            self._look_for_oom(self._oom.look)
             reply = self._program.next(time.monotonic() + _LOOK)
             if reply is None:
                 continue
@@ -217,13 +214,6 @@ class SubprocessHandler:
         self._lost(f"between jobs the program {ending if isinstance(error, Ended) else error}")
         self._leave()
         raise NotBegun
-
-    def _look_for_oom(self, look: Callable[[], None]) -> None:
-        """Once a second, so that old kills by the kernel are not attributed to this program."""
-        now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + 1.0
-            look()
 
     def _stop(self, interrupted: JobInterrupted, what: str) -> NoReturn:
         """The job must stop: ask, then TERM, then KILL. A program that stops the job is kept."""

@@ -8,16 +8,13 @@ import select
 import signal
 from collections.abc import Callable
 from os import eventfd_read, eventfd_write, getppid, write
-from time import monotonic
 from types import FrameType
 
 from supervisor.system import kernel, signals
 from supervisor.system.slot import Slot, State
 
 Handler = Callable[[int, FrameType | None], None]
-_VAIN = 64  # wake-ups in a row without a sleep and without a job, from which the eventfd must hold too much
-_CALM = 0.05  # seconds before each further one
-_SLEEP = 0.001  # seconds
+_CALM = 0.05  # seconds between two looks at a template that ends
 SPARE_LOOK = 0.2  # seconds between two looks of a spare whose handler has blocked the signal that wakes it
 FOREIGN = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -32,7 +29,6 @@ class Wakeups:
     def __init__(self, slot: Slot, wake: int, interrupt: Handler) -> None:
         self._slot = slot
         self._wake = wake
-        self._vain = 0
         self._inbox = signals.Inbox(obeyed=())
         self.descriptor = self._inbox.wakeup
         self.needed: dict[int, Handler] = {signals.DRAIN: self._note_drain, signals.INTERRUPT: interrupt}
@@ -48,25 +44,18 @@ class Wakeups:
 
     def sleep(self, most: float) -> bool:
         """Until a job may have arrived, a signal has, or `most` seconds have passed. Returns whether a job may have."""
-        if self._vain >= _VAIN:
-            self.pause(_CALM)
-        posted, began = False, monotonic()
+        posted = False
         for descriptor, _ in self._poll.poll(most):
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     eventfd_read(self._wake)
                     posted = True
-                    self._vain = self._vain + 1 if monotonic() - began < _SLEEP else 0
             elif descriptor == self._inbox.fileno():
                 self._inbox.take()
             else:  # a handler's; it would wake us again and again
                 with contextlib.suppress(OSError):
                     self._poll.unregister(descriptor)
         return posted
-
-    def had_reason(self) -> None:
-        """There was a job."""
-        self._vain = 0
 
     def pause(self, seconds: float) -> None:
         """The same, but new jobs do not end it."""

@@ -69,12 +69,9 @@ def test_what_is_printed_for_the_configuration_is_valid(cli: Run, table: Path) -
         (["--status", "processing"], "--status processing: write OLD=NEW"),
         (["--rename", "=payload"], "--rename =payload: write OLD=NEW"),
         (["--rename", "data=payload", "--rename", "data=result"], "data is payload already"),
-        (["--rename", "data=payload", "--payload-column", "error"], "another column becomes `payload` already"),
+        (["--rename", "data=payload", "--rename", "error=payload"], "another column becomes `payload` already"),
         (["--status", "processing=runing"], "did you mean running?"),
         (["--rename", "dat=payload"], "the table has no column `dat`; did you mean data?"),
-        (["--type-map", "tag=a tag"], "a type is 1 to 100 characters"),
-        (["--view", "jobs"], "the view needs a name of its own"),
-        (["--statements", "missing.sql"], "missing.sql: cannot be read"),
     ],
 )
 @pytest.mark.parametrize("plan", [[], ["--plan"]])
@@ -124,4 +121,4 @@ def test_a_table_of_another_name_has_to_be_named(cli: Run, tmp_path: Path) -> No
     ran = cli("adopt", *HERE)
     assert ran.code == 3
     assert "there is no table `jobs` to adopt" in ran.errors()[0]
-    assert cli("adopt", *HERE, "--table", "job_queue", "--type-map", "send mail=send-mail").code == 0
+    assert cli("adopt", *HERE, "--table", "job_queue").code == 0

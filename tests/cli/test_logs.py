@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.ops.run_logs import described_target
 from supervisor.system.scoreboard import Scoreboard
 from tests.cli.conftest import interrupted_by
 from tests.site_under_test import Site, wait_for
@@ -104,7 +103,6 @@ def test_the_lines_of_all_jobs_name_their_job(site: Site, cli: Run) -> None:
     assert lines[:3] == [f"say {first} | one\\x1b[31m 0", f"say {first} | one\\x1b[31m 1", f"say {second} | two 0"]
     assert lines[-1].startswith(f"say {second} | attempt 2 ended after ")
     assert lines[-1].endswith("exception: ValueError: boom")
-    assert shown.err.startswith("note: events of supervisor ")
     assert cli("logs", "-c", site.config, "--lines", "1").out.splitlines() == lines[-1:]
     assert cli("logs", "-c", site.config, "--lines", "0").out == ""
 
@@ -180,21 +178,6 @@ def test_who_cannot_see_the_workers_is_told_and_sees_what_is_recorded(site: Site
         assert "recorded 0" in cli("logs", "-c", site.config).out
     finally:
         hidden.rename(board)
-
-
-@pytest.mark.parametrize(
-    ("cgroups", "stderr", "told"),
-    [
-        ("0::/system.slice/job-supervisor.service\n", "socket:[81]", "journalctl -u job-supervisor.service -f"),
-        ("1:cpu:/\n0::/system.slice/jobs@a.service", None, "journalctl -u jobs@a.service -f"),
-        ("0::/system.slice/cron.service\n", "/var/log/jobs.log", "/var/log/jobs.log"),
-        ("0::/user.slice/user@7.service/app.slice/term.scope\n", "/dev/pts/3", "/dev/pts/3"),
-        ("0::/\n", "pipe:[7]", "its standard error, which another program reads"),
-        ("", None, "its standard error, which this user cannot see"),
-    ],
-)
-def test_where_a_supervisor_writes_its_events_is_said(cgroups: str, stderr: str | None, told: str) -> None:
-    assert described_target(cgroups, stderr) == told
 
 
 def test_unknown_and_silent_jobs_are_one_line(site: Site, cli: Run) -> None:

@@ -250,6 +250,27 @@ def test_a_run_that_has_ended_in_time_has_no_limit_while_its_outcome_cannot_be_w
 
 @pytest.mark.sqlite
 @pytest.mark.fault(84)
+def test_a_time_limit_is_kept_while_progress_and_outcomes_cannot_be_written(make_site: MakeSite) -> None:
+    """The turn that settles the one that has ended waits for 6 s, and the other's limit ends meanwhile."""
+    site = make_site(pool("on_loop", timeout='"3s"', kill_grace='"500ms"', retry="{ max_attempts = 1 }"), HANDLERS)
+    late = site.queue.enqueue("many", {"do": "report"})
+    ended = waiting(site, 1)
+    site.start()
+    all_run(site, [late, *ended])
+    [(_, _, began)] = site.runs("start", late)
+    with contextlib.closing(sqlite3.connect(site.database, timeout=30, isolation_level=None)) as other:
+        wait_for(lambda: time.time() > began + 2.0, "progress to be written for a while")
+        other.execute("BEGIN IMMEDIATE")
+        (site.folder / "gate").touch()
+        wait_for(lambda: time.time() > began + 6.5, "the limit and kill_grace to pass")
+        other.execute("ROLLBACK")
+    site.verdict(failed=[late])
+    assert site.event("job_timed_out", job=late)
+    assert not site.event("worker_died")
+
+
+@pytest.mark.sqlite
+@pytest.mark.fault(84)
 @pytest.mark.parametrize(
     "point",
     [

@@ -218,18 +218,6 @@ def test_a_reload_replaces_spares_and_workers_and_never_are_two_at_work(make_sit
     assert not pool["problem"]
 
 
-def test_a_reload_adds_spares_and_removes_them(make_site: MakeSite) -> None:
-    site = made(make_site, 0.1)
-    site.start()
-    ready(site)
-    for count in (0, 2):
-        site.configure(POOL.format(set_up=0.1, more="").replace("spares = 1", f"spares = {count}"))
-        site.command("reload", "--wait")
-        wait_for(lambda count=count: len(spares(site)) == count and len(every(site)) == count + 1, f"{count} spares")
-        site.done(site.queue.enqueue("model"))
-    site.verdict()
-
-
 def test_a_pool_at_zero_keeps_no_spare(make_site: MakeSite) -> None:
     size = 'min_workers = 0\nmax_workers = 1\nscale_down_delay = "200ms"'
     site = made(make_site, 0.1, workers_1=size)
@@ -254,21 +242,6 @@ def test_an_operator_sets_the_number_of_those_that_run_jobs(make_site: MakeSite)
         wait_for(lambda n=size, s=spare: (len(every(site)) - len(spares(site)), len(spares(site))) == (n, s), str(size))
     site.command("scale", "model", "auto")
     wait_for(lambda: (len(every(site)), len(spares(site))) == (4, 1), "the configured size")
-
-
-def test_while_its_type_is_paused_a_spare_takes_over_and_runs_nothing(make_site: MakeSite) -> None:
-    site = made(make_site, 0.3)
-    site.start()
-    ready(site)
-    site.command("pause", "model")
-    [worker] = [slot.pid for slot in every(site) if slot.state is not State.SPARE]
-    job = site.queue.enqueue("model")
-    kill(worker)
-    wait_for(lambda: worker not in {slot.pid for slot in every(site)}, "its slot to be free")
-    ready(site)
-    assert site.job(job).status is Status.PENDING
-    site.command("resume", "model")
-    site.verdict()
 
 
 def test_spares_are_shown(make_site: MakeSite) -> None:

@@ -43,6 +43,10 @@ async def on_loop(payload, ctx):
         ctypes.string_at(0)
     elif what == "raise":
         raise ValueError("its own payload")
+    elif what == "report":
+        for step in range(1000):
+            ctx.progress(step / 1000)
+            await asyncio.sleep(0.05)
     elif what == "hang":
         await asyncio.sleep(600)
     elif what == "deaf":

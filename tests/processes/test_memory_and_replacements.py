@@ -87,16 +87,8 @@ def test_no_more_spares_than_the_memory_takes(make_site: MakeSite) -> None:
     site.done(site.queue.enqueue("tag", {}))
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        pool("tag", "workers = 1\nspares = 1") + machine(100),
-        pool("tag", 'workers = 1\nspares = 1\nmemory_budget = "100MiB"'),
-    ],
-    ids=["machine", "pool"],
-)
-def test_spares_without_memory_are_shown_with_the_reason(make_site: MakeSite, config: str) -> None:
-    site = make_site(config, MODELS)
+def test_spares_without_memory_are_shown_with_the_reason(make_site: MakeSite) -> None:
+    site = make_site(pool("tag", 'workers = 1\nspares = 1\nmemory_budget = "100MiB"'), MODELS)
     site.start()
     site.done(site.queue.enqueue("tag", {}))
     for words in ("1 of 1, 0 of 1 spare", "no memory for 1 of 1 spares"):

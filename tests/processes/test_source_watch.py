@@ -35,13 +35,13 @@ def watched(make_site: MakeSite, pool: tuple[str, str]) -> Site:
 
 
 @pytest.mark.parametrize("pool", [HANDLER, TASKS, PROGRAM], ids=["handler", "tasks", "command"])
-def test_changed_code_is_loaded_and_it_is_said_in_one_line(make_site: MakeSite, pool: tuple[str, str]) -> None:
+def test_changed_code_is_loaded_and_the_log_says_so(make_site: MakeSite, pool: tuple[str, str]) -> None:
     site = watched(make_site, pool)
     for version in (2, 3):  # also within a second, when the size of the file does not tell the difference
         code = pool[1].replace("VERSION = 1", f"VERSION = {version}")
         (site.folder / "jobs.py").write_text(code)
-        wait_for(lambda said=version: len(told(site, "changes_loaded")) == said - 1, "the new code")
-        assert told(site, "changes_loaded")[-1]["changed"] == "jobs.py"
+        wait_for(lambda said=version: len(told(site, "new_code_accepted")) == said - 1, "the new code")
+        assert told(site, "reloaded")[-1]["why"] == "changed: jobs.py"
         wait_for(lambda expected=version: result(site) == expected, "a result of the new code")
 
 
@@ -53,14 +53,13 @@ def test_a_broken_edit_keeps_the_old_code_and_says_so(make_site: MakeSite) -> No
     site = watched(make_site, HANDLER)
     (site.folder / "jobs.py").write_text(HANDLER[1] + "this is no Python\n")
 
-    failed = wait_for(lambda: site.event("changes_not_loaded"), "what fails")
-    assert failed["changed"] == "jobs.py"
-    assert "SyntaxError" in failed["problems"][0]
-    assert "the old code keeps running" in failed["problems"][0]
+    failed = wait_for(lambda: site.event("new_code_failed"), "what fails")
+    assert "SyntaxError" in failed["problem"]
+    assert "the old code keeps running" in failed["problem"]
     assert result(site) == 1
 
     (site.folder / "jobs.py").write_text(HANDLER[1].replace("= 1", "= 2"))
-    wait_for(lambda: site.event("changes_loaded"), "the repair")
+    wait_for(lambda: site.event("new_code_accepted"), "the repair")
     wait_for(lambda: result(site) == 2)
 
 
@@ -74,7 +73,7 @@ def test_the_configuration_is_watched_too_and_a_bad_one_is_refused(make_site: Ma
     replacement = site.config.with_suffix(".new")  # as editors do
     replacement.write_text(good.replace("workers = 1", "workers = 2"))
     replacement.replace(site.config)
-    wait_for(lambda: site.event("changes_loaded"), "the new configuration")
+    wait_for(lambda: site.event("new_code_accepted"), "the new configuration")
     wait_for(lambda: len(json.loads(site.command("status", "--json").stdout)["workers"]) == 2)
 
 
@@ -91,10 +90,10 @@ def test_new_folders_are_watched_and_what_is_not_source_is_ignored(make_site: Ma
     package.mkdir(parents=True)
     (package / "module.py").write_text("x = 1\n")
 
-    wait_for(lambda: site.event("changes_loaded"), "the new file")
+    wait_for(lambda: site.event("reloaded"), "the new file")
     package.rename(package.with_name("other"))
     (package.with_name("other") / "module.py").write_text("x = 2\n")
-    wait_for(lambda: len(told(site, "changes_loaded")) >= 2, "the changed file")
+    wait_for(lambda: len(told(site, "reloaded")) >= 2, "the changed file")
 
     changed = {event["why"] for event in told(site, "reloaded")}
     assert changed <= {

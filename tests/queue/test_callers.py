@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,99 +62,6 @@ def test_frameworks_are_not_imported_for_it(path: Path) -> None:
     """
     ran = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "set()"
-
-
-class TestSqlalchemy:
-    @pytest.fixture
-    def engine(self, queue: Queue, url: str) -> Iterator[Any]:
-        sqlalchemy = pytest.importorskip("sqlalchemy")
-        engine = sqlalchemy.create_engine(url)
-        with engine.begin() as connection:
-            connection.exec_driver_sql("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
-        yield engine
-        engine.dispose()
-
-    @pytest.mark.parametrize("kind", ["session", "scoped session", "connection"])
-    @pytest.mark.parametrize("first", [True, False])
-    def test_a_session_or_connection(self, queue: Queue, engine: Any, kind: str, first: bool) -> None:
-        from sqlalchemy import orm, text
-
-        makers = {
-            "session": lambda: orm.Session(engine),
-            "scoped session": orm.scoped_session(orm.sessionmaker(engine)),
-            "connection": engine.connect,
-        }
-        for commit in (False, True):
-            own: Any = makers[kind]()
-            if first:
-                own.execute(text("INSERT INTO orders DEFAULT VALUES"))
-            job_id = queue.enqueue("tag", {"n": 1}, connection=own)
-            queue.enqueue_many("tag", [1, 2], connection=own)
-            assert queue.put("tag", unique_key="k", connection=own)[1]
-            assert queue.count() == 0
-            (own.commit if commit else own.rollback)()
-            own.close()
-            assert queue.count() == (4 if commit else 0)
-            with engine.connect() as look:
-                assert look.execute(text("SELECT count(*) FROM orders")).scalar() == (1 if commit and first else 0)
-        assert queue.job(job_id).payload == {"n": 1}
-
-    def test_a_block_that_fails_leaves_no_job(self, queue: Queue, engine: Any) -> None:
-        from sqlalchemy import orm
-
-        with contextlib.suppress(ZeroDivisionError), orm.Session(engine) as session, session.begin():
-            queue.enqueue("tag", connection=session)
-            raise ZeroDivisionError
-        assert queue.count() == 0
-        with engine.begin() as connection:
-            queue.enqueue("tag", connection=connection)
-        assert queue.count() == 1
-
-    def test_what_has_no_transaction_is_refused(self, queue: Queue, engine: Any) -> None:
-        from sqlalchemy import orm
-
-        for wrong in (engine, orm.sessionmaker(engine)):
-            with pytest.raises(InvalidJob, match="has no transaction of its own; give the session or connection"):
-                queue.enqueue("tag", connection=wrong)
-
-    def test_asynchronous_sessions_and_connections(self, queue: Queue, url: str, path: Path) -> None:
-        pytest.importorskip("sqlalchemy")
-        pytest.importorskip("aiosqlite")
-        from sqlalchemy import text
-        from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-
-        async def use() -> None:
-            engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
-            async with engine.begin() as connection:
-                await connection.execute(text("CREATE TABLE orders (id INTEGER PRIMARY KEY)"))
-            async with AsyncQueue(url) as many:
-                for commit in (False, True):
-                    for own in (AsyncSession(engine), await engine.connect()):
-                        await own.execute(text("INSERT INTO orders DEFAULT VALUES"))
-                        await many.enqueue("tag", connection=own)
-                        await many.enqueue_many("tag", [1, 2], connection=own)
-                        assert (await many.put("tag", connection=own))[1]
-                        await noted.options(queue=many, connection=own).aenqueue("a")
-                        await own.run_sync(lambda one: queue.enqueue("tag", connection=one))
-                        assert await many.count() == 0
-                        await (own.commit() if commit else own.rollback())
-                        await own.close()
-                        assert await many.count() == (6 if commit else 0)
-                        if commit:
-                            for job in await many.jobs():
-                                await many.cancel(job.id)
-                                await many.delete(job.id)
-                async with engine.connect() as own:
-                    await many.enqueue("tag", connection=own)  # the first statement of its transaction
-                    with pytest.raises(InvalidJob, match="is asynchronous; use AsyncQueue"):
-                        queue.enqueue("tag", connection=own)
-                    await own.commit()
-                assert await many.count() == 1
-                with pytest.raises(InvalidJob, match="has no transaction of its own"):
-                    await many.enqueue("tag", connection=engine)
-            await engine.dispose()
-
-        asyncio.run(use())
 
 
 def test_aiosqlite(queue: Queue, url: str, path: Path) -> None:

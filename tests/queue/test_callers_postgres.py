@@ -106,33 +106,6 @@ def test_a_wrong_object_gets_one_sentence(queue: Queue, url: str) -> None:
     assert queue.count() == 0
 
 
-@pytest.mark.parametrize("kind", ["session", "scoped session", "connection"])
-def test_sqlalchemy(queue: Queue, url: str, kind: str) -> None:
-    sqlalchemy = pytest.importorskip("sqlalchemy")
-    from sqlalchemy import orm, text
-
-    engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    makers = {
-        "session": lambda: orm.Session(engine),
-        "scoped session": orm.scoped_session(orm.sessionmaker(engine)),
-        "connection": engine.connect,
-    }
-    for first in (True, False):
-        for commit in (False, True):
-            own: Any = makers[kind]()
-            if first:
-                own.execute(text("INSERT INTO orders DEFAULT VALUES"))
-            before = queue.count()
-            queue.enqueue("tag", {"n": 1}, connection=own)
-            assert queue.count() == before
-            (own.commit if commit else own.rollback)()
-            own.close()
-            assert queue.count() == before + commit
-    with pytest.raises(InvalidJob, match="has no transaction of its own"):
-        queue.enqueue("tag", connection=engine)
-    engine.dispose()
-
-
 async def enqueued_async(queue: AsyncQueue, connection: Any) -> None:
     """Five jobs."""
     first = await queue.enqueue("tag", {"n": 1, "ü": "🎉"}, connection=connection)
@@ -181,34 +154,6 @@ def test_asyncpg(queue: Queue, url: str) -> None:
             with pytest.raises(asyncpg.PostgresError, match="aborted"):  # the driver's errors arrive as they are
                 await many.enqueue("tag", connection=pooled)
             await transaction.rollback()
-
-    asyncio.run(use())
-
-
-@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
-def test_sqlalchemys_asynchronous_sessions_and_connections(queue: Queue, url: str, driver: str) -> None:
-    pytest.importorskip("sqlalchemy")
-    pytest.importorskip(driver)
-    from sqlalchemy import text
-    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-
-    async def use() -> None:
-        engine = create_async_engine(url.replace("postgresql:", f"postgresql+{driver}:"))
-        async with AsyncQueue(url) as many:
-            for first in (True, False):
-                for commit in (False, True):
-                    for own in (AsyncSession(engine), await engine.connect()):
-                        if first:
-                            await own.execute(text("INSERT INTO orders DEFAULT VALUES"))
-                        before = await many.count()
-                        await many.enqueue("tag", connection=own)
-                        await own.run_sync(lambda one: queue.enqueue("tag", connection=one))
-                        await noted.options(queue=many, connection=own).aenqueue("a")
-                        assert await many.count() == before
-                        await (own.commit() if commit else own.rollback())
-                        await own.close()
-                        assert await many.count() == before + 3 * commit
-        await engine.dispose()
 
     asyncio.run(use())
 

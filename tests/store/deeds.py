@@ -24,7 +24,6 @@ from supervisor.store.base import (
     Operations,
     Planned,
     Producer,
-    Sort,
     SupervisorRecord,
 )
 from supervisor.store.sqlite import maintenance as duties
@@ -317,7 +316,6 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
         ),
         "look at all": (
             lambda r: (
-                r.jobs.arranged(Filter(text="a"), by=Sort.CHANGED, descending=True, before=None, limit=9),
                 r.statistics.error_groups(0.0, 9),
                 r.history.minutes(0.0),
                 r.history.added_up(0.0, NOW, 900.0),

@@ -21,7 +21,7 @@ TEXTS = ("", "plain", "héllo — 你好 🎉", "tab\tand\nline\\and\\N", "'quot
 STATUSES = ("pending", "running", "done", "failed", "cancelled", "quarantined")
 T0 = 1_700_000_000.0
 OF_AN_ENGINE = {("job_supervisors", column) for column in ("lease_until", "node", "posted")} | {("job_runs", "number")}
-NOT_MOVED = "'schema', 'oldest_writer', 'epoch', 'arriving', 'closed_for', 'moved_to', 'moved_from'"
+NOT_MOVED = "'schema', 'oldest_writer', 'epoch', 'closed_for', 'moved_to', 'moved_from'"
 
 
 def rows(count: int, seed: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:

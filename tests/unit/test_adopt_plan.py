@@ -111,7 +111,7 @@ def test_usual_words_are_understood_in_any_case() -> None:
     assert found.statuses == {
         "QUEUED": "pending", "In Progress": "running", "completed": "done", "dead": "failed", "failed": "failed",
     }  # fmt: skip
-    assert found.shown["status"] == {"pending": "QUEUED", "running": "In Progress", "done": "completed"}
+    assert found.shown == {"pending": "QUEUED", "running": "In Progress", "done": "completed"}
     assert (found.counts.total(), found.counts["pending"]) == (8, 3)
 
 
@@ -136,11 +136,6 @@ def test_a_word_that_nobody_knows_is_a_reason() -> None:
 def test_a_state_that_does_not_fit_is_refused(statuses: dict[str, str], problem: str) -> None:
     with pytest.raises(InvalidOption, match=problem):
         plan(BASE, statuses=statuses)
-
-
-def test_a_type_that_is_also_a_new_name_is_refused() -> None:
-    with pytest.raises(InvalidOption, match="b becomes another type itself"):
-        plan(BASE, types={"a": "b", "b": "c"})
 
 
 def test_a_definition_of_any_layout_is_read() -> None:

@@ -107,7 +107,7 @@ def test_where_a_call_alone_nearly_takes_the_target_a_little_noise_means_many_jo
     machine = Machine(tight, seed)
     machine.run(800)
 
-    assert machine.rate(500) >= 2 / 3 * best(tight)
+    assert machine.rate(500) >= 0.6 * best(tight)
 
 
 @pytest.mark.parametrize("seed", sampled(range(8), quick=3))
@@ -135,7 +135,7 @@ def test_memory_that_is_too_small_is_found_once_and_remembered(seed: int) -> Non
     machine.run(800)
 
     assert machine.failures <= 5
-    assert all(size < 12 for size in machine.sizes[150:])
+    assert all(size < 12 for size in machine.sizes[200:])
     assert machine.rate(500) >= 0.9 * best(small_memory, 11)
 
 
@@ -214,7 +214,7 @@ def test_a_handler_that_takes_longer_than_the_target_gets_one_job_at_a_time() ->
 
 def test_what_was_not_full_says_nothing() -> None:
     auto = AutoBatchSize(MOST, TARGET)
-    for _ in range(3):
+    for _ in range(4):
         auto.observe(1, 0.05)
     size = auto.size
     assert size > 1

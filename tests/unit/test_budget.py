@@ -28,11 +28,13 @@ NOW = 1000.0
 
 
 def demand(name: str, workers: int = 0, *, wanted: int = 1, need: int | None = 60, **more: Any) -> Tenant:
-    """A pool whose workers use `need` each; `leaving` of them have been told to leave."""
+    """A pool whose workers use `need` each; `leaving` of them have been told to leave. None: as the others, perhaps."""
     leaving, image = more.pop("leaving", 0), more.pop("image", name)
-    there = Workers(workers - leaving, leaving, workers * (more.pop("used", None) or need or 0))
-    needs = Need(need or 0, more.pop("template", 0))
-    return Tenant(name, wanted, None if need is None else needs, more.pop("held", {"": there}), image, **resident(more))
+    more |= {"measured": need is not None}
+    need = 60 if need is None else need
+    there = Workers(workers - leaving, leaving, workers * (more.pop("used", None) or need))
+    needs = Need(need, more.pop("template", 0))
+    return Tenant(name, wanted, needs, more.pop("held", {"": there}), image, **resident(more))
 
 
 def resident(more: dict[str, Any]) -> dict[str, Any]:
@@ -58,255 +60,179 @@ def decide(*demands: Tenant, budget: int = 130, **more: Any) -> dict[str, Grant]
     return divide(demands, {MACHINE: budget} | more.pop("devices", {}), templates, PATIENCE, NOW, **more)
 
 
-def sizes(grants: Mapping[str, Grant]) -> dict[str, int]:
-    return {name: grant.most for name, grant in grants.items()}
+def on_device(name: str, device: str, **more: Any) -> Tenant:
+    """A pool that may use both devices, and has a worker of 8 bytes on this one."""
+    held = {one: Workers(1, 0, 1, 8) if one == device else Workers() for one in ("0", "1")}
+    return Tenant(name, 1, Need(1, 0, 8), held, name, **resident({"resident": True, "loaded_at": 0.0} | more))
 
 
-def test_what_fits_is_granted_without_a_reason() -> None:
-    found = decide(busy("caption", wanted=1), waiting("tag"))
-
-    assert sizes(found) == {"caption": 1, "tag": 1}
-    assert {grant.reason for grant in found.values()} == {""}
+def shared(image: str, **more: Any) -> list[Tenant]:
+    """Two idle pools with one template."""
+    return [idle(name, image=image, since=at, need=50, **more) for name, at in (("caption", 100.0), ("embed", 200.0))]
 
 
-def test_the_pool_idle_for_longest_is_unloaded_and_nothing_starts_before_its_memory_is_free() -> None:
-    found = decide(idle("caption", since=950.0), idle("embed", since=900.0), waiting("tag"))
-
-    assert sizes(found) == {"caption": 1, "embed": 0, "tag": 0}
-    assert found["embed"].unloaded
-    assert found["embed"].reason == "makes room for tag"
-    assert not found["caption"].unloaded
+DEVICES = {"devices": {"0": 14, "1": 14}, "budget": 1000}
 
 
-def test_while_it_leaves_nobody_else_is_unloaded() -> None:
-    found = decide(idle("caption"), demand("embed", 1, leaving=1), waiting("tag"))
+@pytest.mark.parametrize(
+    ("tenants", "more", "expected"),
+    [
+        pytest.param([busy("a"), waiting("b")], {}, (1, 1), id="what fits is granted"),
+        pytest.param([idle("a", since=950.0), idle("b", since=900.0), waiting("c")], {}, (1, 0, 0), id="least lately"),
+        pytest.param([idle("a"), demand("b", 1, leaving=1), waiting("c")], {}, (1, 0, 0), id="while one leaves"),
+        pytest.param([idle("a", 2, loaded_at=NOW - 18), waiting("b", 59.0)], {}, (2, 0), id="loaded just now"),
+        pytest.param([busy("a", 2, wanted=2), waiting("b", 59.0)], {}, (2, 0), id="the loaded ones first"),
+        pytest.param([busy("a", 2, wanted=2), waiting("b", 60.0)], {}, (1, 0), id="until max_wait, and one suffices"),
+        pytest.param([busy("a", 2, wanted=2, starting=True), waiting("b", 500.0)], {}, (2, 0), id="being set up"),
+        pytest.param(
+            [idle("a", need=20, since=100.0), idle("b", need=100, since=200.0), waiting("c", need=90)],
+            {},
+            (1, 0, 0),
+            id="no more than needed",
+        ),
+        pytest.param([busy("a", 2, wanted=2), demand("b", wanted=1)], {}, (2, 0), id="min_workers only where it fits"),
+        pytest.param(
+            [idle("a", need=1, image="x"), busy("b", need=1, image="x"), waiting("c")],
+            {"templates": {"x": Template(100)}},
+            (1, 1, 0),
+            id="a template that others use",
+        ),
+        pytest.param(
+            [*shared("x"), waiting("c", need=125)],
+            {"templates": {"x": Template(20)}},
+            (0, 0, 0),
+            id="all leave for a shared template",
+        ),
+        *(
+            pytest.param(
+                [*shared("x", **left), waiting("c", need=need, image="x")],
+                {"templates": {"x": Template(10)}},
+                (0, 0, now),
+                id=f"alone with its template, {need}",
+            )
+            for need in (120, 500)
+            for left, now in (({}, 0), ({"workers": 0, "wanted": 0}, 1))
+        ),
+        pytest.param([idle("a"), busy("b", used=100)], {}, (0, 1), id="grown: idle ones first"),
+        pytest.param([busy("a", used=100), busy("b", used=100, loaded_at=500.0)], {}, (0, 1), id="grown: the eldest"),
+        pytest.param([busy("a", used=200)], {}, (1,), id="grown: never the last"),
+        pytest.param([idle("a", need=200), demand("b")], {}, (1, 0), id="larger than all, and idle"),
+        pytest.param([idle("a", need=200), idle("b", since=950.0)], {}, (0, 1), id="larger than all, beside another"),
+        pytest.param([idle("a", need=5)], {"templates": {"a": Template(150)}}, (1,), id="a template larger than all"),
+        pytest.param([waiting("a", need=500)], {}, (1,), id="huge, alone"),
+        pytest.param([busy("a"), waiting("b", need=500)], {}, (1, 0), id="huge, beside a busy one"),
+        pytest.param([idle("a", wanted=0), waiting("b", need=500)], {}, (0, 0), id="huge, beside an idle one"),
+        *(
+            pytest.param(
+                [idle("a", need=10, wanted=2), waiting("b")],
+                {"templates": {"a": Template(size)}},
+                (0, 0),
+                id=f"a template of {size} gives way",
+            )
+            for size in (130, 150)
+        ),
+        pytest.param(
+            [busy("a", need=None, starting=True), waiting("b", 59.0, need=None)], {}, (1, 0), id="one is measured"
+        ),
+        pytest.param(
+            [busy("a", need=None, starting=True), waiting("b", 60.0, need=None)], {}, (1, 1), id="for max_wait only"
+        ),
+        pytest.param(
+            [demand("a", resident=True, loaded_at=990.0, due=1, oldest_wait=1.0), waiting("b", 500.0)],
+            {"budget": 100},
+            (1, 0),
+            id="a dead worker's place",
+        ),
+        pytest.param([busy("a", wanted=1, replacing=True)], {}, (2,), id="a successor"),
+        pytest.param([busy("a", spares=1), waiting("b")], {"budget": 180}, (2, 1), id="spares where they fit"),
+        pytest.param([busy("a", spares=1), waiting("b")], {}, (1, 1), id="no spares where not"),
+        pytest.param([idle("a", spares=3), demand("b")], {"budget": 200}, (2, 1), id="spares start last"),
+        pytest.param([busy("a", 2, spares=1, loaded_at=NOW - 1), waiting("b")], {}, (1, 0), id="young spares leave"),
+        pytest.param(
+            [idle("a", since=1.0), busy("b", 2, spares=1), waiting("c")], {"budget": 190}, (1, 1, 0), id="spares first"
+        ),
+        pytest.param(
+            [busy("a", 2, spares=1, used=70), idle("b")], {"budget": 190}, (1, 1), id="grown: spares before idle ones"
+        ),
+        pytest.param(
+            [on_device("a", "0", idle_since=2.0), on_device("b", "1", idle_since=1.0), on_device("c", "", due=1)],
+            DEVICES,
+            (1, 0, 0),
+            id="of two devices the one idle for longest",
+        ),
+        pytest.param(
+            [on_device("a", "0", idle_since=2.0), on_device("b", "1", due=1, busy=1), on_device("c", "", due=1)],
+            DEVICES,
+            (0, 1, 0),
+            id="of two devices the one that is idle",
+        ),
+    ],
+)
+def test_how_many_workers_each_pool_may_have(
+    tenants: list[Tenant], more: dict[str, Any], expected: tuple[int, ...]
+) -> None:
+    found = decide(*tenants, **more)
+    assert tuple(found[one.name].most for one in tenants) == expected
+    for one in tenants:
+        assert found[one.name].unloaded == (one.staying > 0 and not found[one.name].most)
 
-    assert sizes(found) == {"caption": 1, "embed": 0, "tag": 0}
 
-
-def test_a_pool_that_was_loaded_just_now_stays_and_the_reason_says_who_uses_the_memory() -> None:
+def test_the_reasons_say_for_whom_one_leaves_and_who_uses_the_memory() -> None:
     gib = 1 << 30
+    assert decide(idle("caption", 2), waiting("tag"))["caption"].reason == "makes room for tag"
     found = decide(
         idle("caption", loaded_at=NOW - 18, need=31 * gib // 10), waiting("tag", need=4 * gib), budget=6 * gib
     )
-
-    assert sizes(found) == {"caption": 1, "tag": 0}
     assert found["tag"].reason == "waits for 4GiB of memory: caption uses 3.1GiB of 6GiB"
-
-
-def test_a_loaded_pool_s_jobs_go_first_until_another_has_waited_for_max_wait() -> None:
-    held = decide(busy("caption", 2, wanted=2), waiting("tag", 59.0))
-    assert sizes(held) == {"caption": 2, "tag": 0}
-
-    freed = decide(busy("caption", 2, wanted=2), waiting("tag", 60.0))
-    assert sizes(freed) == {"caption": 1, "tag": 0}
-    assert not freed["caption"].unloaded  # one worker fewer suffices
-
-
-def test_a_pool_that_is_being_set_up_stays_until_it_has_worked() -> None:
-    found = decide(busy("caption", 2, wanted=2, starting=True), waiting("tag", 500.0))
-
-    assert sizes(found) == {"caption": 2, "tag": 0}
-
-
-def test_only_as_much_leaves_as_is_needed() -> None:
-    found = decide(idle("small", need=20, since=100.0), idle("large", need=100, since=200.0), waiting("tag", need=90))
-
-    assert sizes(found) == {"small": 1, "large": 0, "tag": 0}
+    found = decide(busy("caption", 2, wanted=2), demand("tag"))
+    assert found["tag"].reason == "needs 60B of memory: caption uses 120B of 130B"
+    found = decide(on_device("caption", "1", due=1), on_device("tag", "0", due=1), on_device("embed", ""), **DEVICES)
+    assert found["embed"].reason.startswith("needs 8B of memory of device 0: tag uses 8B of 14B")
+    found = decide(waiting("caption", 2.0, need=None), waiting("tag", need=None))
+    assert found["tag"].reason == "waits until the size of caption has been measured"
 
 
 def test_a_pool_counts_from_when_it_lost_its_place() -> None:
     """Else a pool with an old backlog would always go before one with a young one."""
-    found = decide(
-        busy("caption", 2, wanted=2),
-        waiting("old", 500.0, absent_since=NOW - 10),
-        waiting("young", 70.0),
-        budget=120,
-    )
-
+    old, young = waiting("old", 500.0, absent_since=NOW - 10), waiting("young", 70.0)
+    found = decide(busy("caption", 2, wanted=2), old, young, budget=120)
     assert found["caption"].reason == "makes room for young"
 
 
-def test_a_pool_without_jobs_keeps_its_minimum_only_where_it_fits() -> None:
-    found = decide(busy("caption", 2, wanted=2), demand("tag", wanted=1))
-
-    assert sizes(found) == {"caption": 2, "tag": 0}
-    assert found["tag"].reason.startswith("needs 60B of memory: caption uses")
-
-
 def test_a_template_without_workers_leaves_first_if_it_is_idle_for_longest() -> None:
-    found = decide(
-        idle("caption", 0, wanted=0, since=10.0),
-        idle("embed"),
-        waiting("tag"),
-        templates={"caption": Template(60)},
-    )
-
-    assert found["caption"].unloaded
-    assert sizes(found) == {"caption": 0, "embed": 1, "tag": 0}
-
-
-def test_a_template_that_others_use_frees_nothing() -> None:
-    found = decide(
-        idle("caption", need=1, image="both"),
-        busy("embed", need=1, image="both"),
-        waiting("tag", need=60),
-        templates={"both": Template(100)},
-    )
-
-    assert sizes(found) == {"caption": 1, "embed": 1, "tag": 0}
-
-
-def test_of_pools_that_share_a_template_all_leave_if_their_template_is_needed_too() -> None:
-    shared = [idle(name, need=50, image="both", since=since) for name, since in (("caption", 100.0), ("embed", 200.0))]
-    found = decide(*shared, waiting("tag", need=125), templates={"both": Template(20)})
-
-    assert sizes(found) == {"caption": 0, "embed": 0, "tag": 0}
-    assert found["caption"].unloaded
-    assert found["embed"].unloaded
-
-
-@pytest.mark.parametrize("need", [120, 125, 500])
-def test_what_needs_all_that_its_template_leaves_runs_alone(need: int) -> None:
-    """Others of that template leave, and the template stays."""
-    shared = [idle(name, need=50, image="all", since=since) for name, since in (("caption", 100.0), ("embed", 200.0))]
-    found = decide(*shared, waiting("tag", need=need, image="all"), templates={"all": Template(10)})
-    assert sizes(found) == {"caption": 0, "embed": 0, "tag": 0}
-
-    left = [idle(name, 0, wanted=0, need=50, image="all") for name in ("caption", "embed")]
-    found = decide(*left, waiting("tag", need=need, image="all"), templates={"all": Template(10)})
-    assert sizes(found) == {"caption": 0, "embed": 0, "tag": 1}
-
-
-def test_workers_that_have_grown_leave_idle_ones_first_and_the_last_one_never() -> None:
-    grown = decide(idle("caption"), busy("tag", used=100))
-    assert sizes(grown) == {"caption": 0, "tag": 1}
-
-    both = decide(busy("caption", used=100), busy("tag", used=100, loaded_at=500.0))
-    assert sizes(both) == {"caption": 0, "tag": 1}
-
-    alone = decide(busy("caption", used=200))
-    assert sizes(alone) == {"caption": 1}
-
-
-def test_what_needs_more_than_everything_runs_alone() -> None:
-    assert sizes(decide(waiting("huge", need=500))) == {"huge": 1}
-    assert sizes(decide(busy("tag", wanted=1), waiting("huge", need=500))) == {"tag": 1, "huge": 0}
-    assert sizes(decide(idle("tag", wanted=0), waiting("huge", need=500))) == {"tag": 0, "huge": 0}
-
-
-def test_sizes_that_are_not_known_are_measured_one_after_another() -> None:
-    first = decide(waiting("caption", 2.0, need=None, wanted=2), waiting("tag", need=None))
-    assert sizes(first) == {"caption": 1, "tag": 0}
-    assert first["tag"].reason == "waits until the size of caption has been measured"
-
-    assert sizes(decide(busy("caption", need=None, wanted=2), waiting("tag", need=None))) == {"caption": 1, "tag": 0}
-
-
-def test_a_set_up_that_never_ends_holds_up_the_measuring_of_others_for_max_wait_only() -> None:
-    hanging = busy("caption", need=None, starting=True)
-    assert sizes(decide(hanging, waiting("tag", 59.0, need=None)))["tag"] == 0
-    assert sizes(decide(hanging, waiting("tag", 60.0, need=None)))["tag"] == 1
-
-
-def test_what_is_being_measured_counts_as_the_largest_of_the_others() -> None:
-    found = decide(busy("caption"), busy("tag", need=None, due=0, busy=0), demand("embed"))
-
-    assert sizes(found) == {"caption": 1, "tag": 1, "embed": 0}
-
-
-def test_it_counts_as_the_largest_also_when_it_has_loaded_a_part_of_its_model() -> None:
-    there = {"": Workers(1, 0, 5)}
-    found = decide(busy("caption"), busy("tag", need=None, due=0, busy=0, held=there), demand("embed"))
-
-    assert sizes(found) == {"caption": 1, "tag": 1, "embed": 0}
-
-
-def test_a_dead_worker_s_place_is_kept() -> None:
-    found = decide(
-        demand("caption", 0, resident=True, loaded_at=990.0, due=1, oldest_wait=1.0),
-        waiting("tag", 500.0),
-        budget=100,
-    )
-
-    assert sizes(found) == {"caption": 1, "tag": 0}
-
-
-def test_others_leave_before_old_code_that_is_kept_does() -> None:
-    kept = {"tag": Template(20, kept=20)}
-
-    found = decide(demand("tag", wanted=0), idle("caption"), waiting("embed"), templates=kept)
-
+    pools = idle("caption", 0, wanted=0, since=10.0), idle("embed"), waiting("tag")
+    found = decide(*pools, templates={"caption": Template(60)})
     assert [name for name, grant in found.items() if grant.unloaded] == ["caption"]
-    assert not any(grant.without_old_code for grant in found.values())
+    [alone] = decide(idle("caption", 0, wanted=0), templates={"caption": Template(150)}).values()
+    assert alone.unloaded  # it is larger than the budget
 
 
-def test_old_code_goes_for_a_pool_that_has_waited_for_max_wait_and_does_not_fit_beside_it() -> None:
-    kept = {"tag": Template(20, kept=20), "embed": Template(10, kept=10)}
-    pools = demand("tag", wanted=0), demand("embed", wanted=0)
-
-    def gone(seconds: float, budget: int) -> list[str]:
-        found = decide(*pools, waiting("caption", seconds, need=65), budget=budget, templates=kept)
-        return [name for name, grant in found.items() if grant.without_old_code]
-
-    assert (gone(60.0, 95), gone(59.0, 80), gone(60.0, 80)) == ([], [], ["tag"])
-
-
-def test_old_code_with_workers_stays_and_that_of_the_pool_itself_too() -> None:
-    kept = {"tag": Template(20, kept=20)}
-
-    assert not any(
-        one.without_old_code for one in decide(idle("tag"), waiting("caption", need=90), templates=kept).values()
-    )
-    [own] = decide(waiting("tag", need=90), budget=100, templates=kept).values()
-    assert (own.most, own.without_old_code) == (1, False)
-
-
-def test_a_worker_with_old_code_leaves_with_it() -> None:
-    kept = {"embed": Template(100, kept=100), "tag": Template(13, kept=13)}
-    pools = idle("embed", need=28), demand("tag", wanted=0), waiting("caption", 60.0, need=128)
-
-    found = decide(*pools, budget=190, templates=kept)
-
-    assert [name for name, grant in found.items() if grant.without_old_code] == ["embed"]
-    assert found["embed"].unloaded
+@pytest.mark.parametrize(
+    ("pools", "kept", "budget", "unloaded", "without_old_code"),
+    [
+        # Others leave before old code that is kept does.
+        ([demand("tag", wanted=0), idle("caption"), waiting("embed")], {"tag": 20}, 130, ["caption"], []),
+        # It goes for a pool that has waited for max_wait and does not fit beside it.
+        ([demand("tag", wanted=0), waiting("caption", 60.0, need=65)], {"tag": 20, "embed": 10}, 95, [], []),
+        ([demand("tag", wanted=0), waiting("caption", 59.0, need=65)], {"tag": 20, "embed": 10}, 80, [], []),
+        ([demand("tag", wanted=0), waiting("caption", 60.0, need=65)], {"tag": 20, "embed": 10}, 80, [], ["tag"]),
+        # Also with its worker, but not from its own pool.
+        ([idle("tag", need=28), waiting("caption", 60.0, need=128)], {"tag": 100}, 190, ["tag"], ["tag"]),
+        ([waiting("tag", 60.0, need=90)], {"tag": 20}, 100, [], []),
+    ],
+)
+def test_old_code_that_is_kept_goes_last(
+    pools: list[Tenant], kept: dict[str, int], budget: int, unloaded: list[str], without_old_code: list[str]
+) -> None:
+    found = decide(*pools, budget=budget, templates={name: Template(used, kept=used) for name, used in kept.items()})
+    assert [name for name, grant in found.items() if grant.unloaded] == unloaded
+    assert [name for name, grant in found.items() if grant.without_old_code] == without_old_code
 
 
-@pytest.mark.parametrize("need", [10, None])
-def test_a_template_that_is_loading_counts_as_it_is_expected(need: int | None) -> None:
-    """Not only in the decision that starts it. One that is not known is expected to be as large as the largest."""
-    loading = {"tag": Template(loading=True)}
-    known = idle("caption", 0, wanted=1, need=10, template=60)
-    tag = waiting("tag", need=need, template=60, held={"": Workers(1)}, starting=True)
-
-    found = decide(tag, known, budget=100, templates=loading)
-
-    assert sizes(found) == {"tag": 1, "caption": 0}
-
-
-def test_a_template_as_large_as_the_budget_lets_others_have_their_turn() -> None:
-    for size in (130, 150):
-        large = {"caption": Template(size)}
-        found = decide(idle("caption", need=10, wanted=2), waiting("tag"), templates=large)
-        assert found["caption"].unloaded
-        assert sizes(found) == {"caption": 0, "tag": 0}
-
-
-def test_a_successor_starts_first_if_there_is_room_and_else_after_its_predecessor() -> None:
-    assert decide(busy("caption", wanted=1, replacing=True))["caption"].most == 2
-    assert decide(busy("caption", wanted=1, replacing=True), budget=100)["caption"] == Grant({"": 1}, crowded=True)
-
-
-def test_spares_start_where_everybody_else_has_a_place_and_take_nobody_s() -> None:
-    both = (busy("caption", wanted=1, spares=1), waiting("tag"))
-
-    assert sizes(decide(*both, budget=180)) == {"caption": 2, "tag": 1}
-    assert sizes(decide(*both, budget=130)) == {"caption": 1, "tag": 1}
-    assert sizes(decide(busy("caption", wanted=1, spares=1), idle("tag"), budget=130)) == {"caption": 1, "tag": 1}
-
-
-def on_devices(name: str, workers: dict[str, Workers], **more: Any) -> Tenant:
-    return Tenant(name, 1, Need(1, 0, 8), workers, name, **resident(more))
+@pytest.mark.parametrize("patient", [False, True])
+def test_a_predecessor_leaves_first_if_there_is_no_room_but_not_for_code_that_has_failed(patient: bool) -> None:
+    found = decide(busy("caption", replacing=True, patient=patient), budget=100)
+    assert found["caption"] == Grant({"": 1}, crowded=not patient)
 
 
 def test_each_worker_goes_to_a_device_with_room() -> None:
@@ -316,36 +242,6 @@ def test_each_worker_goes_to_a_device_with_room() -> None:
     found = decide(tag, devices={"0": 14, "1": 20}, budget=1000)["tag"]
 
     assert (found.keep, found.start) == ({"0": 1, "1": 0}, {"1": 2})
-
-
-def test_only_workers_of_a_device_make_room_on_it() -> None:
-    def on(device: str) -> dict[str, Workers]:
-        return {name: Workers(int(name == device), 0, int(name == device), 8 * (name == device)) for name in ("0", "1")}
-
-    more: dict[str, Any] = {"resident": True, "loaded_at": 0.0}
-    first = on_devices("first", on("0"), idle_since=1.0, **more)
-    second = on_devices("second", on("1"), idle_since=2.0, **more)
-    tag = on_devices("tag", {"1": Workers()}, due=1, oldest_wait=1.0)
-
-    found = decide(first, second, tag, devices={"0": 14, "1": 14}, budget=1000)
-
-    assert sizes(found) == {"first": 1, "second": 0, "tag": 0}
-    assert found["tag"].reason.startswith("waits for 8B of memory of device 1: second uses")
-
-
-def test_of_two_full_devices_the_one_whose_pool_is_idle_for_longest_is_freed() -> None:
-    def on(device: str) -> dict[str, Workers]:
-        return {name: Workers(int(name == device), 0, int(name == device), 8 * (name == device)) for name in ("0", "1")}
-
-    more: dict[str, Any] = {"resident": True, "loaded_at": 0.0}
-    lately = on_devices("lately", on("0"), idle_since=2.0, **more)
-    before = on_devices("before", on("1"), idle_since=1.0, **more)
-    busy = on_devices("busy", on("1"), due=1, busy=1, **more)
-    tag = on_devices("tag", on(""), due=1, oldest_wait=1.0)
-    devices = {"0": 14, "1": 14}
-
-    assert sizes(decide(lately, before, tag, devices=devices, budget=1000)) == {"lately": 1, "before": 0, "tag": 0}
-    assert sizes(decide(lately, busy, tag, devices=devices, budget=1000)) == {"lately": 0, "busy": 1, "tag": 0}
 
 
 # Courses of events
@@ -522,44 +418,3 @@ def test_what_does_not_fit_into_the_budget_is_not_loaded_again_and_again(
     world: tuple[list[Sim], int, Patience],
 ) -> None:
     run(*world, tight=True)
-
-
-def test_an_idle_worker_larger_than_the_budget_stays() -> None:
-    assert sizes(decide(idle("caption", need=200), demand("tag", need=60))) == {"caption": 1, "tag": 0}
-    assert sizes(decide(idle("caption", need=200), idle("tag", since=950.0))) == {"caption": 0, "tag": 1}
-    large = {"caption": Template(150)}
-    assert sizes(decide(idle("caption", need=5), templates=large)) == {"caption": 1}
-
-
-def test_spares_start_last_and_only_where_they_fit() -> None:
-    found = decide(idle("caption", spares=3), demand("tag", wanted=1), budget=200)
-
-    assert sizes(found) == {"caption": 2, "tag": 1}
-
-
-def test_a_spare_leaves_for_a_pool_that_waits_however_young_its_own_is() -> None:
-    found = decide(busy("caption", 2, spares=1, loaded_at=NOW - 1), waiting("tag"))
-
-    assert sizes(found) == {"caption": 1, "tag": 0}
-    assert not found["caption"].unloaded
-
-
-def test_a_spare_leaves_before_an_idle_pool() -> None:
-    found = decide(idle("embed", since=1.0), busy("caption", 2, spares=1), waiting("tag"), budget=190)
-
-    assert sizes(found) == {"embed": 1, "caption": 1, "tag": 0}
-
-
-def test_what_has_grown_over_the_budget_loses_its_spare_first() -> None:
-    found = decide(busy("caption", 2, spares=1, used=70), idle("tag"), budget=190)
-
-    assert sizes(found) == {"caption": 1, "tag": 1}
-
-
-def test_no_worker_leaves_for_a_successor_whose_code_has_failed() -> None:
-    crowded = decide(idle("tag", replacing=True), budget=100)
-    assert crowded["tag"].crowded
-
-    patient = decide(idle("tag", replacing=True, patient=True), budget=100)
-    assert not patient["tag"].crowded
-    assert sizes(patient) == {"tag": 1}

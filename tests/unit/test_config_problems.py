@@ -157,11 +157,6 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
             'batch_key = "options..model"\nbatch_size = 8',
             'batch_key: \'options..model\' is not a field of a payload; write it like "model" or "options.model"',
         ),
-        ("batch_budget = 0\nbatch_size = 8", "batch_budget: must be at least 1e-06, not 0"),
-        (
-            'batch_cost = "tokens"\nbatch_size = 8',
-            "batch_cost: it needs a batch_budget, the most that a batch may cost",
-        ),
         (
             'concurrency = 2\nbatch_size = "auto"',
             "concurrency: a worker runs batches one at a time: raise batch_size or concurrency, not both",

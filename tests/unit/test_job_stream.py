@@ -13,11 +13,9 @@ from supervisor.domain.job_stream import (
     MAX_CHUNK_BYTES,
     Chunk,
     Follower,
+    FollowEvent,
     Position,
-    StreamEvent,
-    data_of,
     encoded_chunk,
-    follow_event,
     position_of,
 )
 
@@ -30,10 +28,10 @@ def chunks(*numbers: int, token: int = 1, attempt: int = 1) -> list[Chunk]:
     return [Chunk(7, token, attempt, number, b'"x"') for number in numbers]
 
 
-def told(found: list[StreamEvent]) -> list[tuple[str, str, Any]]:
+def told(found: list[FollowEvent]) -> list[tuple[str, str, Any]]:
     """Each event in short: where a stream goes on behind it, its name, and what it says first of all."""
     first = {"job": "status", "end": "status", "attempt": "attempt", "chunk": "number", "lost": "chunks"}
-    return [(str(event.at), event.name, json.loads(data_of(event, show=True))[first[event.name]]) for event in found]
+    return [(str(event.at), event.name, json.loads(event.as_sent(show=True))[first[event.name]]) for event in found]
 
 
 def test_a_job_is_followed_from_its_wait_to_its_end() -> None:
@@ -48,7 +46,7 @@ def test_a_job_is_followed_from_its_wait_to_its_end() -> None:
     last = follower.news(state(Status.DONE, result={"n": 1}), chunks(4))
     assert told(last) == [("1.4", "chunk", 4), ("1.4", "end", "done")]
     assert follower.ended
-    assert json.loads(data_of(last[-1], show=True)) == {
+    assert json.loads(last[-1].as_sent(show=True)) == {
         "id": 7,
         "status": "done",
         "attempt": 1,
@@ -147,61 +145,39 @@ def test_other_ids_name_no_position(last_id: str) -> None:
 
 def test_what_may_not_be_seen_is_not_sent() -> None:
     end = Follower().news(state(Status.DONE, result="secret"), [])[-1]
-    assert json.loads(data_of(end, show=False))["result"] is None
-    assert json.loads(data_of(end, show=False))["redacted"] is True
-    chunk = StreamEvent(Position(1, 4), "chunk", 1, chunk=Chunk(7, 1, 1, 4, b'"secret"'))
-    assert json.loads(data_of(chunk, show=True)) == {"attempt": 1, "number": 4, "chunk": "secret"}
-    assert json.loads(data_of(chunk, show=False)) == {"attempt": 1, "number": 4, "chunk": None, "redacted": True}
+    assert json.loads(end.as_sent(show=False))["result"] is None
+    assert json.loads(end.as_sent(show=False))["redacted"] is True
+    chunk = FollowEvent("chunk", state(), 1, 4, data=b'"secret"')
+    assert json.loads(chunk.as_sent(show=True)) == {"attempt": 1, "number": 4, "chunk": "secret"}
+    assert json.loads(chunk.as_sent(show=False)) == {"attempt": 1, "number": 4, "chunk": None, "redacted": True}
 
 
 def test_a_run_that_cannot_be_read_here_says_so() -> None:
     found = Follower().news(state(), [], elsewhere=True)
     assert [(event.name, event.elsewhere) for event in found] == [("attempt", True), ("job", False)]
-    assert json.loads(data_of(found[0], show=True)) == {"attempt": 1, "elsewhere": True}
+    assert json.loads(found[0].as_sent(show=True)) == {"attempt": 1, "elsewhere": True}
 
 
 def test_a_program_gets_values_of_its_own() -> None:
-    def read() -> list[tuple[str, int, int, Any, int]]:
-        events = (follow_event(event, now) for event in Follower().news(now, there))
-        return [(event.name, event.attempt, event.number, event.chunk, event.lost) for event in events]
-
     now, there = state(), [Chunk(7, 1, 1, number, b'{"n": [1]}') for number in (1, 4)]
-    assert all(follow_event(event, now).job is now for event in Follower().news(now, []))
-    found = read()
-    assert found == [
+    found = Follower().news(now, there)
+    assert all(event.job is now for event in found)
+    assert [(event.name, event.attempt, event.number, event.chunk, event.lost) for event in found] == [
         ("attempt", 1, 0, None, 0),
         ("job", 1, 0, None, 0),
         ("chunk", 1, 1, {"n": [1]}, 0),
         ("lost", 1, 0, None, 2),
         ("chunk", 1, 4, {"n": [1]}, 0),
     ]
-    told = [*Follower().news(now, there)]
-    assert [follow_event(event, now).as_json() for event in told] == [
-        json.loads(data_of(event, show=True)) for event in told
-    ]
-    assert follow_event(told[-1], now).as_json() == {"attempt": 1, "number": 4, "chunk": {"n": [1]}}
-    found[2][3]["n"].append(2)
-    assert read()[2][3] == {"n": [1]}
-
-
-def test_trouble_is_told_once_and_afterwards_the_state_again() -> None:
-    follower = Follower()
-    follower.news(state(), [])
-    assert [event.name for event in follower.trouble("busy")] == ["trouble"]
-    assert follower.trouble("busy") == []
-    assert told(follower.news(state(), [])) == [("1.0", "job", "running")]
-    assert follower.news(state(), []) == []
-
-
-def test_a_deleted_job_ends_the_stream() -> None:
-    follower = Follower()
-    assert told(follower.deleted()) == [("0.0", "end", "deleted")]
-    assert follower.ended
+    assert [event.as_json() for event in found] == [json.loads(event.as_sent(show=True)) for event in found]
+    assert found[-1].as_json() == {"attempt": 1, "number": 4, "chunk": {"n": [1]}}
+    found[2].chunk["n"].append(2)
+    assert found[2].chunk == {"n": [1]}
 
 
 @pytest.mark.parametrize("data", [encoded_chunk("a\nb\r\u2028 \u00e9"), b"[\r\n1,\n2]"])
 def test_each_event_is_one_line_whatever_is_in_it(data: bytes) -> None:
-    text = data_of(StreamEvent(Position(1, 1), "chunk", 1, chunk=Chunk(7, 1, 1, 1, data)), show=True)
+    text = FollowEvent("chunk", state(), 1, 1, data=data).as_sent(show=True)
     assert "\n" not in text
     assert "\r" not in text
     assert json.loads(text)["chunk"] == json.loads(data)

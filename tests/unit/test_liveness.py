@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.domain.process_health import Signs, Verdict, first_late, hangs, judge
+from supervisor.domain.process_health import Signs, Verdict, first_late, judge
 
 LATE = Signs(at=200.0, beat=100.0, cpu=50.0, state="R")
 EARLIER = LATE._replace(at=160.0)
@@ -46,19 +46,3 @@ def test_a_process_that_nobody_could_look_at_is_watched_anew_from_when_somebody_
     assert first_late(unknown, LATE) is LATE
     assert first_late(EARLIER, unknown) is EARLIER
     assert first_late(EARLIER, LATE) is EARLIER
-
-
-@pytest.mark.parametrize(
-    ("now", "earlier", "expected"),
-    [
-        (LATE._replace(state="T"), None, True),
-        (LATE, EARLIER, True),
-        (LATE._replace(cpu=60.0), EARLIER, False),  # an overloaded machine
-        (LATE._replace(at=341.0, cpu=190.0), EARLIER, True),  # it has worked for long enough: an endless loop
-        (LATE._replace(beat=199.0, state="T"), EARLIER, False),
-    ],
-)
-def test_a_process_without_jobs_hangs_if_it_neither_beats_nor_works_or_does_so_for_very_long(
-    now: Signs, earlier: Signs | None, expected: bool
-) -> None:
-    assert hangs(now, earlier, 60.0) == expected

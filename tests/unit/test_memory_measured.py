@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from supervisor.domain.tenants import PERIOD, RecentPeak
-from supervisor.supervision.device_memory import parsed
+from supervisor.supervision.memory import parsed
 from supervisor.system import kernel, resources
 
 SHARING = """

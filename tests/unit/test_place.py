@@ -129,8 +129,6 @@ def test_a_library_that_the_image_has_loaded_gets_the_threads_after_the_fork(tmp
         ('gpus = ["0"]', 256),
         ('gpus = ["0"]\nmax_memory = "512MiB"', 64),
         ('batch_size = 16\nmemory_budget = "1GiB"\nworkers = 2', 64),
-        ('batch_size = 16\nkeep_freed_memory = "0"', 0),
-        ('keep_freed_memory = "32MiB"', 32),
     ],
 )
 def test_how_much_freed_memory_a_worker_keeps(tmp_path: Path, keys: str, kept: int) -> None:
@@ -168,7 +166,7 @@ def test_a_worker_with_batches_does_not_take_its_memory_anew_for_each(tmp_path: 
         told = [sys.executable, "-c", FREEING, str(tmp_path / "supervisor.toml")]
         return int(subprocess.run(told, capture_output=True, text=True, check=True, timeout=60).stdout)
 
-    kept, returned = faults("batch_size = 16"), faults('batch_size = 16\nkeep_freed_memory = "0"')
+    kept, returned = faults("batch_size = 16"), faults("")
     assert kept * 10 < returned, (kept, returned)
 
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from supervisor.config import load
+from supervisor.domain.process_health import Restarts, TemplateDeaths
 from supervisor.domain.tenants import Grant, RecentPeak
 from supervisor.supervision.exit_reason import Effect, ExitReport
-from supervisor.supervision.plan import Counts, Leaving, Missing, leaving, missing, next_to_serve, plan, within
+from supervisor.supervision.plan import Missing, next_to_serve, plan, within
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.release import Release, Releases
+from supervisor.supervision.release import Release, Releases, ReleaseState
 from supervisor.supervision.watchdog import is_cautious_enough, look_at
-from supervisor.supervision.worker_process import RELOADED, Request, Stage, WorkerProcess
+from supervisor.supervision.worker_process import RELOADED, Request, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
 
@@ -36,7 +37,7 @@ class Crew:
     def ask(self, *, device: str | None = None, caution: int = 0) -> WorkerProcess:
         self._number += 1
         name, slot = self.pool.workers.next_name("tag"), self._board.slot(self._number)
-        device = device or self.pool.workers.next_device(self.settings.gpus, self.pool.scale.target)
+        device = device or self.pool.next_device()
         release, template = self.pool.code.current, cast("Any", None)
         worker = WorkerProcess(Request(name, name, self._number, slot, release, template, device, caution), 0.0)
         self.pool.workers[name] = worker
@@ -101,47 +102,86 @@ def test_a_worker_s_life_goes_forward_only(crew: Crew) -> None:
     assert (worker.living, worker.leaving, worker.end.at, worker.end.status) == (False, False, 5.0, 9)
 
 
+def staff(crew: Crew, target: int, **counts: int) -> None:
+    """So many workers `starting`, `busy`, `idle`, `stale` (to be replaced), `leaving`, and `unexplained` (dead)."""
+    crew.pool.scale.target = target
+    for kind, count in counts.items():
+        for _ in range(count):
+            worker = crew.ask()
+            worker.set_up = kind != "starting"
+            worker.slot.state(State.IDLE if kind == "idle" else State.BUSY)
+            worker.stale = RELOADED if kind == "stale" else ""
+            if kind == "leaving":
+                worker.drain()
+            if kind == "unexplained":
+                worker.ended(1.0)
+
+
+def try_new_code(crew: Crew) -> None:
+    crew.pool.code.old = Release(crew.settings, state=ReleaseState.OUTGOING)
+    crew.pool.code.current.on_trial = True
+
+
+def fail(crew: Crew) -> None:
+    crew.pool.code.current.restarts = Restarts(failed_setups=1)
+
+
+def isolate(crew: Crew) -> None:
+    crew.pool.code.current.template_deaths = TemplateDeaths((99.0, 100.0))
+
+
 @pytest.mark.parametrize(
-    ("counts", "flags", "expected"),
+    ("target", "counts", "states", "expected"),
     [
-        (Counts(target=3), {}, Missing(3)),
-        (Counts(target=3, staying=2, unexplained=1), {}, Missing(0)),
-        (Counts(target=3), {"failed": True}, Missing(1)),
-        (Counts(target=3, staying=1, starting=1), {"failed": True}, Missing(0)),
-        (Counts(target=2, stale=2), {}, Missing(1)),
-        (Counts(target=2, stale=2, staying=1, starting=1), {}, Missing(0)),
+        (3, {}, [], Missing(3)),
+        (3, {"busy": 2, "unexplained": 1}, [], Missing(0)),
+        (3, {}, [fail], Missing(1)),
+        (3, {"starting": 1}, [fail], Missing(0)),
+        (2, {"stale": 2}, [], Missing(1)),
+        (2, {"stale": 2, "starting": 1}, [], Missing(0)),
         # The old code keeps up the numbers until the new one has proved itself.
-        (Counts(target=2, stale=1), {"unproven": True}, Missing(1, 1)),
-        (Counts(target=2, stale=1, staying=1, starting=1), {"unproven": True, "failed": True}, Missing(0, 1)),
-        (Counts(target=2, stale=2), {"unproven": True}, Missing(1, 0)),
-        (Counts(target=0), {"unproven": True}, Missing(0, 0)),
-        (Counts(target=2, stale=1), {"unproven": True, "isolated": True}, Missing(1, 1)),
-        (Counts(target=4), {"isolated": True}, Missing(1)),
-        (Counts(target=4, staying=1), {"isolated": True}, Missing(0)),
-        (Counts(target=4, unexplained=1), {"isolated": True}, Missing(0)),
+        (2, {"stale": 1}, [try_new_code], Missing(1, 1)),
+        (2, {"stale": 1, "starting": 1}, [try_new_code, fail], Missing(0, 1)),
+        (2, {"stale": 2}, [try_new_code], Missing(1, 0)),
+        (0, {}, [try_new_code], Missing(0, 0)),
+        (2, {"stale": 1}, [try_new_code, isolate], Missing(1, 1)),
+        (4, {}, [isolate], Missing(1)),
+        (4, {"busy": 1}, [isolate], Missing(0)),
+        (4, {"unexplained": 1}, [isolate], Missing(0)),
     ],
 )
-def test_what_a_pool_lacks_follows_from_numbers(counts: Counts, flags: dict[str, bool], expected: Missing) -> None:
-    assert missing(counts, **flags) == expected
+def test_what_a_pool_lacks_follows_from_numbers(
+    crew: Crew, target: int, counts: dict[str, int], states: list[Callable[[Crew], None]], expected: Missing
+) -> None:
+    staff(crew, target, **counts)
+    for state in states:
+        state(crew)
+    assert plan(crew.pool, 105.0).start == expected
 
 
 @pytest.mark.fault(55)
 @pytest.mark.parametrize(
-    ("counts", "roof", "fixed", "expected"),
+    ("target", "counts", "roof", "fixed", "expected"),
     [
-        (Counts(target=1, staying=3, idle=1), None, False, Leaving(idle=1)),
-        (Counts(target=1, staying=3), None, False, Leaving()),
-        (Counts(target=1, staying=3), None, True, Leaving(anyone=2)),
-        (Counts(target=2, staying=1, stale=2), None, False, Leaving(stale=1)),
-        (Counts(target=2, staying=1, starting=1, stale=2), None, False, Leaving()),
+        (1, {"busy": 2, "idle": 1}, None, False, ["idle"]),
+        (1, {"busy": 3}, None, False, []),
+        (1, {"busy": 3}, None, True, ["busy", "busy"]),
+        (2, {"stale": 2, "busy": 1}, None, False, ["stale"]),
+        (2, {"stale": 2, "starting": 1}, None, False, []),
         # Over the budget, one after another leaves between two jobs, and never the last.
-        (Counts(target=1, staying=4), 1, False, Leaving(anyone=1)),
-        (Counts(target=1, staying=3, leaving=1), 1, False, Leaving()),
-        (Counts(target=1, staying=1), 0, False, Leaving()),
+        (1, {"busy": 4}, 1, False, ["busy"]),
+        (1, {"busy": 3, "leaving": 1}, 1, False, []),
+        (1, {"busy": 1}, 0, False, []),
     ],
 )
-def test_who_leaves_follows_from_numbers(counts: Counts, roof: int | None, fixed: bool, expected: Leaving) -> None:
-    assert leaving(counts, roof, fixed=fixed) == expected
+def test_who_leaves_follows_from_numbers(
+    crew: Crew, target: int, counts: dict[str, int], roof: int | None, fixed: bool, expected: list[str]
+) -> None:
+    staff(crew, target, **counts)
+    crew.pool.scale.roof, crew.pool.scale.fixed = roof, target if fixed else None
+    kinds = {State.IDLE: "idle", State.BUSY: "busy"}
+    leave = plan(crew.pool, 0.0).leave
+    assert ["stale" if worker.stale else kinds[worker.slot.read().state] for worker in leave] == expected
 
 
 def with_spares(crew: Crew, *devices: str, target: int = 1, spares: int = 1) -> list[WorkerProcess]:
@@ -149,7 +189,7 @@ def with_spares(crew: Crew, *devices: str, target: int = 1, spares: int = 1) -> 
     crew.pool.code.current.settings, crew.pool.scale.target = crew.settings._replace(spares=spares), target
     workers = [crew.ask(device=device) for device in devices]
     for worker in workers:
-        worker.stage = Stage.READY
+        worker.set_up = True
         worker.slot.state(State.SPARE)
     return workers
 
@@ -200,7 +240,7 @@ def test_a_worker_in_its_teardown_keeps_its_place_only_if_it_may_have_left_proce
 
 def test_a_worker_in_its_teardown_is_leaving_although_nobody_asked_it_to(crew: Crew) -> None:
     worker = crew.ask()
-    worker.stage = Stage.FORKED
+    worker.process.pid = 1
     worker.slot.state(State.DRAINING)  # so quick that nobody has seen it ready
     assert not worker.notice_ready(worker.slot.read())
     worker.slot.work.cease(1.0, alone=True)
@@ -236,7 +276,7 @@ class TestACautiousWorker:
     @pytest.fixture
     def worker(self, crew: Crew) -> WorkerProcess:
         worker = crew.ask(caution=2)
-        worker.stage = Stage.READY
+        worker.set_up = True
         worker.slot.state(State.BUSY)
         crew.pool.scale.target = 1
         return worker
@@ -276,7 +316,7 @@ class TestACautiousWorker:
         assert plan(pool, 200.0).start == Missing(1, 0)
         successor = crew.ask()
         assert plan(pool, 200.0).leave == []
-        successor.stage = Stage.READY
+        successor.set_up = True
         look(pool, 200.0)
         assert plan(pool, 200.0).leave == [worker]
         assert not successor.stale
@@ -300,12 +340,12 @@ def test_a_spare_on_the_least_used_device_comes_first(crew: Crew) -> None:
 
 def test_at_the_start_a_device_is_not_passed_over_because_its_worker_is_slower(crew: Crew) -> None:
     first, second, third = with_spares(crew, "0", "0", "1", target=2)
-    third.stage = Stage.FORKED
+    third.set_up = False
     assert serve(crew) == [first]
-    third.stage = Stage.READY
+    third.set_up = True
     assert serve(crew) == [third]
     # But the successor of a worker that has ended is not waited for.
-    third.stage, third.asked_at = Stage.FORKED, 60.0
+    third.set_up, third.asked_at = False, 60.0
     third.serving = False
     assert serve(crew) == [second]
 

@@ -54,6 +54,13 @@ def test_code_that_has_never_worked_does_not_stay(pool: Pool) -> None:
     assert (pool.code.old, first.state) == (None, ReleaseState.RETIRED)
 
 
+def test_a_worker_that_is_ready_late_does_not_bring_back_the_code_of_a_removed_pool(pool: Pool) -> None:
+    release = pool.code.current
+    pool.code.retire()
+    pool.code.works(release)
+    assert release.state is ReleaseState.RETIRED
+
+
 def test_the_old_code_keeps_up_the_numbers_while_the_new_one_is_doubtful(pool: Pool) -> None:
     pool.code.works(pool.code.current)
     new = reload(pool)

@@ -72,16 +72,6 @@ def test_a_broken_set_up_waits_longer_each_time_and_says_why() -> None:
     assert "no module named cv2 (tried 9 times" in restarts.problem(100.0)
 
 
-def test_a_worker_that_is_killed_in_its_set_up_is_replaced_at_once_and_the_second_time_its_set_up_has_failed() -> None:
-    once = Restarts().broken(100.0, "killed by SIGKILL", sure=False, born=99.0)
-    assert (once.failed_setups, once.not_before, once.problem(100.0)) == (0, 0.0, "")
-    assert once.broken(100.1, "killed by SIGKILL", sure=False, born=99.0) == once  # killed together with the first
-
-    twice = once.broken(101.0, "killed by SIGKILL", sure=False, born=100.5)
-    assert (twice.failed_setups, twice.not_before, twice.problem(101.0)) == (1, 102.0, "killed by SIGKILL")
-    assert Restarts().broken(1.0, "exit code 3").broken(2.0, "killed", sure=False).failed_setups == 2
-
-
 def test_a_worker_that_gets_ready_ends_the_trouble_with_its_set_up() -> None:
     restarts = Restarts().broken(1.0, "why").ready()
 

@@ -37,32 +37,26 @@ def test_a_fixed_size_is_named_by_its_own_key() -> None:
     assert reasons == ["nothing due: workers = 4", "3 due: workers = 4 is enough", "100 due, 0 busy: workers = 4"]
 
 
-def test_an_old_job_is_not_put_off_by_a_good_drain_rate() -> None:
-    load = IDLE._replace(due=5, drain_rate=1000.0)
-
-    assert decide(load, POLICY).target == 1
-    assert decide(load._replace(oldest_age=5.0), POLICY).target == 5
-
-
-def test_several_jobs_may_share_a_worker() -> None:
-    assert decide(IDLE._replace(due=21), POLICY._replace(jobs_per_worker=10)).target == 3
-
-
-def test_it_goes_down_one_step_after_a_delay_without_need() -> None:
-    load = IDLE._replace(size=5, target=5, needed_at=980, shrunk_at=0)
-
-    assert decide(load, POLICY).target == 5
-    assert decide(load._replace(now=1010), POLICY).target == 4
-    assert decide(load._replace(now=1010, shrunk_at=1000), POLICY).target == 5
-
-
-def test_a_pool_may_go_down_to_nothing_and_wakes_on_the_first_job() -> None:
-    policy = POLICY._replace(min_workers=0)
-    asleep = IDLE._replace(size=0, target=0)
-
-    assert decide(IDLE._replace(size=1, target=1), policy).target == 0
-    assert decide(asleep, policy).target == 0
-    assert decide(asleep._replace(due=1), policy).target == 1
+@pytest.mark.parametrize(
+    ("load", "policy", "target"),
+    [
+        # An old job is not put off by a good drain rate.
+        (IDLE._replace(due=5, drain_rate=1000.0), POLICY, 1),
+        (IDLE._replace(due=5, drain_rate=1000.0, oldest_age=5.0), POLICY, 5),
+        # Several jobs may share a worker.
+        (IDLE._replace(due=21), POLICY._replace(jobs_per_worker=10), 3),
+        # It goes down one step after a delay without need.
+        (IDLE._replace(size=5, target=5, needed_at=980), POLICY, 5),
+        (IDLE._replace(size=5, target=5, needed_at=980, now=1010), POLICY, 4),
+        (IDLE._replace(size=5, target=5, needed_at=980, now=1010, shrunk_at=1000), POLICY, 5),
+        # It may go down to nothing, and wakes on the first job.
+        (IDLE, POLICY._replace(min_workers=0), 0),
+        (IDLE._replace(size=0, target=0), POLICY._replace(min_workers=0), 0),
+        (IDLE._replace(size=0, target=0, due=1), POLICY._replace(min_workers=0), 1),
+    ],
+)
+def test_the_target_in_special_cases(load: Load, policy: ScalingPolicy, target: int) -> None:
+    assert decide(load, policy).target == target
 
 
 def test_it_never_grows_beyond_its_memory() -> None:

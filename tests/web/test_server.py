@@ -31,6 +31,7 @@ MakeSite = Callable[..., Site]
 MEGABYTE = 1 << 20
 PRIVATE = "/api/admin/pools"  # something that is not for everybody
 USS_LIMIT = 70 * MEGABYTE
+NO_TOKEN = "does not contain a token: one word of at least 16 printable ASCII characters; remove it for a new one"
 
 MODULES = """
 import sys
@@ -401,11 +402,7 @@ def test_a_token_is_made_once_and_for_its_owner_alone(make_site: MakeSite) -> No
     ("content", "mode", "problem"),
     [
         ("a-token-of-good-length", 0o644, "is open to every user of this machine; chmod 600 it and use a new token"),
-        ("", 0o600, "is empty; remove it, and a new token is created"),
-        (" \n", 0o600, "is empty; remove it, and a new token is created"),
-        ("short", 0o600, "contains a token of 5 characters; it must have at least 16"),
-        ("two words of a token", 0o600, "does not contain a token: one word of printable ASCII characters"),
-        ("x" * 5000, 0o600, "does not contain a token: one word of printable ASCII characters"),
+        *((content, 0o600, NO_TOKEN) for content in ("", " \n", "short", "two words of a token", "x" * 5000)),
     ],
 )
 def test_a_token_that_is_no_secret_is_refused(tmp_path: Path, content: str, mode: int, problem: str) -> None:
@@ -414,10 +411,9 @@ def test_a_token_that_is_no_secret_is_refused(tmp_path: Path, content: str, mode
     path.write_text(content)
     path.chmod(mode)
     settings = load(config)
-    line = 1 + config.read_text().splitlines().index('token_file = "token"')
     with pytest.raises(ConfigError) as refused:
         granted(settings, tmp_path)
-    assert refused.value.problems == [f"{config}:{line}: admin.token_file: {path} {problem}"]
+    assert refused.value.problems == [f"{config}: admin.token_file: {path} {problem}"]
     assert admin_files.token_problems(settings) == {"token_file": f"{path} {problem}"}
 
 
@@ -429,10 +425,8 @@ def test_a_token_that_is_no_secret_is_refused_before_anything_starts(make_site: 
     supervisor = site.start(wait=False)
     assert supervisor.wait(20) == 2
     told = [line for line in site.log.read_text().splitlines() if line.startswith("error: ")]
-    line = 1 + site.config.read_text().splitlines().index('token_file = "token"')
-    problem = f"{path} contains a token of 5 characters; it must have at least 16"
-    assert told == [f"error: {site.config}:{line}: admin.token_file: {problem}"]
-    assert f":{line}: admin.token_file: {problem}" in site.command("check", code=2).stderr
+    assert told == [f"error: {site.config}: admin.token_file: {path} {NO_TOKEN}"]
+    assert f"admin.token_file: {path} {NO_TOKEN}" in site.command("check", code=2).stderr
     assert not site.event("supervisor_started")
     assert list(Path(f"{site.database}-supervisor").glob("owner-*")) == []
 
@@ -455,7 +449,7 @@ def test_a_bad_token_at_a_reload_changes_nothing(make_site: MakeSite) -> None:
         found: str | None = (site.supervisor_status(supervisor)["admin"] or {}).get("problem")
         return found
 
-    assert wait_for(problem, "the problem to be shown").endswith("it must have at least 16")
+    assert wait_for(problem, "the problem to be shown").endswith(NO_TOKEN)
     site.done(site.queue.enqueue("work"))
     Path(f"{site.database}-supervisor/admin-token").write_text(admin.token)
     assert admin_of(site, supervisor, other_than=admin.pid).get(PRIVATE) == 200
@@ -464,10 +458,11 @@ def test_a_bad_token_at_a_reload_changes_nothing(make_site: MakeSite) -> None:
 # Slow clients
 
 
-def test_two_hundred_slow_clients_hold_up_neither_answers_nor_jobs(make_site: MakeSite) -> None:
+@pytest.mark.fault(77)
+def test_five_hundred_slow_clients_hold_up_neither_answers_nor_jobs(make_site: MakeSite) -> None:
     site, supervisor, admin = started(make_site)
     with contextlib.ExitStack() as stack:
-        for client in slow_clients(admin, 200):
+        for client in slow_clients(admin, 500):
             stack.enter_context(client)
         began = time.monotonic()
         for _ in range(20):

@@ -1,28 +1,44 @@
-"""Jobs: list, enqueue, show, retry, cancel and delete.
+"""Jobs: list, enqueue, show, retry, cancel and delete; many jobs that match a filter: the first request lists them, the
+second changes exactly these.
 
 Any program may have written their rows, so only the table's constraints are assumed.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query
-from starlette.responses import JSONResponse
+from fastapi import APIRouter, Body, Header, Query, Request
+from starlette.responses import JSONResponse, Response
 
 from supervisor.admin.api import models
-from supervisor.admin.api.answers import Hidden, answer, changing, reading
-from supervisor.admin.state import TheState
+from supervisor.admin.api.answers import Hidden, answer, changing, problem, reading, streaming
+from supervisor.admin.state import MOST_IDS, AppState, TheState, may_change
+from supervisor.admin.store_executor import StoreExecutor
+from supervisor.admin.watch import EventStream
 from supervisor.config.settings import AdminSettings
+from supervisor.domain.errors import ConfigError
 from supervisor.domain.intake import new_job, payload_of
-from supervisor.domain.job import Job, Status
+from supervisor.domain.job import Attempt, Job, Run, Status
+from supervisor.domain.job_stream import position_of
 from supervisor.ops import commands
 from supervisor.ops.job_details import Doing, Everything, everything, running, steps, trials
 from supervisor.ops.views import finite
 from supervisor.store.base import Filter, Operations, Page
 
-router = APIRouter(prefix="/api/admin/jobs", tags=["jobs"])
+ROUND = 1000  # jobs per database call, so that other calls get their turn; transactions are shorter
+
+router = APIRouter(prefix="/api/admin/jobs")
+events = APIRouter()
+_JOB = (
+    "`event: job` with the state and the progress, at once and with each change; `event: attempt` when a run begins; "
+    "`event: chunk` for what it emits; `event: lost` with the number of chunks that are missing before the next one; "
+    "`event: trouble` with an error while the database cannot be used; `event: end` with the final state, and the "
+    "answer ends. Comments as heartbeats."
+)
 
 _STORED = frozenset({"created_at", "updated_at"})  # columns of jobs that may hold a text as well
 NoBody = Annotated[models.Empty | None, Body()]
@@ -35,38 +51,19 @@ def filter_of(which: models.JobFilter, settings: AdminSettings) -> Filter:
         raise Hidden(
             "payloads are hidden, so `text` cannot be used; `error` can, or set show_payloads = true in [admin]"
         )
-
-    return Filter(
-        statuses=tuple(dict.fromkeys(which.status)),
-        types=tuple(dict.fromkeys(which.type)),
-        error=which.error,
-        text=which.text,
-        ids=tuple(which.id),
-        unique_key=which.key,
-        requires=which.requires,
-        priority=which.priority,
-        tags=tuple(which.tag),
-        finished_after=which.finished_after,
-        finished_before=which.finished_before,
-    )
+    return which.as_filter()
 
 
-@router.get("", response_model=models.JobPage, responses=reading(403, 422))
+@router.get("", tags=["jobs"], response_model=models.JobPage, responses=reading(403, 422))
 async def list_jobs(state: TheState, query: Annotated[models.JobQuery, Query()]) -> JSONResponse:
-    """List jobs, newest first, one page at a time, or the first ones of another order. All filters may be combined.
+    """List jobs, newest first, one page at a time. All filters may be combined.
 
     `status`, `type`, `tag` and `id` may be repeated.
     """
     which = filter_of(query, state.settings)
 
     def look(operations: Operations) -> tuple[Page, dict[int, Doing]]:
-        if query.sort is None:
-            page = operations.jobs.page(which, before=query.before, limit=query.limit)
-        else:
-            descending = query.order == "desc"
-            page = operations.jobs.arranged(
-                which, by=query.sort, descending=descending, before=query.before, limit=query.limit
-            )
+        page = operations.jobs.page(which, before=query.before, limit=query.limit)
         return page, running(operations) if any(job.status is Status.RUNNING for job in page.jobs) else {}
 
     page, doing = await state.executor.ask(look)
@@ -76,6 +73,7 @@ async def list_jobs(state: TheState, query: Annotated[models.JobQuery, Query()])
 
 @router.post(
     "",
+    tags=["jobs"],
     response_model=models.Enqueued,
     status_code=201,
     responses={200: {"model": models.Enqueued, "description": "An unfinished job has this key."}, **changing(409)},
@@ -98,14 +96,66 @@ async def enqueue(state: TheState, job: models.NewJob) -> JSONResponse:
     return answer({"id": job_id, "duplicate": not new}, 201 if new else 200, location)
 
 
-@router.get("/{job_id}", response_model=models.JobDocument, responses=reading(404, 422))
+@router.post("/retry", tags=["many jobs"], response_model=models.BulkAnswer, responses=changing(409))
+async def retry_many(state: TheState, request: models.BulkRequest) -> JSONResponse:
+    """Return unsuccessful jobs to pending, due now, counters reset. Without a state: failed and quarantined ones."""
+    return await _change("retry", state, request)
+
+
+@router.post("/cancel", tags=["many jobs"], response_model=models.BulkAnswer, responses=changing(409))
+async def cancel_many(state: TheState, request: models.BulkRequest) -> JSONResponse:
+    """Cancel pending jobs, ask running ones to stop. Without a state: both."""
+    return await _change("cancel", state, request)
+
+
+@router.post("/delete", tags=["many jobs"], response_model=models.BulkAnswer, responses=changing(409))
+async def delete_many(state: TheState, request: models.BulkRequest) -> JSONResponse:
+    """Delete finished jobs with their errors and runs. Without a state: all finished ones."""
+    return await _change("delete", state, request)
+
+
+@router.get("/{job_id}", tags=["jobs"], response_model=models.JobDocument, responses=reading(404, 422))
 async def show(state: TheState, job_id: models.JobId) -> JSONResponse:
     """One job with its errors, runs and timeline."""
     found = await state.executor.ask(lambda operations: everything(operations, job_id))
     return answer(_document(found, show=state.settings.show_payloads))
 
 
-@router.delete("/{job_id}", response_model=models.Changed, responses=changing(404, 409))
+LastEventId = Annotated[
+    str,
+    Header(
+        alias="Last-Event-ID",
+        pattern=r"^(\d{1,18}\.\d{1,18})?$",
+        description="The `id` of the last event that was received: the stream goes on behind it.",
+    ),
+]
+_ID = {"type": "string", "description": "For the header `Last-Event-ID`."}
+
+
+@events.get(
+    "/jobs/{job_id}/events",
+    tags=["jobs"],
+    response_class=Response,
+    response_description=_JOB,
+    responses={
+        200: streaming("job", "attempt", "chunk", "lost", "trouble", "end", id=_ID),
+        **reading(404, 422),
+    },
+)
+async def job_events(
+    state: TheState, request: Request, job_id: models.JobId, last_event_id: LastEventId = ""
+) -> Response:
+    """What becomes of a job, and what it emits, from the start of its run.
+
+    Chunks and the result are for the full token, which could have made the job. For the read token, they are null and
+    `redacted` is true, unless `show_payloads` is set.
+    """
+    stream = await state.streams.join(job_id, position_of(last_event_id))
+    show = state.settings.show_payloads or may_change(request)
+    return EventStream(state.streams.events(stream, show=show), lambda: state.streams.leave(stream))
+
+
+@router.delete("/{job_id}", tags=["jobs"], response_model=models.Changed, responses=changing(404, 409))
 async def delete(state: TheState, job_id: models.JobId) -> JSONResponse:
     """Delete a finished job with its errors and runs."""
 
@@ -117,7 +167,7 @@ async def delete(state: TheState, job_id: models.JobId) -> JSONResponse:
     return answer({"id": job_id, "status": "deleted"})
 
 
-@router.post("/{job_id}/retry", response_model=models.Changed, responses=changing(404, 409))
+@router.post("/{job_id}/retry", tags=["jobs"], response_model=models.Changed, responses=changing(404, 409))
 async def retry(state: TheState, job_id: models.JobId, body: RetryBody = None) -> JSONResponse:
     """Return a failed, quarantined or cancelled job to pending, due now, with its counters reset.
 
@@ -133,7 +183,7 @@ async def retry(state: TheState, job_id: models.JobId, body: RetryBody = None) -
     return answer({"id": job_id, "status": "pending"})
 
 
-@router.post("/{job_id}/cancel", response_model=models.Changed, responses=changing(404, 409))
+@router.post("/{job_id}/cancel", tags=["jobs"], response_model=models.Changed, responses=changing(404, 409))
 async def cancel(state: TheState, job_id: models.JobId, body: NoBody = None) -> JSONResponse:
     """Cancel a pending job, or ask a running one to stop: it stays `running` until it has stopped."""
 
@@ -149,7 +199,7 @@ def _summary(job: Job, doing: Doing | None) -> dict[str, Any]:
     known = {}
     if doing is not None and doing.progress is not None:
         known = {"progress": doing.progress, "progress_text": doing.text or None}
-    return _row(job, models.JobSummary.model_fields, _STORED) | known
+    return _row(job, models.JobSummary.model_fields) | known
 
 
 def _document(found: Everything, *, show: bool) -> dict[str, Any]:
@@ -168,6 +218,58 @@ def _document(found: Everything, *, show: bool) -> dict[str, Any]:
     }
 
 
-def _row(row: Any, names: Iterable[str], stored: frozenset[str] = frozenset()) -> dict[str, Any]:
+def _row(row: Job | Attempt | Run, names: Iterable[str]) -> dict[str, Any]:
     """These fields of a row. Infinite numbers become None, except in columns that may hold text."""
+    stored = _STORED if isinstance(row, Job) else frozenset()
     return {name: getattr(row, name) if name in stored else finite(getattr(row, name)) for name in names}
+
+
+async def _change(what: commands.Change, state: AppState, request: models.BulkRequest) -> JSONResponse:
+    try:
+        which = commands.meant(what, filter_of(request.filter, state.settings))
+    except ConfigError as error:
+        return problem(422, error.problems[0], field="filter.status")
+    ids = None if request.snapshot is None else state.snapshots.take(what, request.snapshot)
+    if ids is not None:
+        return await _change_each(what, state.executor, ids)
+    ids = await _matching(state.executor, which)
+    if request.snapshot is not None:
+        refusal = "the snapshot is unknown or has expired; nothing was changed"
+    elif request.count is not None and len(ids) <= request.count:
+        return await _change_each(what, state.executor, ids)
+    else:
+        refusal = f"{len(ids)} jobs match now, more than the {request.count} expected; nothing was changed"
+    name = state.snapshots.keep(what, ids)
+    if request.snapshot is None and request.count is None:
+        return answer({"matching": len(ids), "changed": 0, "skipped": 0, "duplicates": 0, "snapshot": name})
+    hint = "check the jobs that match now, and send the new snapshot to change them"
+    return problem(409, refusal, hint=hint, matching=len(ids), snapshot=name)
+
+
+async def _matching(executor: StoreExecutor, which: Filter) -> array[int]:
+    """The ids of the matching jobs, newest first, no more than a snapshot holds."""
+
+    def some(operations: Operations, before: int | None, limit: int) -> tuple[list[int], int | None]:
+        return operations.jobs.some_ids(which, before=before, limit=limit)
+
+    found: array[int] = array("q")
+    before: int | None = None
+    while len(found) < MOST_IDS:
+        limit = min(ROUND * 10, MOST_IDS - len(found))
+        ids, before = await executor.ask(partial(some, before=before, limit=limit))
+        found.extend(ids)
+        if before is None:
+            break
+    return found
+
+
+async def _change_each(what: commands.Change, executor: StoreExecutor, ids: array[int]) -> JSONResponse:
+    def change(operations: Operations, some: list[int]) -> tuple[int, int]:
+        return commands.change(operations, what, some, operations.statistics.now())
+
+    changed = duplicates = 0
+    for start in range(0, len(ids), ROUND):
+        done, held = await executor.ask(partial(change, some=ids[start : start + ROUND].tolist()))
+        changed, duplicates = changed + done, duplicates + held
+    skipped = len(ids) - changed - duplicates
+    return answer({"matching": len(ids), "changed": changed, "skipped": skipped, "duplicates": duplicates})

@@ -7,18 +7,29 @@ from __future__ import annotations
 
 import datetime
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, get_type_hints
 
 from fastapi import Path
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
 from pydantic.config import JsonDict
 
 from supervisor.domain import intake
+from supervisor.domain import job as domain
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY
 from supervisor.domain.job import Status
 from supervisor.domain.text import seconds
 from supervisor.ops.commands import MOST_WORKERS
-from supervisor.store.base import Sort
+from supervisor.store.base import Filter
 
 LARGEST_ID = 2**63 - 1
 LARGEST_TIME = 1e11
@@ -134,6 +145,22 @@ class JobFilter(Request):
     finished_after: Moment | None = Field(default=None, description="Finished then or later.")
     finished_before: Moment | None = Field(default=None, description="Finished before then.")
 
+    def as_filter(self) -> Filter:
+        """The same for the store."""
+        return Filter(
+            statuses=tuple(dict.fromkeys(self.status)),
+            types=tuple(dict.fromkeys(self.type)),
+            error=self.error,
+            text=self.text,
+            ids=tuple(self.id),
+            unique_key=self.key,
+            requires=self.requires,
+            priority=self.priority,
+            tags=tuple(self.tag),
+            finished_after=self.finished_after,
+            finished_before=self.finished_before,
+        )
+
 
 class JobQuery(JobFilter):
     """A page of jobs."""
@@ -144,10 +171,6 @@ class JobQuery(JobFilter):
         default=None, ge=1, le=LARGEST_ID, description="Continue below this id: the `next` of the previous page."
     )
     limit: int = Field(default=50, ge=1, le=500, description="The maximum number of jobs.")
-    sort: Sort | None = Field(
-        default=None, description="Another order, of the latest 10,000 matching jobs (below `before`, if given)."
-    )
-    order: Literal["asc", "desc"] = Field(default="asc", description="The direction of `sort`.")
 
 
 class NewJob(Request):
@@ -177,61 +200,23 @@ class Enqueued(BaseModel):
     duplicate: bool = Field(description="Whether it is the id of an unfinished job with the same `unique_key`.")
 
 
-class JobSummary(BaseModel):
-    """A row of the table without its payload and result; docs/internals/schema.md says what each column means."""
-
-    id: int
-    type: str
-    status: Status
-    priority: int
-    requires: str
-    scheduled_at: float | None
-    attempts: int
-    max_attempts: int | None
-    crashes: int
-    locked_by: str | None
-    locked_at: float | None
-    lock_expires_at: float | None
-    claim_token: int
-    cancel_requested_at: float | None
-    unique_key: str | None
-    progress: float | None
-    progress_text: str | None
-    last_error: str | None
-    created_at: float | str | None = Field(description="May be any text if another program stored it.")
-    updated_at: float | str | None = Field(description="May be any text if another program stored it.")
-    started_at: float | None
-    completed_at: float | None
+def _row(row: type, without: Iterable[str]) -> dict[str, Any]:
+    """The fields of a model of this row. Times and durations may be null: other programs store what JSON has not."""
+    own = {name: hint | None if hint is float else hint for name, hint in get_type_hints(row).items()}
+    return {name: (hint, ...) for name, hint in own.items() if name not in without}
 
 
-class Attempt(BaseModel):
-    """A run that did not succeed."""
-
-    attempt: int
-    kind: str = Field(description="The kind of failure: exception, timeout, crash, out_of_memory and so on.")
-    message: str
-    traceback: str | None
-    exit_code: int | None
-    signal: str | None
-    stderr: str | None = Field(description="The end of the standard error of the worker or program.")
-    peak_memory: int | None
-    worker: str | None
-    duration: float | None
-    created_at: float | None
-
-
-class Run(BaseModel):
-    """A run that took some time, logged something, or did not succeed."""
-
-    attempt: int
-    token: int
-    outcome: str
-    worker: str | None
-    started_at: float | None
-    duration: float | None
-    cpu_time: float | None
-    peak_memory: int | None
-    log: str | None
+Attempt = create_model("Attempt", __doc__="A run that did not succeed.", **_row(domain.Attempt, ("job_id",)))
+Run = create_model(
+    "Run",
+    __doc__="A run that took some time, logged something, or did not succeed.",
+    **_row(domain.Run, ("job_id",)),
+)
+JobSummary = create_model(
+    "JobSummary",
+    __doc__="A row of the table without its payload and result; docs/schema.md says what each column means.",
+    **_row(domain.Job, ("payload", "result", "meta")),
+)
 
 
 class TimelineEntry(BaseModel):
@@ -241,27 +226,29 @@ class TimelineEntry(BaseModel):
     event: str = Field(description="created, due, started, asked to stop, or the state in which it ended.")
 
 
-class JobDocument(JobSummary):
-    """One job with everything that is known about it."""
-
-    worker: str | None = Field(description="The name of the worker that has claimed it, if known.")
-    host: str | None = Field(description="The host of that worker.")
-    payload: Any = Field(description="JSON; null if it is redacted.")
-    result: Any = Field(description="JSON; null if it is redacted.")
-    meta: Any = Field(description="JSON: the user's own data; never redacted.")
-    redacted: bool = Field(description="Payload and result are hidden; `show_payloads` of `[admin]` shows them.")
-    errors: list[Attempt]
-    runs: list[Run]
-    timeline: list[TimelineEntry]
+JobDocument = create_model(
+    "JobDocument",
+    __doc__="One job with everything that is known about it.",
+    __base__=JobSummary,
+    worker=(str | None, Field(description="The name of the worker that has claimed it, if known.")),
+    host=(str | None, Field(description="The host of that worker.")),
+    payload=(Any, Field(description="JSON; null if it is redacted.")),
+    result=(Any, Field(description="JSON; null if it is redacted.")),
+    meta=(Any, Field(description="JSON: the user's own data; never redacted.")),
+    redacted=(bool, Field(description="Payload and result are hidden; `show_payloads` of `[admin]` shows them.")),
+    errors=(list[Attempt], ...),  # type: ignore[valid-type]
+    runs=(list[Run], ...),  # type: ignore[valid-type]
+    timeline=(list[TimelineEntry], ...),
+)
 
 
 class JobPage(BaseModel):
     """A page of jobs, newest first."""
 
-    jobs: list[JobSummary]
+    jobs: list[JobSummary]  # type: ignore[valid-type]
     next: int | None = Field(
         description="The `before` of the next page; null: this was the last one. A page may be short, even empty, and "
-        "still have a next one: each request reads a bounded number of rows. With `sort`: older jobs were not sorted."
+        "still have a next one: each request reads a bounded number of rows."
     )
 
 

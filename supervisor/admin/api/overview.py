@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 import supervisor
-from supervisor.admin.api.answers import RETRY_AFTER, answer, reading
+from supervisor.admin.api.answers import RETRY_AFTER, answer, reading, streaming
 from supervisor.admin.api.models import Health, Moment, NotReady, Ready
 from supervisor.admin.state import TheState
 from supervisor.domain.errors import StoreError
@@ -19,6 +19,10 @@ from supervisor.ops.diagnosis import diagnose
 from supervisor.ops.views import Overview, TypeView, WorkerView, largest
 from supervisor.store.base import ErrorGroup, Operations
 
+_OVERVIEW = (
+    "`event: overview` with the overview as JSON, immediately and whenever more than the time has changed, at most "
+    "once a second; `event: trouble` with an error while the database cannot be used; comments as heartbeats."
+)
 MOST_ROWS = 10_000  # of the history in one answer
 
 open_router = APIRouter(tags=["health"])  # without a token
@@ -73,6 +77,18 @@ async def overview(state: TheState) -> JSONResponse:
 async def list_workers(state: TheState) -> JSONResponse:
     """List workers: process, state, job, memory and age of the last heartbeat."""
     return answer({"workers": (await state.watch.overview()).workers})
+
+
+@router.get(
+    "/api/admin/events",
+    tags=["state"],
+    response_class=Response,
+    response_description=_OVERVIEW,
+    responses={200: streaming("overview", "trouble"), **reading()},
+)
+async def overview_events(state: TheState) -> Response:
+    """The overview whenever it has changed. At most 50 clients may listen."""
+    return state.watch.listen()
 
 
 class Stats(BaseModel):

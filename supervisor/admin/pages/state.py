@@ -10,7 +10,8 @@ from starlette.responses import HTMLResponse
 
 from supervisor.admin import formatting
 from supervisor.admin.charts import PERIODS, ChartData
-from supervisor.admin.pages import frame, job_query
+from supervisor.admin.pages.jobs import JobQueryForm
+from supervisor.admin.rendering import page
 from supervisor.admin.state import TheState
 from supervisor.domain import history
 from supervisor.domain.job import Status
@@ -33,7 +34,7 @@ async def overview(request: Request, state: TheState) -> HTMLResponse:
     shown = await state.watch.overview()
     chosen = chosen_period(request)
     data = await state.watch.chart_data(PERIODS[chosen], shown.time)
-    return await frame.page(
+    return await page(
         request,
         "overview.html",
         shown,
@@ -76,7 +77,7 @@ async def history_page(request: Request, state: TheState) -> HTMLResponse:
     name = chosen_period(request)
     types = tuple(dict.fromkeys(request.query_params.getlist("type")))[:MOST_TYPES]
     data = await state.watch.chart_data(PERIODS[name], shown.time)
-    return await frame.page(
+    return await page(
         request,
         "history.html",
         shown,
@@ -112,7 +113,7 @@ async def failures(request: Request, state: TheState) -> HTMLResponse:
     chosen = chosen if chosen in SPANS else "1d"
     since = shown.time - seconds(chosen)
     groups = await state.executor.ask(lambda operations: operations.statistics.error_groups(since, MOST))
-    return await frame.page(
+    return await page(
         request,
         "failures.html",
         shown,
@@ -125,16 +126,16 @@ async def failures(request: Request, state: TheState) -> HTMLResponse:
 
 def _cause(group: ErrorGroup, now: float) -> dict[str, Any]:
     """One group with the address of its jobs, and the API filter for them."""
-    query = job_query.JobQueryForm(status=STANDING, type=(group.type,), error=formatting.fragment(group.message))
+    query = JobQueryForm(status=STANDING, type=(group.type,), error=formatting.fragment(group.message))
     return {"group": group, "address": query.address(), "which": query.as_filter(now, STANDING)}
 
 
 @router.get("/workers")
 async def workers(request: Request, state: TheState) -> HTMLResponse:
-    return await frame.page(request, "workers.html", late_beat=LATE_BEAT)
+    return await page(request, "workers.html", late_beat=LATE_BEAT)
 
 
 @router.get("/schedules")
 async def schedules(request: Request, state: TheState) -> HTMLResponse:
     planned = await state.executor.ask(lambda operations: operations.schedules.planned())
-    return await frame.page(request, "schedules.html", schedules=planned[:MOST_SCHEDULES])
+    return await page(request, "schedules.html", schedules=planned[:MOST_SCHEDULES])

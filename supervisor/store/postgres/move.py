@@ -71,8 +71,8 @@ class PostgresMoveEnd(MoveEnd):
         name = super()._name(table, column)
         return f'{name} COLLATE "C"' if ordered and (table, column) in _TEXTS else name
 
-    def _for_driver(self, sql: str) -> str:
-        return _for_driver(sql)
+    def _statement(self, sql: str, **values: Any) -> tuple[str, dict[str, Any]]:
+        return _for_driver(sql), values
 
     def _insert(self, raw: Any, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         added = _ADDED.get(table, {})

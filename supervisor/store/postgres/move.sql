@@ -4,30 +4,12 @@
 SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
 WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped ORDER BY attnum;
 
--- name: count
-SELECT count(*) FROM {table} WHERE {where};
-
--- name: block
-SELECT {columns} FROM {table} WHERE {where} ORDER BY {order} LIMIT :limit;
-
--- name: clear
-DELETE FROM {table} WHERE {where};
-
 -- name: insert
 -- Columns whose values are always generated take these, too.
 COPY {table} ({columns}) FROM STDIN;
 
 -- name: present
 SELECT id FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));
-
--- name: meta
-SELECT value FROM job_meta WHERE key = :key;
-
--- name: note
-INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
-
--- name: forget
-DELETE FROM job_meta WHERE key = :key;
 
 -- name: sequences
 SELECT 'jobs', pg_sequence_last_value(pg_get_serial_sequence('jobs', 'id')::regclass)
@@ -41,17 +23,15 @@ SELECT setval(pg_get_serial_sequence('jobs', 'id'), greatest(:jobs, 1), :jobs > 
        setval(pg_get_serial_sequence('job_errors', 'id'), greatest(:job_errors, 1), :job_errors > 0),
        setval(pg_get_serial_sequence('job_runs', 'number'), greatest(:job_runs, 1), :job_runs > 0);
 
+-- name: lock
+-- Others read; whoever writes waits for the end of the move.
+LOCK TABLE jobs, job_supervisors IN EXCLUSIVE MODE;
+
 -- name: shut
 -- It waits for transactions that have written, so that their rows are found; it holds up nobody who reads.
 CREATE OR REPLACE FUNCTION supervisor_closed_v1() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-  moving boolean;
 BEGIN
-  EXECUTE format('SELECT EXISTS (SELECT FROM %I.job_meta WHERE key = ''move_writer'')', TG_TABLE_SCHEMA) INTO moving;
-  IF NOT moving THEN
-    RAISE EXCEPTION USING MESSAGE = TG_ARGV[0];
-  END IF;
-  RETURN NULL;
+  RAISE EXCEPTION USING MESSAGE = TG_ARGV[0];
 END $$;
 CREATE OR REPLACE TRIGGER jobs_closed BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobs FOR EACH STATEMENT
 EXECUTE FUNCTION supervisor_closed_v1({message});

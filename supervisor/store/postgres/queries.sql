@@ -688,13 +688,6 @@ WHERE id >= :floor AND id <= :latest
   AND (:tags::text = '[]' OR coalesce(supervisor_json_v1(meta) -> 'tags' @> supervisor_json_v1(:tags), false))
 ORDER BY id DESC;
 
--- name: arrange
--- These jobs in another order.
-SELECT id FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
-ORDER BY CASE :by::text WHEN 'type' THEN type WHEN 'status' THEN status END,
-         CASE :by::text WHEN 'priority' THEN priority WHEN 'attempts' THEN attempts WHEN 'due' THEN scheduled_at
-                        WHEN 'changed' THEN coalesce(completed_at, started_at, created_at) END, id;
-
 -- name: unsuccessful_types
 -- Types of failed or of quarantined jobs, by one seek per type.
 WITH RECURSIVE types (type) AS (

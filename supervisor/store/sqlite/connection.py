@@ -177,7 +177,9 @@ class Connection(sql.Connection):
         self._lock.patience = min(PATIENCE, patience)
 
     def be_patient(self, seconds: float | None) -> None:
+        """Wait so long for other writers from now on, for their queue as for the file; None: as long as usual."""
         self.raw.execute(f"PRAGMA busy_timeout = {(BUSY_TIMEOUT if seconds is None else seconds) * 1000:.0f}")
+        self._lock.patience = PATIENCE if seconds is None else min(PATIENCE, seconds)
 
     def version(self) -> int:
         """Changes whenever another connection has committed. Costs microseconds."""
@@ -298,19 +300,24 @@ class Transaction:
                     raw.execute("ROLLBACK")
             finally:
                 self._lock.release()
-        if error is not None and may_be_a_rows_fault(error) and (not is_general(error) or _compile(raw)):
+        if error is not None and may_be_a_rows_fault(error) and (not is_general(error) or _fits(raw)):
             raise RowRefused(str(error)) from None
         if isinstance(error, sqlite3.Error):
             raise translated(error, self._connection.place.database) from None
 
 
-def _compile(raw: sqlite3.Connection) -> bool:
-    """Whether the statements that change jobs, and their triggers, fit the schema: EXPLAIN compiles both. If they do,
-    an error came from the contents of a row.
+def compile_changes(raw: sqlite3.Connection) -> None:
+    """Raises the driver's error if statements that change jobs, or their triggers, do not fit the schema: EXPLAIN
+    compiles both.
     """
+    for name in ("claim_ids", "settle", "set_aside", "insert_error", "insert_run", "insert_job"):
+        raw.execute(f"EXPLAIN {QUERIES.statements[name]}", defaultdict(lambda: None)).close()
+
+
+def _fits(raw: sqlite3.Connection) -> bool:
+    """Whether they do: then an error came from the contents of a row."""
     try:
-        for name in ("claim_ids", "settle", "set_aside", "insert_error", "insert_run", "insert_job"):
-            raw.execute(f"EXPLAIN {QUERIES.statements[name]}", defaultdict(lambda: None)).close()
+        compile_changes(raw)
     except sqlite3.Error:
         return False
     return True

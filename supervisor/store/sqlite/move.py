@@ -44,5 +44,5 @@ class SqliteMoveEnd(MoveEnd):
         values = ", ".join("?" * len(columns))
         raw.executemany(SQL.insert.format(table=table, columns=self._listed(table, columns), values=values), rows)
 
-    def _statements(self, script: str) -> Iterator[str]:
+    def _parts(self, script: str) -> Iterator[str]:
         return statements(f"{script};")

@@ -548,13 +548,6 @@ WHERE id >= :floor AND id <= :latest
          WHERE t.value NOT IN (SELECT m.value FROM json_each(meta, '$.tags') m)) END))
 ORDER BY id DESC;
 
--- name: arrange
--- These jobs in another order; texts where numbers belong come last.
-SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))
-ORDER BY CASE :by WHEN 'type' THEN type WHEN 'status' THEN status WHEN 'priority' THEN priority
-                  WHEN 'attempts' THEN attempts WHEN 'due' THEN scheduled_at
-                  WHEN 'changed' THEN coalesce(completed_at, started_at, created_at) END, id;
-
 -- name: unsuccessful_types
 -- Types of failed or of quarantined jobs, by one seek per type.
 WITH RECURSIVE types (type) AS (

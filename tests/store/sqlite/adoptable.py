@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class Shape:
     running: str = "running"
     done: str = "done"
     failed: str = "failed"
-    types: dict[str, str] = field(default_factory=dict)
+    types: tuple[str, ...] = ()
 
     @property
     def options(self) -> AdoptOptions:
@@ -36,7 +36,7 @@ class Shape:
             given = zip(self.command[::2], self.command[1::2], strict=True)
             return dict(value.split("=") for name, value in given if name == option)
 
-        return AdoptOptions(self.table, pairs("--rename"), pairs("--status"), pairs("--type-map"))
+        return AdoptOptions(self.table, pairs("--rename"), pairs("--status"))
 
     def word(self, number: int) -> str:
         return (self.pending, self.running, self.done, self.failed)[number % 4]
@@ -207,11 +207,11 @@ SHAPES = {
             command=(
                 *("--status", "processing=running", "--status", "completed=done"),
                 *("--rename", "scheduled_for=scheduled_at", "--rename", "data=payload"),
-                *("--rename", "locked_by=old_worker", "--type-map", "MY_JOB_TYPE=my_job"),
+                *("--rename", "locked_by=old_worker"),
             ),
             running="processing",
             done="completed",
-            types={"MY_JOB_TYPE": "my_job"},
+            types=("MY_JOB_TYPE",),
         ),
         Shape(
             "node",
@@ -227,12 +227,11 @@ SHAPES = {
             );
             CREATE INDEX next_job ON job_queue (status, scheduled_for, id);""",
             table="job_queue",
-            command=("--type-map", "send mail=send-mail"),
             pending="queued",
             running="active",
             done="succeeded",
             failed="dead",
-            types={"send mail": "send-mail"},
+            types=("send:mail",),
         ),
     )
 }

@@ -33,7 +33,7 @@ def work(payload, ctx):
     os.close(ledger)
     return {"n": payload["n"]}
 
-tag = caption = nsfw = my_job = send_mail = work
+tag = caption = nsfw = my_job_type = send_mail = work
 """
 
 
@@ -113,7 +113,7 @@ class TestEachShape:
         assert report.recovered == ROWS // 4
         recovered = [tuple(shape.pending if v == shape.running else v for v in row) for row in before]
         # In the application's own columns and words, by the names that the plan tells,
-        words = {shape.pending: "pending", shape.done: "done", shape.failed: "failed", **shape.types}
+        words = {shape.pending: "pending", shape.done: "done", shape.failed: "failed"}
         kept = ", ".join(f'"{column.kept_as}"' for column in report.columns)
         ours = [tuple(words.get(v, v) for v in row) for row in recovered]
         assert app.run(f"SELECT {kept} FROM jobs ORDER BY id") == ours
@@ -146,7 +146,7 @@ def test_every_unfinished_job_runs_once_under_a_real_supervisor(application: Mak
     command("run", "--burst", folder=folder)
 
     due = app.shape.unfinished() if name != "artifex" else [n for n in range(ROWS) if n % 4 in (0, 1)]
-    types = {number: app.shape.types.get(app.shape.kind(number), app.shape.kind(number)) for number in due}
+    types = {number: app.shape.kind(number) for number in due}
     ran = sorted((int(line.split()[0]), line.split()[1]) for line in (folder / "ledger").read_text().splitlines())
     assert ran == sorted(types.items())
     states = dict(app.run("SELECT status, count(*) FROM jobs GROUP BY 1"))
@@ -166,9 +166,9 @@ class TestOldStatements:
         app.run("INSERT INTO jobs (type, data, scheduled_for) VALUES ('tag', NULL, '2999-01-01 10:00:00')")
 
         with app.desk() as desk:
-            [claim] = desk.claim(["my_job", "tag"], 10, now=2e9)
-            assert (claim.type, json.loads(claim.payload)) == ("my_job", {"n": 7})
-            assert app.run("SELECT status, type FROM old_jobs WHERE id = 1") == [("processing", "MY_JOB_TYPE")]
+            [claim] = desk.claim(["MY_JOB_TYPE", "tag"], 10, now=2e9)
+            assert (claim.type, json.loads(claim.payload)) == ("MY_JOB_TYPE", {"n": 7})
+            assert app.run("SELECT status FROM old_jobs WHERE id = 1") == [("processing",)]
             desk.settle(done(claim, '"fine"'), now=2e9)
 
         assert app.run("SELECT status, data, result FROM jobs WHERE id = 1") == [("done", '{"n": 7}', '"fine"')]
@@ -252,12 +252,12 @@ class TestOldStatements:
         report = app.adopt()
         assert report.view == "job_queue"
         app.run(
-            "INSERT INTO job_queue (type, scheduled_for, created_at) VALUES ('send mail', 1714557600000, 1714557600000)"
+            "INSERT INTO job_queue (type, scheduled_for, created_at) VALUES ('send:mail', 1714557600000, 1714557600000)"
         )
         assert app.run("SELECT type, payload, status, scheduled_at, created_at FROM jobs WHERE id = 9") == [
-            ("send-mail", "{}", "pending", 1714557600.0, 1714557600000)
+            ("send:mail", "{}", "pending", 1714557600.0, 1714557600000)
         ]
-        assert app.run("SELECT type, data, status FROM job_queue WHERE id = 9") == [("send mail", "{}", "queued")]
+        assert app.run("SELECT type, data, status FROM job_queue WHERE id = 9") == [("send:mail", "{}", "queued")]
 
     def test_columns_of_the_same_meaning_are_kept_equal_both_ways(self, application: Make) -> None:
         app = application("monitoring", 0)
@@ -292,7 +292,7 @@ class TestOldStatements:
         with app.desk() as desk:
             while True:
                 taken = app.run(claim)
-                claims = desk.claim(["tag", "caption", "nsfw", "my_job"], 2, now=2e9)
+                claims = desk.claim(["tag", "caption", "nsfw", "MY_JOB_TYPE"], 2, now=2e9)
                 app.run("UPDATE jobs SET status = 'completed' WHERE id IN (SELECT id FROM jobs)")  # late, and of all
                 assert desk.settle(*(done(one, None) for one in claims), now=2e9) == []
                 theirs += [row[0] for row in taken]
@@ -369,8 +369,6 @@ class TestOptions:
             ({"renames": {"error": "claim_token"}}, "`claim_token` holds the claims"),
             ({"renames": {"id": "payload"}}, "`id` is the primary key"),
             ({"statuses": {"processing": "runing"}}, "runing is not one of pending, running"),
-            ({"types": {"tag": "a tag"}}, "a type is 1 to 100 characters"),
-            ({"view": "jobs"}, "the view needs a name of its own"),
         ],
     )
     def test_a_wrong_option_is_refused_with_one_sentence(
@@ -387,7 +385,7 @@ class TestOptions:
 
     def test_what_an_option_says_is_done_and_the_rest_is_proposed(self, application: Make) -> None:
         app = application("monitoring", 8)
-        report = app.adopt(renames={"scheduled_for": "scheduled_for", "error": "trouble"}, types={})
+        report = app.adopt(renames={"scheduled_for": "scheduled_for", "error": "trouble"})
         columns = {column.column: column for column in report.columns}
         assert columns["scheduled_for"] == AdoptedColumn("scheduled_for", "scheduled_for", None, False)
         assert columns["error"] == AdoptedColumn("error", "trouble", None, False)
@@ -401,13 +399,6 @@ class TestOptions:
         report = app.adopt()
         assert any("'pending', 'retrying' become 'pending' alike" in note for note in report.notes)
         assert app.run("SELECT status FROM old_jobs WHERE id = 1") == [("pending",)]
-
-    def test_a_type_that_becomes_one_of_the_others_is_shown_as_that(self, application: Make) -> None:
-        app = application("monitoring", 8)
-        app.adopt(types={"tag": "caption", "nsfw": "unsafe"})
-        assert app.run("SELECT type, count(*) FROM old_jobs GROUP BY 1") == [
-            *(("MY_JOB_TYPE", 2), ("caption", 4), ("nsfw", 2)),
-        ]
 
     def test_a_column_of_our_name_with_another_meaning_can_be_kept_under_another(self, application: Make) -> None:
         app = application("course", 8)

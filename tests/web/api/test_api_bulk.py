@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.admin.api import bulk
+from supervisor.admin.api import jobs as bulk
 from supervisor.domain.job import NewJob, Status
 from tests.store.kit import NOW, T0
 from tests.web.api.conftest import Site

@@ -335,15 +335,15 @@ class TestSweep:
         self, site: Site, spool: Path, look: Callable[..., None], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The machine was asleep."""
-        enqueue = requests.enqueue
+        insert = requests.insert
 
         async def late(*arguments: Any, **options: Any) -> Any:
             await asyncio.to_thread(age, spool)
             assert site.state.uploads is not None
             await site.state.uploads.sweep()
-            return await enqueue(*arguments, **options)
+            return await insert(*arguments, **options)
 
-        monkeypatch.setattr(requests, "enqueue", late)
+        monkeypatch.setattr(requests, "insert", late)
         sent(site)
         assert len(names(spool)) == 2
         site.rows("DELETE FROM jobs")

@@ -21,7 +21,7 @@ SELECT 1 FROM {table} WHERE typeof({column}) <> 'integer' LIMIT 1;
 SELECT CAST({column} AS TEXT), count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 100;
 
 -- name: found_types
-SELECT CAST({column} AS TEXT), count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 1000;
+SELECT CAST({column} AS TEXT) FROM {table} GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT 100;
 
 -- name: written_times
 -- Times that are no seconds: texts, or milliseconds.
@@ -114,13 +114,13 @@ CREATE TRIGGER jobs_times_update AFTER UPDATE OF updated_at ON jobs WHEN {ours} 
 END;
 
 -- name: words_insert
-CREATE TRIGGER jobs_words_insert AFTER INSERT ON jobs WHEN {foreign} BEGIN
-  UPDATE jobs SET {assignments} WHERE id = NEW.id;
+CREATE TRIGGER jobs_words_insert AFTER INSERT ON jobs WHEN NEW.status IN ({words}) BEGIN
+  UPDATE jobs SET status = {ours} WHERE id = NEW.id;
 END;
 
 -- name: words_update
-CREATE TRIGGER jobs_words_update AFTER UPDATE OF {columns} ON jobs WHEN {foreign} BEGIN
-  UPDATE jobs SET {assignments} WHERE id = NEW.id;
+CREATE TRIGGER jobs_words_update AFTER UPDATE OF status ON jobs WHEN NEW.status IN ({words}) BEGIN
+  UPDATE jobs SET status = {ours} WHERE id = NEW.id;
 END;
 
 -- name: kept_insert

@@ -5,21 +5,20 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from supervisor.domain.errors import InvalidOption, StoreError
 from supervisor.domain.job import Status
-from supervisor.store.base import AdoptedColumn, AdoptOptions, AdoptReport, NeedsChange
+from supervisor.store.base import AdoptedColumn, AdoptOptions, AdoptReport
 from supervisor.store.migrate import shipped
 from supervisor.store.sql.connection import literal
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.adopt.plan import Plan, propose
 from supervisor.store.sqlite.adopt.statements import given_up, statements
-from supervisor.store.sqlite.adopt.table import SQL, TABLE, parameters, quoted, refusal
-from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.adopt.table import SQL, TABLE, quoted, refusal
+from supervisor.store.sqlite.connection import Connection, compile_changes
 from supervisor.store.sqlite.driver_errors import is_general, translated
 from supervisor.store.sqlite.place import Place
 
@@ -100,10 +99,9 @@ def _carried_out(raw: sqlite3.Connection, options: AdoptOptions, backup: Path | 
         for statement in statements(plan):
             _step(raw, statement)
         schema.stamp(raw, shipped("supervisor.store.sqlite"))
-        for statement in (QUERIES.insert_job, QUERIES.claim_group, QUERIES.settle_done):
-            _compile(raw, statement)  # triggers of the application's may need what our programs have not
+        compile_changes(raw)  # triggers of the application's may need what our programs have not
     except sqlite3.Error as error:
-        if not _is_of_the_table(error):
+        if not (isinstance(error, sqlite3.IntegrityError) or is_general(error)):  # of the environment
             raise
         raise refusal([str(error)]) from None
     return AdoptReport(
@@ -113,41 +111,19 @@ def _carried_out(raw: sqlite3.Connection, options: AdoptOptions, backup: Path | 
         backup=backup,
         extra_columns=tuple(part.name for part in plan.parts if part.ours is None),
         notes=tuple(_notes(plan)),
-        needing_change=tuple(_needing_change(raw, options.statements)),
         columns=tuple(AdoptedColumn(part.old, part.name, part.meaning or None, part.proposed) for part in plan.parts),
         statuses=plan.statuses,
-        types=options.types,
         job_types=plan.job_types,
         view=plan.view or None,
     )
 
 
-def _step(raw: sqlite3.Connection, sql: str, parameters: Any = ()) -> None:
+def _step(raw: sqlite3.Connection, sql: str) -> None:
     """One statement. Each is a fail-point, `adopt`: tests kill the process, or make it fail, at each."""
     reach = getattr(raw, "reach", lambda _: None)  # only the connections that tests ask for have fail-points
     reach("adopt.before")
-    raw.execute(sql, parameters)
+    raw.execute(sql)
     reach("adopt")
-
-
-def _compile(raw: sqlite3.Connection, sql: str) -> None:
-    names = parameters(sql)
-    _step(raw, f"EXPLAIN {sql}", dict.fromkeys(names) if all(names) else [None] * len(names))
-
-
-def _needing_change(raw: sqlite3.Connection, sqls: Sequence[str]) -> Iterator[NeedsChange]:
-    for sql in sqls:
-        try:
-            _compile(raw, sql)
-        except sqlite3.Error as error:
-            if not _is_of_the_table(error):
-                raise
-            yield NeedsChange(sql, str(error))
-
-
-def _is_of_the_table(error: sqlite3.Error) -> bool:
-    """Or of a statement, and not of the environment."""
-    return isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)) or is_general(error)
 
 
 def _notes(plan: Plan) -> Iterator[str]:
@@ -176,7 +152,7 @@ def _notes_on_words(plan: Plan) -> Iterator[str]:
         words = [literal(word) for word, meaning in plan.statuses.items() if meaning == status]
         if len(words) > 1:
             yield f"{', '.join(words)} become '{status}' alike; the copy of the database keeps the difference"
-    for word, status in plan.foreign["status"].items():
+    for word, status in plan.foreign.items():
         yield f"a query for status '{word}' finds nothing in `{TABLE}`: '{status}' is stored"
         for kind, name, sql in plan.table.reading:
             if literal(word) in sql:

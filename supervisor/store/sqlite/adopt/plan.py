@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from supervisor.domain.errors import InvalidOption
-from supervisor.domain.intake import TYPE
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted, like
 from supervisor.store.base import AdoptOptions
@@ -84,13 +83,13 @@ class Plan(NamedTuple):
     ours: Mapping[str, Column]
     parts: tuple[Part, ...]
     statuses: Mapping[str, str]  # our state for each word of the application's
-    foreign: Mapping[str, Mapping[str, str]]  # of `status` and `type`: ours for each word that is never stored
-    shown: Mapping[str, Mapping[str, str]]  # of the same: the application's for each of ours that has another one there
+    foreign: Mapping[str, str]  # our state for each word that is never stored
+    shown: Mapping[str, str]  # the application's word for each state of ours that has another one there
     forms: Mapping[str, str]  # by the old column: how the application writes our seconds there, with {value}
     integer_ids: bool  # the application's ids stay the ids of the jobs
     view: str  # for statements in the application's words; empty if none is needed
     counts: Counter[str]  # rows by our state
-    job_types: tuple[str, ...]  # the most frequent ones, as they will be
+    job_types: tuple[str, ...]  # the most frequent ones
 
     @property
     def key(self) -> Part:
@@ -103,8 +102,6 @@ class Plan(NamedTuple):
         """An expression for what our column holds for a value of the application's; a time that is none is NULL."""
         if model.name == "status":
             return cases(value, self.statuses)
-        if model.name == "type":
-            return cases(value, self.foreign["type"])
         if model.is_time:
             return SQL.as_time.format(value=value)
         if model.name in ("attempts", "crashes"):
@@ -117,8 +114,8 @@ class Plan(NamedTuple):
 
     def back(self, part: Part, value: str) -> str:
         """An expression for what the application would have written for a value of ours."""
-        if part.meaning in self.shown:
-            return cases(value, self.shown[part.meaning])
+        if part.meaning == "status":
+            return cases(value, self.shown)
         return self.forms.get(part.old, "{value}").format(value=value)
 
 
@@ -133,9 +130,7 @@ def propose(raw: sqlite3.Connection, options: AdoptOptions, name: str) -> Plan:
     all reasons for a table that cannot be taken over, and NothingToAdopt for one of ours.
     """
     table = read(raw, name)
-    _check_words(options)
-    if options.view.lower() in table.taken | {TABLE}:
-        raise InvalidOption(f"--view {options.view}: the view needs a name of its own")
+    _check_words(options.statuses)
     ours = {name: model for name, model in our_schema().columns.items() if name != "meta" or not table.column("meta")}
 
     def ask(query: str, column: str) -> list[Any]:
@@ -159,29 +154,24 @@ def propose(raw: sqlite3.Connection, options: AdoptOptions, name: str) -> Plan:
     counts = Counter[str]()
     for word, count in found:
         counts[statuses.get(word, "")] += count
-    types, used = options.types, dict(ask(SQL.found_types, column["type"].name))
     plan = Plan(
         table,
         ours,
         parts,
         statuses,
-        {"status": {word: status for word, status in statuses.items() if word not in _OURS}, "type": types},
-        {
-            # The first word counts, for those of ours that the application does not use.
-            "status": {status: word for word, status in reversed(statuses.items()) if status not in statuses},
-            "type": {new: word for word, new in types.items() if new not in used},
-        },
+        {word: status for word, status in statuses.items() if word not in _OURS},
+        # The first word counts, for those of ours that the application does not use.
+        {status: word for word, status in reversed(statuses.items()) if status not in statuses},
         {part.old: form for part in parts if (form := _form(raw, part, ask(SQL.latest_time, part.old)))},
         integer_ids,
-        options.view,
+        "",
         counts,
-        tuple(dict.fromkeys(types.get(type_ or "", type_ or "") for type_ in used)),
+        tuple(type_ or "" for (type_,) in ask(SQL.found_types, column["type"].name)),
     )
     if reasons := reasons or list(_unfit(raw, plan)):
         raise refusal(reasons)
-    changed = any(part.name != part.old for part in parts) or any(plan.shown.values()) or not plan.key.shared
-    other = options.table if options.table.lower() != TABLE else f"old_{TABLE}" if changed else ""
-    return plan._replace(view=options.view or other)
+    changed = any(part.name != part.old for part in parts) or plan.shown or not plan.key.shared
+    return plan._replace(view=options.table if options.table.lower() != TABLE else f"old_{TABLE}" if changed else "")
 
 
 # Columns
@@ -271,9 +261,9 @@ def _missing(parts: Sequence[Part], table: Table) -> Iterator[str]:
 _OURS = frozenset(Status)
 
 
-def _check_words(options: AdoptOptions) -> None:
+def _check_words(statuses: Mapping[str, str]) -> None:
     """Raises InvalidOption."""
-    for word, status in options.statuses.items():
+    for word, status in statuses.items():
         if status not in _OURS:
             known = ", ".join(Status)
             raise InvalidOption(f"--status {word}={status}: {status} is not one of {known}{like(status, Status)}")
@@ -281,11 +271,6 @@ def _check_words(options: AdoptOptions) -> None:
             raise InvalidOption(
                 f"--status {word}={status}: job-supervisor writes `{word}` itself, with its own meaning"
             )
-    for word, new in options.types.items():
-        if not TYPE.fullmatch(new):
-            raise InvalidOption(f"--type-map {word}={new}: a type is 1 to 100 characters of a-z A-Z 0-9 _ . : / -")
-        if new in options.types:
-            raise InvalidOption(f"--type-map {word}={new}: {new} becomes another type itself")
 
 
 def _understood(
@@ -354,7 +339,7 @@ def _unfit(raw: sqlite3.Connection, plan: Plan) -> Iterator[str]:
         if rows:
             listed = ", ".join(f"{_short(value)} ({counted(count, 'row')})" for value, count in rows)
             keep = f"--rename {part.old}=old_{part.old} would keep it as a column of your own"
-            way_out = "give it another name with --type-map OLD=NEW" if ours == "type" else keep
+            way_out = "a type is 1 to 100 characters of a-z A-Z 0-9 _ . : / -" if ours == "type" else keep
             yield f"`{part.old}` holds what job-supervisor cannot take: {listed}; {way_out}"
 
 

@@ -132,8 +132,8 @@ def _ours(plan: Plan, model: Column, part: Part | None) -> New:
         text, default = f"{text} DEFAULT '{_NO_TYPE}'", f"'{_NO_TYPE}'"
     if part is not None and default is not None and not part.column.not_null:
         text = text.replace("NOT NULL", "NOT NULL ON CONFLICT REPLACE", 1)
-    if words := plan.foreign.get(model.name):  # the CHECK lets them pass
-        named = " OR ".join(f"{model.name} = {literal(word)}" for word in words)
+    if model.name == "status" and plan.foreign:  # the CHECK lets them pass
+        named = " OR ".join(f"status = {literal(word)}" for word in plan.foreign)
         text = text.replace(model.check, f"({model.check} OR {named})", 1)
     if model.types:
         text += f" CHECK (typeof({model.name}) IN ({model.types}))"
@@ -173,23 +173,17 @@ def _recovered(plan: Plan, value: str) -> str:
 
 def _with_words(plan: Plan, statement: str) -> str:
     """A statement of our schema; in the triggers that protect claims, states are what their words mean."""
-    words = plan.foreign["status"]
-    if not words or not _OF_STATES.search(statement):
+    if not plan.foreign or not _OF_STATES.search(statement):
         return statement
-    return _STATUS.sub(lambda match: f"({cases(match[0], words)})", statement)
+    return _STATUS.sub(lambda match: f"({cases(match[0], plan.foreign)})", statement)
 
 
 def _triggers(plan: Plan) -> Iterator[str]:
     yield from _times(plan)
-    words = {column: words for column, words in plan.foreign.items() if words}
-    if words:
-        foreign = " OR ".join(f"NEW.{column} IN ({', '.join(map(literal, each))})" for column, each in words.items())
-        parts = {
-            "foreign": foreign,
-            "assignments": ", ".join(f"{column} = {cases(column, each)}" for column, each in words.items()),
-        }
+    if plan.foreign:
+        parts = {"words": ", ".join(map(literal, plan.foreign)), "ours": cases("status", plan.foreign)}
         yield SQL.words_insert.format(**parts)
-        yield SQL.words_update.format(columns=", ".join(words), **parts)
+        yield SQL.words_update.format(**parts)
     yield from _kept_equal(plan)
 
 
@@ -253,7 +247,7 @@ def _view(plan: Plan, defaults: dict[str, str | None]) -> Iterator[str]:
     shown, inserted, updated = list[str](), dict[str, str](), list[str]()
     for part in plan.parts:
         column, old, default = quoted(part.name), quoted(part.old), defaults[part.name]
-        shown.append(cases(column, plan.shown.get(part.meaning, {})) if part.shared else column)
+        shown.append(cases(column, plan.shown) if part.shared and part.meaning == "status" else column)
         if not part.column.generated:
             inserted[column] = f"NEW.{old}" if default is None else f"coalesce(NEW.{old}, {default})"
             if part.meaning != "id":

@@ -26,7 +26,6 @@ _TOKEN = re.compile(
     r"""(?P<skip>\s+|--[^\n]*|/\*.*?\*/)
       | (?P<text>'(?:[^']|'')*')
       | (?P<quoted>"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\])
-      | (?P<parameter>[?:@$]\w*)
       | (?P<word>\w+)
       | (?P<sign>.)""",
     re.VERBOSE | re.DOTALL,
@@ -202,11 +201,6 @@ def _plain(token: re.Match[str]) -> str:
         return text
     close = "]" if text[0] == "[" else text[0]
     return text[1:-1].replace(close * 2, close)
-
-
-def parameters(sql: str) -> list[str]:
-    """The names of a statement's parameters; empty ones for those that have none."""
-    return [match[0][1:] for match in _TOKEN.finditer(sql) if match.lastgroup == "parameter"]
 
 
 def quoted(name: str) -> str:

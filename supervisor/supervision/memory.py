@@ -1,8 +1,15 @@
-"""Divides the memory of the machine and of devices between the pools, with the measurements of their workers."""
+"""Divides the memory of the machine and of devices between the pools, with the measurements of their workers.
+
+How much memory of their devices workers use, `nvidia-smi` tells. NVIDIA's library is not loaded here: whoever has its
+device files open cannot be forked. The program runs beside the supervisor, which takes its answer at a later tick.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import shutil
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from supervisor.config.settings import MachineSettings
@@ -17,18 +24,24 @@ from supervisor.domain.tenants import (
     Tenant,
     Workers,
 )
-from supervisor.supervision.device_memory import DeviceMeter
 from supervisor.supervision.plan import Missing, allowed
 from supervisor.supervision.pool import Pool, is_typical, spares_wanted
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel, resources
+from supervisor.system.child import Program
+from supervisor.telemetry import events
 
+_PROGRAM = "nvidia-smi"
+_QUERY = ("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
+_LINE = re.compile(rb"^\s*(\d{1,12})\s*,\s*(\d{1,12})\s*$", re.MULTILINE)  # pid, MiB
+_EVERY = 10.0  # seconds between two looks at devices with busy workers
+_PATIENCE = 20.0  # seconds for an answer
 _RESERVE = 0.1  # of the machine's memory, for others, if no budget is stated
 
 
-class MemoryBudgets:
+class SharedMemory:
     """As long as all pools fit at their largest sizes, it only measures each of them once. Times are monotonic
     seconds.
     """
@@ -48,14 +61,14 @@ class MemoryBudgets:
         memory = machine.memory or int(resources.available() * (1 - _RESERVE))
         self._budgets = {MACHINE: memory, **machine.devices}
         self._images = {name: min(self._pools.sharing(pool), default=name) for name, pool in self._pools.items()}
-        self._look_again()
+        self._measure()
 
     # What is measured
 
     def learn(self, worker: WorkerProcess) -> None:
         """A worker has been set up."""
         self._meter.look(self._devices_of(self._pools[worker.release.pool]))
-        self._look_again()
+        self._measure()
 
     def look_around(self, now: float) -> None:
         """Once a tick: a model may be loaded with the first job."""
@@ -67,53 +80,46 @@ class MemoryBudgets:
             size = self._pools[name].size
             size.on_device = (size.on_device or RecentPeak()).seen(used, now)
         self._meter.repeat(running, now, busy=any(p.scale.busy and self._devices_of(p) for p in self._pools.values()))
-        self._look_again()
+        self._measure()
 
-    def _look_again(self) -> None:
-        """Remember what has been measured; whether there may be too little for all pools at their largest."""
-        self._measure_templates()
-        most = dict.fromkeys(self._budgets, 0)
-        images: dict[str, int] = {}
-        needs = {name: self._need(pool) for name, pool in self._pools.items()}
-        for name, pool in self._pools.items():
-            need = needs[name] or Need(0)
-            if self._is_measured(pool):
-                pool.size.known = need
-            workers = max(pool.settings.max_workers, pool.scale.fixed or 0, len(pool.workers))
-            workers += pool.settings.spares + 1  # one may be replaced
-            most[MACHINE] += workers * need.worker
-            for device in self._devices_of(pool):
-                most[device] += workers * need.device
-            image = self._images.get(name, name)
-            images[image] = max(images.get(image, 0), need.template)
-        most[MACHINE] += sum(images.values())
-        self._scarce = None in needs.values() or any(most[name] > budget for name, budget in self._budgets.items())
-        for pool in self._pools.values():
-            pool.size.metered = self._scarce or not pool.size.memory.value
-
-    def _measure_templates(self) -> None:
-        """Also those without workers: after a reload, a template loads the new code, and perhaps a model, at once."""
+    def _measure(self) -> None:
+        """Note what each pool needs, and whether there may be too little for all at their largest. Templates are
+        measured also without workers: after a reload, one loads the new code, and perhaps a model, at once.
+        """
         for template in self._templates:
             if template.image.ready and not (template.memory or template.gone):
                 template.memory = kernel.memory_shared_with_children(template.child.pid)
+        most, images = Counter[str](), Counter[str]()
+        for name, pool in self._pools.items():
+            self._note_need(pool)
+            need, image = self._need(pool) or Need(0), self._images.get(name, name)
+            workers = max(pool.settings.max_workers, pool.scale.fixed or 0, len(pool.workers))
+            workers += pool.settings.spares + 1  # one may be replaced
+            most[MACHINE] += workers * need.worker
+            most.update(dict.fromkeys(self._devices_of(pool), workers * need.device))
+            images[image] = max(images[image], need.template)
+        most[MACHINE] += images.total()
+        unknown = any(self._need(pool) is None for pool in self._pools.values())
+        self._scarce = unknown or any(most[name] > budget for name, budget in self._budgets.items())
+        for pool in self._pools.values():
+            pool.size.metered = self._scarce or not pool.size.memory.value
+
+    def _note_need(self, pool: Pool) -> None:
+        """If its size has been measured since the last reload."""
+        size, before = pool.size, pool.size.known or Need(0)
+        if size.memory.value and (size.on_device is not None or not self._devices_of(pool) or self._meter.broken):
+            current = [t for t in self._templates if t.current and not t.dismissed]  # one from before a reload differs
+            image = self._images[pool.name]
+            size.known = Need(
+                size.memory.value if size.has_settled else max(size.memory.value, before.worker),
+                max((t.memory for t in current if self._image_of(t.spec.pools) == image), default=0) or before.template,
+                before.device if size.on_device is None else size.on_device.value,
+            )
 
     def _need(self, pool: Pool) -> Need | None:
         """As measured, perhaps before the last reload; None if it never was and the budget is stated."""
-        size, known = pool.size, pool.size.known
-        if not self._is_measured(pool):
-            return known or (None if self._machine.memory or self._devices_of(pool) else Need(size.memory.value))
-        known = known or Need(0)
-        current = [t for t in self._templates if t.current and not t.dismissed]  # one from before a reload may differ
-        image = self._images[pool.name]
-        return Need(
-            size.memory.value if size.has_settled else max(size.memory.value, known.worker),
-            max((t.memory for t in current if self._image_of(t.spec.pools) == image), default=0) or known.template,
-            known.device if size.on_device is None else size.on_device.value,
-        )
-
-    def _is_measured(self, pool: Pool) -> bool:
-        on_device = pool.size.on_device is not None or not self._devices_of(pool) or self._meter.broken
-        return pool.size.memory.value > 0 and on_device
+        stated = self._machine.memory or self._devices_of(pool)
+        return pool.size.known or (None if stated else Need(pool.size.memory.value))
 
     def _devices_of(self, pool: Pool) -> set[str]:
         return self._machine.devices.keys() & set(pool.settings.gpus)
@@ -129,12 +135,13 @@ class MemoryBudgets:
             self._give_way()
             return
         self._divided = True
-        self._measure_templates()
-        tenants = [self._tenant(pool, now) for pool in self._pools.values()]
+        self._measure()
+        guess = self._largest()
+        tenants = [self._tenant(pool, self._need(pool) or guess, now) for pool in self._pools.values()]
         grants = divide(
             tenants,
             self._budgets,
-            self._loaded_templates(),
+            self._loaded_templates(guess),
             Patience(self._machine.min_residency, self._machine.max_wait),
             now,
         )
@@ -155,8 +162,13 @@ class MemoryBudgets:
                 pool.residency = Residency()
                 pool.take(None)
 
-    def _tenant(self, pool: Pool, now: float) -> Tenant:
-        living, scale, current, need = pool.workers.living(), pool.scale, pool.code.current, self._need(pool)
+    def _largest(self) -> Need:
+        """As what has not been measured counts."""
+        known = [need for pool in self._pools.values() if (need := self._need(pool)) is not None]
+        return Need(*map(max, zip(Need(0), *known, strict=True)))
+
+    def _tenant(self, pool: Pool, need: Need, now: float) -> Tenant:
+        living, scale, current = pool.workers.living(), pool.scale, pool.code.current
         staying = [worker for worker in living if not worker.leaving]
         wanted = 0 if self._backs_off(pool, now) else 1 if pool.needs_canary_worker else scale.target
         ready, idle = any(worker.is_ready for worker in staying), not (scale.due or scale.busy)
@@ -178,6 +190,7 @@ class MemoryBudgets:
             pool.residency,
             replacing=any(worker.stale for worker in staying),
             patient=current.failed and not all(worker.release.current for worker in staying),
+            measured=self._need(pool) is not None,
         )
 
     def _backs_off(self, pool: Pool, now: float) -> bool:
@@ -186,10 +199,9 @@ class MemoryBudgets:
         old = not pool.needs_canary_worker and code is not None and self._templates.forking(code) is not None
         return not (pool.workers.living() or any(allowed(pool, Missing(1, int(old)), now)))
 
-    def _workers(self, pool: Pool, need: Need | None) -> dict[str, Workers]:
+    def _workers(self, pool: Pool, expected: Need) -> dict[str, Workers]:
         """Its workers on each device. What is still being loaded counts as it is expected."""
-        expected, living = need or Need(0), pool.workers.living()
-        found = {}
+        found, living = {}, pool.workers.living()
         for device in pool.settings.gpus or ("",):
             there = [worker for worker in living if (worker.request.device or "") == device]
             leaving = sum(worker.leaving for worker in there)
@@ -198,20 +210,22 @@ class MemoryBudgets:
             found[device] = Workers(len(there) - leaving, leaving, used, on_device)
         return found
 
-    def _loaded_templates(self) -> dict[str, Template]:
+    def _loaded_templates(self, guess: Need) -> dict[str, Template]:
+        """By image. One that is loading its code, and perhaps a model, counts as it is expected."""
         found: dict[str, Template] = {}
         for template in self._templates:
             image = self._image_of(template.spec.pools)
             before = found.get(image, Template(0, ending=True))
+            used, pools = template.memory, [self._pools[name] for name in template.spec.pools if name in self._pools]
+            if template.image.loading and not template.gone:
+                used = max(((self._need(pool) or guess).template for pool in pools), default=0)
             kept = template.memory if template.kept_for else 0
-            ending = before.ending and template.retired
-            loading = before.loading or (template.image.loading and not template.gone)
-            found[image] = Template(before.used + template.memory, ending, before.kept + kept, loading)
+            found[image] = Template(before.used + used, before.ending and template.retired, before.kept + kept)
         return found
 
     def status(self) -> dict[str, Any]:
         """For `status`: bytes used by each pool, by templates and on each device, as far as they are measured."""
-        workers = {name: self._workers(pool, self._need(pool)) for name, pool in self._pools.items()}
+        workers = {name: self._workers(pool, self._need(pool) or Need(0)) for name, pool in self._pools.items()}
         devices = {
             device: {
                 "budget": budget,
@@ -232,3 +246,75 @@ class MemoryBudgets:
 def _at_least(worker: WorkerProcess, measured: int, expected: int) -> int:
     """Bytes. In its set-up, and if it loads its model with the first job, it may still grow to what is expected."""
     return measured if measured and worker.memory.has_settled else max(measured, expected)
+
+
+class DeviceMeter:
+    """Runs the program only while a device with a budget is used. `broken`: it gives no answer, or one that cannot be
+    right. It is tried again, as often as one that works.
+    """
+
+    def __init__(self) -> None:
+        self.broken = False
+        self._running: Program | None = None
+        self._again = False
+        self._asked_at = -_EVERY
+        self._asked_for: set[str] = set()  # incarnations of workers that had been set up
+
+    def look(self, devices: Collection[str]) -> None:
+        """Measure soon, if there is anything to measure."""
+        self._again = self._again or bool(devices)
+
+    def repeat(self, workers: Iterable[WorkerProcess], now: float, *, busy: bool) -> None:
+        """Start the program if it is time to, for these workers; `busy`: some may have grown."""
+        if self._running is not None and now - self._asked_at > _PATIENCE:
+            self._running.kill()  # one that hangs in a driver does not end by that
+            self._give_up(f"it gave no answer within {_PATIENCE:g} s")
+        due = self._again or (busy and now - self._asked_at >= _EVERY)
+        if due and self._running is None:
+            self._again, self._asked_at = False, now
+            self._asked_for = {worker.request.incarnation for worker in workers if worker.is_ready}
+            try:
+                self._running = Program((shutil.which(_PROGRAM) or _PROGRAM, *_QUERY))
+            except OSError as error:
+                self._give_up(f"it cannot be started: {error.strerror}")
+
+    def take(self, workers: Iterable[WorkerProcess]) -> list[WorkerProcess]:
+        """Note the answer, if it has come, in the workers for which it was asked, and return these."""
+        program = self._running
+        if program is None or program.status is None:
+            return []
+        self._running = None
+        answer = program.output()
+        if program.status != 0:  # part of an answer is none: who is missing there may use the device
+            self._give_up(f"it ended with {program.status}")
+            return []
+        used = parsed(answer)
+        measured = [one for one in workers if one.request.incarnation in self._asked_for and _is_whole(one)]
+        for worker in measured:
+            worker.memory.on_device = sum(used[member] for member in kernel.family(worker.process.pid))
+        if any(worker.memory.on_device for worker in measured):
+            self.broken = False
+        elif any(worker.slot.read().done for worker in measured):  # before its first job, a model may not be loaded
+            self._give_up("it names none of the workers")
+        return measured
+
+    def _give_up(self, why: str) -> None:
+        if not self.broken:
+            self.broken = True
+            hint = "the budgets of [devices] are not kept; in a container, it may not see the processes"
+            events(process="supervisor").warning("devices_unmeasured", program=_PROGRAM, problem=why, hint=hint)
+
+
+def _is_whole(worker: WorkerProcess) -> bool:
+    """Whether it uses nothing if it is missing in an answer: a process that is ending frees its memory before it frees
+    what it has on a device.
+    """
+    return worker.request.device is not None and kernel.resident_of_family(worker.process.pid) > 0
+
+
+def parsed(answer: bytes) -> Counter[int]:
+    """Bytes by process. Lines that give no number, like `[N/A]`, are left out."""
+    used = Counter[int]()
+    for pid, size in _LINE.findall(answer):
+        used[int(pid)] += int(size) << 20
+    return used
