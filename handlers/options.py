@@ -10,7 +10,13 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 
-class PictureOptions(BaseModel):
+class _Strict(BaseModel):
+    """Values are not converted, and there is no other option."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class PictureOptions(_Strict):
     """The options that every picture handler takes.
 
     `max_bytes` limits the file or download, `max_pixels` width × height, before anything is decoded.
@@ -18,8 +24,6 @@ class PictureOptions(BaseModel):
     loopback, link-local and private networks, which is safe only if every payload is trusted. With `root`,
     only files in that folder can be read, wherever symbolic links lead.
     """
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     root: str | None = Field(default=None, min_length=1)
     allow_urls: bool = False
@@ -59,24 +63,20 @@ class CaptionOptions(TagOptions):
     top_k: int = Field(default=3, ge=1, le=100)
 
 
-class PicturesOptions(BaseModel):
+class PicturesOptions(_Strict):
     """A table for each type of job, with the options of the handler that serves only that type."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     tag: TagOptions = TagOptions()
     caption: CaptionOptions = CaptionOptions()
     nsfw: NsfwOptions = NsfwOptions()
 
 
-class MailOptions(BaseModel):
+class MailOptions(_Strict):
     """The SMTP server. `timeout` is seconds for each step of the conversation with it.
 
     The password is read from the environment variable named by `password_env`, so that it is in no
     configuration file. It is sent only over an encrypted connection, unless `allow_plain_login` is set.
     """
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     host: str = "localhost"
     port: int = Field(default=25, ge=1, le=65535)
@@ -89,7 +89,7 @@ class MailOptions(BaseModel):
     timeout: float = Field(default=30.0, gt=0, le=600)
 
 
-class HttpOptions(BaseModel):
+class HttpOptions(_Strict):
     """A webhook. With `url`, payloads may not name another one; with `allowed_hosts`, no host that is not among them,
     where `*.example.org` stands for all subdomains. `timeout` is seconds for the whole request, of which a payload may
     ask for less.
@@ -100,8 +100,6 @@ class HttpOptions(BaseModel):
     payload is trusted, or with `url`. A GET follows `max_redirects` redirects, each to an allowed address; others
     follow none. `max_bytes` of the answer are read.
     """
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     url: str = ""
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
@@ -115,13 +113,11 @@ class HttpOptions(BaseModel):
     timeout: float = Field(default=15.0, gt=0, le=600)
 
 
-class EmbedOptions(BaseModel):
+class EmbedOptions(_Strict):
     """`encoding` is that of the result: "list", numbers in JSON, or "base64", little-endian float32.
 
     `max_texts` limits the texts of one payload, `max_length` the characters of each.
     """
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     encoding: Literal["list", "base64"] = "list"
     max_texts: int = Field(default=64, ge=1, le=1000)
@@ -138,14 +134,12 @@ class OcrOptions(PictureOptions):
     upside_down: bool = False
 
 
-class SpeechOptions(BaseModel):
+class SpeechOptions(_Strict):
     """`max_seconds` limits a recording, `max_bytes` its file. With `root`, only files in that folder can be read.
 
     `beam_size` above 1 is slower and a little more accurate. With `skip_silence`, only the parts that contain speech
     are transcribed. `model` is a folder with a Whisper model in CTranslate2's format, `language` its code ("de").
     """
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     root: str | None = Field(default=None, min_length=1)
     max_bytes: int = Field(default=64 << 20, ge=1, le=1 << 30)
@@ -170,15 +164,13 @@ class ThumbnailOptions(PictureOptions):
     fit: Literal["contain", "cover"] = "contain"
 
 
-class ShellOptions(BaseModel):
+class ShellOptions(_Strict):
     """`allow` lists the programs that payloads may start, as absolute paths, or is "any"; without it none starts.
 
     With `shell`, a payload may have a command line for /bin/sh; that needs "any". `timeout` is seconds, `max_output`
     bytes of each of stdout and stderr. `environment` lists the variables that a program inherits. Exit codes in `final`
     fail for good; the others are retried.
     """
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     allow: list[str] | Literal["any"] = Field(default=[], validate_default=True)
     shell: bool = False

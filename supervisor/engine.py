@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING
 
 from supervisor.domain.errors import StoreError
 from supervisor.domain.text import unknown_url
 from supervisor.store.base import Engine
-
-if TYPE_CHECKING:
-    from supervisor.store.moving import MoveEnd
 
 
 def open_engine(url: str, listening: str | None = None) -> Engine:
@@ -32,16 +28,6 @@ def open_engine(url: str, listening: str | None = None) -> Engine:
 
         return PostgresEngine(url, listening)
     raise StoreError(unknown_url(url))
-
-
-def open_move_end(url: str) -> MoveEnd:
-    """A database as one side of a move, also if its jobs were moved elsewhere. Raises NoTables and StoreError."""
-    return open_engine(url).move_end()
-
-
-def migration_script(url: str) -> str:
-    """What migrating this database would do, as SQL; empty if there is nothing to do. Raises StoreError."""
-    return open_engine(url).database.script()
 
 
 def missing_driver(url: str) -> str:

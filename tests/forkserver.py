@@ -188,7 +188,6 @@ def _import_all() -> None:
     import setproctitle  # noqa: F401
 
     from supervisor.cli import main
-    from supervisor.cli.program import app, get_command
 
     for folder in (PACKAGE, *sorted(PACKAGE.iterdir())):
         if folder.name not in ("admin", "helper") and (folder / "__init__.py").exists():
@@ -199,7 +198,6 @@ def _import_all() -> None:
     from supervisor.ops.doctor.machine import names
     from supervisor.store.migrate import shipped
 
-    get_command(app).get_command(None, "run")
     with contextlib.redirect_stdout(io.StringIO()):
         main(["--version"])  # what the parser imports when it is first used
     names()  # the list of all installed packages, which the library keeps

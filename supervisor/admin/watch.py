@@ -11,16 +11,16 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from supervisor.admin.charts import PERIODS, ChartData, Period
+from supervisor.admin.charts import ChartData, Period
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.client.awaiting import LoopBell
 from supervisor.client.queue import Queue
 from supervisor.client.subscription import Stream
 from supervisor.domain.errors import JobNotFound, QueueError, StoreError
-from supervisor.domain.history import Minute, minute_of
+from supervisor.domain.history import minute_of
 from supervisor.domain.job_stream import Position
 from supervisor.domain.text import json_safe
-from supervisor.ops.status import CostCache, Costs, gather
+from supervisor.ops.status import Costs, gather
 from supervisor.ops.views import Overview
 
 FRESH = 1.0  # seconds for which an overview is reused
@@ -130,7 +130,6 @@ class Watch:
         self._executor = executor
         self._guard = asyncio.Lock()
         self._costs = Costs()
-        self._charted: dict[Period, CostCache[list[Minute]]] = {period: CostCache(40) for period in PERIODS.values()}
         self._seen: Overview | None = None
         self._at = 0.0
         self._news_guard = asyncio.Lock()
@@ -155,8 +154,8 @@ class Watch:
         """
         since = period.times(now)[0]
         rows = await self._executor.ask(
-            lambda operations: self._charted[period].answer(
-                lambda: operations.history.added_up(since, minute_of(now), period.step)
+            lambda operations: self._costs.answer(
+                period, 40, lambda: operations.history.added_up(since, minute_of(now), period.step)
             )
         )
         return ChartData(rows, period, now)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING
 
 from supervisor.cli.errors import wrong_usage
-from supervisor.cli.options import AsJson, Target, on_target
+from supervisor.cli.options import Target, as_json, flag, on_target, option
 from supervisor.cli.output import result
 from supervisor.domain.errors import NothingToAdopt
 from supervisor.domain.text import counted
@@ -30,28 +28,30 @@ _RETENTION = (
 )
 
 
-def _option(name: str, text: str, metavar: str = "OLD=NEW") -> Any:
-    return typer.Option(name, metavar=metavar, help=text, show_default=False)
-
-
 @on_target
+@flag("--plan", "Print the plan and change nothing.")
+@option("--table", "The application's table. Default: jobs.", "NAME", default="jobs")
+@option(
+    "--rename",
+    "What a column is for a job, like scheduled_for=scheduled_at, or a name to keep it under; "
+    "OLD=OLD keeps it as it is. May be repeated.",
+    "OLD=NEW",
+    multiple=True,
+)
+@option(
+    "--status",
+    "What a state of the application is, like processing=running. May be repeated.",
+    "OLD=NEW",
+    multiple=True,
+)
+@as_json
 def adopt(
     target: Target,
-    plan: Annotated[bool, typer.Option("--plan", help="Print the plan and change nothing.")] = False,
-    table: Annotated[str, _option("--table", "The application's table. Default: jobs.", "NAME")] = "jobs",
-    rename: Annotated[
-        list[str] | None,
-        _option(
-            "--rename",
-            "What a column is for a job, like scheduled_for=scheduled_at, or a name to keep it under; "
-            "OLD=OLD keeps it as it is. May be repeated.",
-        ),
-    ] = None,
-    status: Annotated[
-        list[str] | None,
-        _option("--status", "What a state of the application is, like processing=running. May be repeated."),
-    ] = None,
-    as_json: AsJson = False,
+    plan: bool,
+    table: str,
+    rename: Sequence[str],
+    status: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Take over an existing jobs table.
 
@@ -61,7 +61,7 @@ def adopt(
     """
     from supervisor.store.base import AdoptOptions
 
-    options = AdoptOptions(table, _pairs("--rename", rename or []), _pairs("--status", status or []))
+    options = AdoptOptions(table, _pairs("--rename", rename), _pairs("--status", status))
     engine = target.engine()
     try:
         report = engine.database.adopt(options, rehearse=plan)
@@ -78,7 +78,7 @@ def adopt(
     )
 
 
-def _pairs(option: str, given: list[str]) -> dict[str, str]:
+def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for text in given:
         old, equals, new = text.partition("=")

@@ -7,12 +7,13 @@ import sys
 import time
 from contextlib import closing
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
+from click.exceptions import Exit
 
 from supervisor.cli.errors import FAILED, Stop, wrong_usage
-from supervisor.cli.options import AsJson, JobType, Patience, Target, check_patience, on_target, option
+from supervisor.cli.options import Parsed, Target, as_json, check_patience, flag, on_target, option, patience
 from supervisor.cli.output import compact, document, line, note
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import MAX_DEPTH, MAX_PAYLOAD_BYTES, new_job
@@ -26,56 +27,40 @@ _LONGEST = 8 * MAX_PAYLOAD_BYTES  # a longer text cannot be a valid payload, eve
 
 
 @on_target
+@click.argument("type")
+@click.argument("payload", metavar="[JSON]", default="{}")
+@option("--priority", "From -100 to 100; higher runs first. Default: 0.", "N", type=int, default=0)
+@option("--delay", "The delay until the job is due, like 10s.", "DURATION")
+@option("--at", "When the job is due, like 2027-01-31T08:00+01:00.", "TIME", type=Parsed(datetime.fromisoformat))
+@option("--max-attempts", "Maximum number of attempts. Default: the pool's setting.", "N", type=int)
+@option("--requires", "Capabilities that the worker must have.", "A,B", default="")
+@option("--unique-key", "A key that only one unfinished job of this type can have.", "KEY")
+@option("--meta", 'A JSON object with your own data, like \'{"tags": ["nightly"]}\'.', "JSON")
+@flag("--wait", "Wait until the job ends and print its result; exit code 1 if it failed.")
+@patience
+@as_json
 def enqueue(
     target: Target,
-    type: JobType,
-    payload: Annotated[
-        str,
-        typer.Argument(
-            metavar="[JSON]", help="The payload; - reads one from each line of standard input.", show_default=False
-        ),
-    ] = "{}",
-    priority: Annotated[int, option("--priority", "From -100 to 100; higher runs first. Default: 0.", "N")] = 0,
-    delay: Annotated[str | None, option("--delay", "The delay until the job is due, like 10s.", "DURATION")] = None,
-    at: Annotated[
-        datetime | None,
-        option("--at", "When the job is due, like 2027-01-31T08:00+01:00.", "TIME", parse=datetime.fromisoformat),
-    ] = None,
-    max_attempts: Annotated[
-        int | None, option("--max-attempts", "Maximum number of attempts. Default: the pool's setting.", "N")
-    ] = None,
-    requires: Annotated[str, option("--requires", "Capabilities that the worker must have.", "A,B")] = "",
-    unique_key: Annotated[
-        str | None, option("--unique-key", "A key that only one unfinished job of this type can have.", "KEY")
-    ] = None,
-    meta: Annotated[
-        str | None, option("--meta", 'A JSON object with your own data, like \'{"tags": ["nightly"]}\'.', "JSON")
-    ] = None,
-    wait: Annotated[
-        bool, option("--wait", "Wait until the job ends and print its result; exit code 1 if it failed.")
-    ] = False,
-    timeout: Patience = None,
-    as_json: AsJson = False,
+    type: str,
+    payload: str,
+    meta: str | None,
+    wait: bool,
+    timeout: float | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Enqueue a job and print its id.
 
-    With -, enqueue one job per line of standard input, all of them or none. Blank lines are skipped; without any
-    other line, no job is enqueued. With --wait, also print the result; the exit code is 1 if a job did not succeed.
+    The payload is an empty object unless it is given. With -, enqueue one job per line of standard input, all of them
+    or none. Blank lines are skipped; without any other line, no job is enqueued. With --wait, also print the result;
+    the exit code is 1 if a job did not succeed.
     """
     from supervisor.client import Queue
 
-    options: dict[str, Any] = {
-        "priority": priority,
-        "delay": delay,
-        "at": at,
-        "requires": requires,
-        "max_attempts": max_attempts,
-        "unique_key": unique_key,
-        "meta": None if meta is None else decoded(meta, "meta"),
-    }
+    options["meta"] = None if meta is None else decoded(meta, "meta")
     check_patience(wait, timeout)
     many = payload == "-"
-    if many and unique_key is not None:
+    if many and options["unique_key"] is not None:
         raise wrong_usage("--unique-key: many jobs cannot share one key")
     value = None if many else decoded(payload)
     new_job(type, value, **options)  # mistakes are told before anything is read or opened
@@ -103,7 +88,7 @@ def enqueue(
         one = ended[0] if ended else {"id": ids[0], "duplicate": not is_new} if ids else None
         document(({"jobs": ended} if wait else {"ids": ids}) if many else one)
     if any(job.status != "done" for job in finished):
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 def _jobs_of_stdin(type_: str, options: dict[str, Any]) -> list[NewJob]:

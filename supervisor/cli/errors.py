@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 from supervisor.cli.output import note
 from supervisor.domain.errors import ConfigError, Conflict, InvalidJob, InvalidOption, QueueError, StoreError
+
+if TYPE_CHECKING:
+    import click
 
 FAILED = 1
 USAGE = 2
@@ -64,12 +67,10 @@ def report(error: Exception) -> int:
     return _say([message], FAILED, f"please report this; {TRACEBACK}=1 shows where it happened")
 
 
-def report_usage(error: Any) -> int:
+def report_usage(error: click.UsageError) -> int:
     """Report a usage error from the command-line parser."""
-    context = getattr(error, "ctx", None)
-    hint = f"{context.command_path} --help" if context is not None else ""
-    message = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
-    message = message.replace("Input should be", "it must be").partition(", unable to parse")[0]
+    hint = "" if error.ctx is None else f"{error.ctx.command_path} --help"
+    message = " ".join(error.format_message().split()).rstrip(".")
     return _say([message[:1].lower() + message[1:]], USAGE, hint)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+from click.exceptions import Exit
 
 from supervisor.cli.errors import FAILED
-from supervisor.cli.options import AsJson, Target, as_job_id, on_target, option
+from supervisor.cli.options import JOB_ID, Target, as_json, flag, on_target, option
 from supervisor.cli.output import document, heading, line, lines, note, rest, show
 from supervisor.cli.tables import span, when
 from supervisor.domain.job import Job, Status
@@ -28,18 +29,16 @@ _ERROR = 300  # characters of an error in one line
 
 
 @on_target
-def logs(
-    target: Target,
-    job_id: Annotated[int | None, typer.Argument(metavar="[JOB]", parser=as_job_id, show_default=False)] = None,
-    follow: Annotated[
-        bool, option("--follow -f", "Print what is new until the job ends; without one, until Ctrl-C.")
-    ] = False,
-    number: Annotated[
-        int | None,
-        option("--lines -n", "Begin with the last N lines. Default: all; without a job, 100.", "N", min=0, max=100_000),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@click.argument("job_id", metavar="[JOB]", type=JOB_ID, required=False)
+@flag("--follow -f", "Print what is new until the job ends; without one, until Ctrl-C.")
+@option(
+    "--lines -n number",
+    "Begin with the last N lines. Default: all; without a job, 100.",
+    "N",
+    type=click.IntRange(0, 100_000),
+)
+@as_json
+def logs(target: Target, job_id: int | None, follow: bool, number: int | None, as_json: bool) -> None:
     """Show what jobs print.
 
     With a job, the logs and errors of its runs in order; with -f, the exit code is 1 if it does not succeed. Without
@@ -89,7 +88,7 @@ def _follow(operations: Operations, reader: LogReader, printer: Printer, job: Jo
         parts, job = reader.look()
         printer.print(parts)
     if job.status is not Status.DONE:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 def _last(parts: list[Part], most: int | None) -> list[Part]:

@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+from click.exceptions import Exit
 
 from supervisor.cli import tables
 from supervisor.cli.errors import FAILED, wrong_usage
-from supervisor.cli.options import AsJson
+from supervisor.cli.options import as_json, flag
 from supervisor.cli.output import result
 from supervisor.domain.text import counted
 
@@ -22,22 +23,18 @@ if TYPE_CHECKING:
 _MOST_LISTED = 20
 
 
-def move(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file or a URL.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The file or URL to move to, of the other engine.")],
-    plan: Annotated[bool, typer.Option("--plan", help="Say what would be moved and change nothing.")] = False,
-    leave_columns: Annotated[
-        bool, typer.Option("--leave-columns", help="Leave columns of your application's own behind.")
-    ] = False,
-    abandon: Annotated[
-        bool, typer.Option("--abandon", help="Give up a move that is not complete: SOURCE takes jobs again.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@flag("--plan", "Say what would be moved and change nothing.")
+@flag("--leave-columns", "Leave columns of your application's own behind.")
+@flag("--abandon", "Give up a move that is not complete: SOURCE takes jobs again.")
+@as_json
+def move(source: str, target: str, plan: bool, leave_columns: bool, abandon: bool, as_json: bool) -> None:
     """Move all jobs from SQLite to PostgreSQL, or back.
 
-    The source takes no more jobs from then on, and names the new URL in the end. A move that was interrupted is
-    repeated. No supervisor may be running on either database.
+    Each is a file or a URL. The source takes no more jobs from then on, and names the new URL in the end. A move that
+    was interrupted is repeated. No supervisor may be running on either database.
     """
     from supervisor.ops import move as moving
 
@@ -49,7 +46,7 @@ def move(
     report = moving.plan(here, there) if plan else moving.move(here, there, leave_columns=leave_columns)
     result(asdict(report) | {"moved": not plan}, *_lines(report, there, planned=plan), as_json=as_json)
     if report.set_aside and not plan:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 def _url(given: str) -> str:

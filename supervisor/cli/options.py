@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import reprlib
 import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
+from click.exceptions import Exit
 
 from supervisor.cli.errors import DATABASE, FAILED, NoDatabase, Stop, wrong_usage
-from supervisor.cli.output import note
+from supervisor.cli.output import note, write
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.text import is_number, seconds, without_password
 
@@ -23,30 +23,34 @@ if TYPE_CHECKING:
     from supervisor.config import Settings
     from supervisor.store.base import Engine, Operations
 
-Parse = Callable[[str], Any]
+Function = Callable[..., Any]
 
 
-def option(names: str, text: str, metavar: str | None = None, parse: Parse | None = None, **more: Any) -> Any:
-    """An option by these names, separated by spaces, with its help. ValueError of `parse` says what is wrong."""
-    first, *others = names.split()
-    parser = None if parse is None else parsing(parse, f"{first}: ")
-    return typer.Option(first, *others, help=text, metavar=metavar, parser=parser, show_default=False, **more)
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
+    """A value that `parse` makes of a text. Its ValueError says what is wrong."""
 
+    name = "text"
 
-def parsing(parse: Parse, start: str = "") -> Parse:
-    def parser(text: str) -> Any:
+    def __init__(self, parse: Callable[[str], Any]) -> None:
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
         try:
-            return parse(text)
+            return self._parse(value)
         except ValueError as error:
+            start = f"{param.opts[0]}: " if isinstance(param, click.Option) else ""
             raise wrong_usage(f"{start}{error}") from None
 
-    return parser
+
+def option(names: str, text: str, metavar: str | None = None, **more: Any) -> Callable[[Function], Function]:
+    """An option by these names, separated by spaces, with its help."""
+    return click.option(*names.split(), help=text, metavar=metavar, **more)
 
 
-ConfigFile = Annotated[
-    str | None,
-    option("--config -c", "The configuration file. Default: supervisor.toml here, then $SUPERVISOR_CONFIG.", "FILE"),
-]
+def flag(names: str, text: str) -> Callable[[Function], Function]:
+    return option(names, text, is_flag=True)
 
 
 def _absolute(url: str) -> str:
@@ -55,11 +59,16 @@ def _absolute(url: str) -> str:
     return absolute(url, Path())
 
 
-DatabaseUrl = Annotated[
-    str | None, option("--database", "Use this database, like sqlite:///jobs.db.", "URL", parse=_absolute)
+SELECTING: list[click.Parameter] = [
+    click.Option(
+        ["--config", "-c"],
+        help="The configuration file. Default: supervisor.toml here, then $SUPERVISOR_CONFIG.",
+        metavar="FILE",
+    ),
+    click.Option(
+        ["--database"], help="Use this database, like sqlite:///jobs.db.", metavar="URL", type=Parsed(_absolute)
+    ),
 ]
-AsJson = Annotated[bool, option("--json", "Print one JSON document.")]
-Yes = Annotated[bool, option("--yes -y", "Do not ask for confirmation.")]
 
 
 def _job_id(text: str) -> int:
@@ -69,15 +78,13 @@ def _job_id(text: str) -> int:
     return int(digits)
 
 
-as_job_id = parsing(_job_id)
-JobId = Annotated[int, typer.Argument(metavar="ID", parser=as_job_id)]
-SomeJobIds = Annotated[list[int] | None, typer.Argument(metavar="[ID]…", parser=as_job_id, show_default=False)]
-JobType = Annotated[str, typer.Argument(metavar="TYPE")]
-OnlyType = Annotated[str | None, option("--type", "Only jobs of this type.", "TYPE")]
+JOB_ID = Parsed(_job_id)
+DURATION = Parsed(seconds)
 
-Patience = Annotated[
-    float | None, option("--timeout", "The maximum time to wait, with --wait.", "DURATION", parse=seconds)
-]
+as_json = flag("--json as_json", "Print one JSON document.")
+yes = flag("--yes -y", "Do not ask for confirmation.")
+only_type = option("--type", "Only jobs of this type.", "TYPE")
+patience = option("--timeout", "The maximum time to wait, with --wait.", "DURATION", type=DURATION)
 
 
 def check_patience(wait: bool, timeout: float | None) -> None:
@@ -155,32 +162,31 @@ class Target:
         return closing(self.engine().operations())
 
 
-def target_of(context: typer.Context, config: str | None, database: str | None) -> Target:
+def target_of(context: click.Context, config: str | None, database: str | None) -> Target:
     """Options after the command's name take precedence over those before it."""
     outer, file = context.find_root().obj, None if config is None else Path(config)
     return Target(file or outer.config, database or outer.database) if outer else Target(file, database)
 
 
-def on_target(function: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options --config and --database. Its first parameter is the Target that they select."""
+def on_target(function: Function) -> click.Command:
+    """A command with the options --config and --database. Its first parameter is the Target that they select."""
 
-    @wraps(function)
-    def command(context: typer.Context, config: str | None, database: str | None, **given: Any) -> None:
-        function(target_of(context, config, database), **given)
+    def call(config: str | None, database: str | None, **given: Any) -> None:
+        function(target_of(click.get_current_context(), config, database), **given)
 
-    _, *own = inspect.signature(function, eval_str=True).parameters.values()
-    keyed = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter("context", keyed, annotation=typer.Context),
-        *(each.replace(kind=keyed) for each in own),
-        inspect.Parameter("config", keyed, annotation=ConfigFile, default=None),
-        inspect.Parameter("database", keyed, annotation=DatabaseUrl, default=None),
-    ]
-    parameters.sort(key=lambda each: each.name == "as_json")  # the last in the help
-    # Typer reads the signature.
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {}
-    return command
+    own = getattr(function, "__click_params__", [])  # the last decorator's first
+    return click.Command(function.__name__, callback=call, params=[*own[::-1], *SELECTING], help=function.__doc__)
+
+
+def group(text: str, commands: dict[str, click.Command]) -> click.Group:
+    """Commands below a word; without one, their help."""
+
+    def show() -> None:
+        context = click.get_current_context()
+        if context.invoked_subcommand is None:
+            write(context.get_help() + "\n")
+
+    return click.Group(commands=commands, callback=show, invoke_without_command=True, help=text)
 
 
 def confirm(what: str, count: int, *, yes: bool) -> None:
@@ -195,6 +201,6 @@ def ask(what: str, *, yes: bool) -> None:
         return
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
         raise wrong_usage(f"this would {what}", "add --yes to do it without confirmation")
-    if not typer.confirm(f"{what}?", err=True):
+    if not click.confirm(f"{what}?", err=True):
         note("nothing was changed")
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)

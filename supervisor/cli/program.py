@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Sequence
-from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
 
-import typer
-from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
+import click
+from click.exceptions import Exit
 
 from supervisor.cli.errors import INTERRUPTED, interrupted, report, report_usage
-from supervisor.cli.options import ConfigFile, DatabaseUrl, option, target_of
+from supervisor.cli.options import SELECTING, flag, target_of
 from supervisor.cli.output import ReaderGone, line, prepare, silence, write
 
-# Every command, in the order of the help, with the module in this package that defines it under its name, or that has
-# several, in COMMANDS.
+# Every command, in the order of the help, with the module in this package that defines it under its name.
 COMMANDS = {
     name: module
     for module, names in {
@@ -39,132 +36,62 @@ COMMANDS = {
     for name in names.split()
 }
 
-# The base of the parser's errors, wherever this version of typer keeps it.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
+class _Lazily(click.Group):
+    """Imports the module of a command on first use: importing all of them takes longer than most commands run."""
 
-class _Light:
-    """Without the conversion of values that need none, and without Python's types in the help.
-
-    Typer converts every value through pydantic, even text to text, and importing pydantic takes longer than most
-    commands take to run.
-    """
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for param in params:  # among them those that Typer adds, like --help
-            if not isinstance(param.process_value, partial):
-                param.process_value = partial(_value, param, param.process_value)
-                if param.metavar is not None:  # it says what to write; Typer would add <str> or <list[int]>
-                    param.display_type = lambda ctx: ""
-                    if param.param_type_name == "argument":  # and write {TYPE} [[JSON]] in the usage
-                        param.get_usage_pieces = partial(lambda metavar, ctx: [metavar], param.metavar)
-        return params
-
-
-class _Command(_Light, TyperCommand):
-    pass
-
-
-class _Group(_Light, TyperGroup):
-    pass
-
-
-def _value(param: Any, convert: Any, context: Any, given: Any) -> Any:
-    """What the command receives: texts and defaults as they are, what has a parser of ours from it, all else as Typer
-    converts it.
-    """
-    described = getattr(param, "type_descriptor", None)
-    if described is None:  # a version of Typer that does not use pydantic
-        return convert(context, given)
-    parse, value = described.parameter_info.parser, given
-    if parse is not None and given:
-        value = [parse(text) for text in given] if isinstance(given, (list, tuple)) else parse(given)
-    elif not (described.annotation is str and isinstance(given, str)) and (
-        param.required or not (given is param.default or given == ())
-    ):
-        return convert(context, given)
-    return value if param.callback is None else param.callback(context, param, value)
-
-
-class _Lazily(_Group):
-    """Builds each command on first use: building all of them takes longer than most commands run."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:  # all of them, to suggest similar names
-            if name not in self.commands:
-                self.commands[name] = _built(name)
-        return self.commands.get(cmd_name)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = getattr(import_module(f"supervisor.cli.{COMMANDS[cmd_name]}"), cmd_name)
+        return found
 
 
-@cache
-def _built(name: str) -> Any:
-    module = import_module(f"supervisor.cli.{COMMANDS[name]}")
-    several = getattr(module, "COMMANDS", None)
-    built = typer.Typer(cls=_Group, rich_markup_mode=None, add_completion=False)
-    if several is None:
-        built.command(name, cls=_Command)(getattr(module, name))
-        return get_command(built)
-    built.callback(invoke_without_command=True, help=module.HELP)(_help)
-    for each, command in several.items():
-        built.command(each, cls=_Command)(command)
-    return get_command(built)
-
-
-def _help(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        write(context.get_help() + "\n")
-
-
-app = typer.Typer(
-    name="supervisor",
+@click.command(
     cls=_Lazily,
-    help="Background jobs: a table in your database, SQLite or PostgreSQL, run by a supervised pool of workers.",
+    params=[*SELECTING],
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
 )
-
-
-@app.callback(invoke_without_command=True)
-def root(
-    context: typer.Context,
-    config: ConfigFile = None,
-    database: DatabaseUrl = None,
-    version: Annotated[bool, option("--version", "Print the version.", is_eager=True)] = False,
-) -> None:
+@flag("--version", "Print the version.")
+@click.pass_context
+def app(context: click.Context, config: str | None, database: str | None, version: bool) -> None:
+    """Background jobs: a table in your database, SQLite or PostgreSQL, run by a supervised pool of workers."""
     context.obj = target_of(context, config, database)
     if version:
         from supervisor import __version__
 
         line(f"job-supervisor {__version__}")
-        raise typer.Exit
-    _help(context)
+        raise Exit
+    if context.invoked_subcommand is None:
+        write(context.get_help() + "\n")
 
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command and report any failure in one line. Returns the exit code."""
     prepare()
     _follow_link()
-    command: Any = get_command(app)
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        result = command.main(args=arguments, prog_name="supervisor", standalone_mode=False)
-    except ReaderGone:
+        with app.make_context("supervisor", [*given]) as context:
+            app.invoke(context)
+    except Exit as error:
+        return interrupted() if error.exit_code == INTERRUPTED else error.exit_code
+    except (ReaderGone, BrokenPipeError):  # the latter of click, which prints the help
         silence()
         return 0
-    except typer.Abort:  # Ctrl-C or Ctrl-D at a prompt
+    except click.Abort:  # Ctrl-C or Ctrl-D at a prompt
         return interrupted()
-    except _UsageError as error:
+    except click.UsageError as error:
         return report_usage(error)
     except Exception as error:
         if isinstance(error, OSError):
             silence()
         return report(error)
-    code = result if isinstance(result, int) else 0
-    return interrupted() if code == INTERRUPTED else code
+    return 0
 
 
 def _follow_link() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+from click.exceptions import Exit
 
 from supervisor.cli.errors import Stop, wrong_usage
-from supervisor.cli.options import Target, on_target, option
+from supervisor.cli.options import Parsed, Target, flag, on_target, option
 from supervisor.domain.text import counted
 
 if TYPE_CHECKING:
@@ -28,38 +28,17 @@ _LISTED = "supervisor jobs list --status failed, or --status quarantined for job
 
 
 @on_target
-def run(
-    target: Target,
-    burst: Annotated[
-        bool,
-        option(
-            "--burst",
-            "Run until no job is due, running or waiting for a retry within 10 minutes, then exit. "
-            "A due job that no pool takes does not count.",
-        ),
-    ] = False,
-    pool: Annotated[list[str] | None, option("--pool", "Run only this pool; may be repeated.", "NAME")] = None,
-    watch: Annotated[
-        bool,
-        option("--watch", "Reload when Python files or the configuration below its folder change. For development."),
-    ] = False,
-    drain_then_exit: Annotated[
-        bool, option("--drain-then-exit", "Exit when `supervisor drain` has drained this host and its jobs have ended.")
-    ] = False,
-    listen_database: Annotated[
-        str | None,
-        option(
-            "--listen-database",
-            "With a pooler as --database: its server, for notifications.",
-            "URL",
-            parse=_server,
-        ),
-    ] = None,
-    allow_network: Annotated[
-        bool,
-        option("--allow-network-file-system", "Allow a database on a network file system, where SQLite is not safe."),
-    ] = False,
-) -> None:
+@flag(
+    "--burst",
+    "Run until no job is due, running or waiting for a retry within 10 minutes, then exit. "
+    "A due job that no pool takes does not count.",
+)
+@option("--pool", "Run only this pool; may be repeated.", "NAME", multiple=True)
+@flag("--watch", "Reload when Python files or the configuration below its folder change. For development.")
+@flag("--drain-then-exit", "Exit when `supervisor drain` has drained this host and its jobs have ended.")
+@option("--listen-database", "With a pooler as --database: its server, for notifications.", "URL", type=Parsed(_server))
+@flag("--allow-network-file-system network", "Allow a database on a network file system, where SQLite is not safe.")
+def run(target: Target, burst: bool, pool: tuple[str, ...], watch: bool, **options: Any) -> None:
     """Run the supervisor.
 
     SIGTERM or Ctrl-C stops after the running jobs have finished; a second one stops at once. SIGHUP reloads.
@@ -91,17 +70,15 @@ def run(
         code = app.run(
             target.config_path,
             database=target.database,
-            listen_database=listen_database,
-            pools=pool or (),
+            pools=pool,
             burst=burst,
             observer=observe if burst else None,
-            network=allow_network,
             watch=watch,
-            drain_then_exit=drain_then_exit,
+            **options,
         )
     finally:
         if terminal and text:
             draw(f" in {time.monotonic() - began:.1f} s", "\n")
     if code and failed:
         raise Stop(f"{counted(failed, 'job')} failed", code=code, hint=_LISTED)
-    raise typer.Exit(code)
+    raise Exit(code)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
-
-from supervisor.cli.options import AsJson, Target, on_target
+from supervisor.cli.options import Target, as_json, group, on_target
 from supervisor.cli.output import document, line, result, show
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
-
-HELP = "List, pause, resume, run schedules."
+named = click.argument("name")
 
 
 @on_target
-def list_schedules(target: Target, as_json: AsJson = False) -> None:
+@as_json
+def list_schedules(target: Target, as_json: bool) -> None:
     """List schedules and when they fire next."""
     from supervisor.cli import tables
     from supervisor.cli.output import table
@@ -33,13 +30,17 @@ def list_schedules(target: Target, as_json: AsJson = False) -> None:
 
 
 @on_target
-def pause(target: Target, name: Name, as_json: AsJson = False) -> None:
+@named
+@as_json
+def pause(target: Target, name: str, as_json: bool) -> None:
     """Stop a schedule from firing."""
     _set(target, name, paused=True, as_json=as_json)
 
 
 @on_target
-def resume(target: Target, name: Name, as_json: AsJson = False) -> None:
+@named
+@as_json
+def resume(target: Target, name: str, as_json: bool) -> None:
     """Let a paused schedule fire again.
 
     The times that it has missed are handled according to its `misfire`.
@@ -58,7 +59,9 @@ def _set(target: Target, name: str, *, paused: bool, as_json: bool) -> None:
 
 
 @on_target
-def run(target: Target, name: Name, as_json: AsJson = False) -> None:
+@named
+@as_json
+def run(target: Target, name: str, as_json: bool) -> None:
     """Enqueue the job of a schedule now.
 
     The next time of the schedule stays. A paused schedule can be run, too.
@@ -70,4 +73,6 @@ def run(target: Target, name: Name, as_json: AsJson = False) -> None:
     result({"id": job_id}, str(job_id), as_json=as_json)
 
 
-COMMANDS = {"list": list_schedules, "pause": pause, "resume": resume, "run": run}
+schedules = group(
+    "List, pause, resume, run schedules.", {"list": list_schedules, "pause": pause, "resume": resume, "run": run}
+)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
+from click.exceptions import Exit
 
 from supervisor.cli.errors import FAILED, USAGE
-from supervisor.cli.options import AsJson, Target, on_target
+from supervisor.cli.options import Target, as_json, on_target
 from supervisor.cli.output import document, note, result, show, table
 
 _STARTER = Path(__file__).with_name("starter")  # a commented configuration, and a module with a task
 
 
-def init(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", show_default=False)] = Path(),
-    as_json: AsJson = False,
-) -> None:
+@click.command()
+@click.argument("folder", metavar="[FOLDER]", type=click.Path(path_type=Path), default=Path())
+@as_json
+def init(folder: Path, as_json: bool) -> None:
     """Write a starter configuration and a module with a task."""
     written = write_starter(folder)
     inside = "" if folder == Path() else f"cd {folder} && "
@@ -48,7 +48,8 @@ def write_starter(folder: Path) -> list[Path]:
 
 
 @on_target
-def check(target: Target, as_json: AsJson = False) -> None:
+@as_json
+def check(target: Target, as_json: bool) -> None:
     """Check the configuration and list every problem.
 
     Validates the file and imports each handler in a separate process, as a worker would.
@@ -67,7 +68,7 @@ def check(target: Target, as_json: AsJson = False) -> None:
         if not as_json:
             raise
         document({"ok": False, "config": str(path), "problems": error.problems})
-        raise typer.Exit(USAGE) from None
+        raise Exit(USAGE) from None
     refuse_outdated(settings.database)
     warnings = [*(sentence for _, sentence in untaken(settings)), *pooler(settings)]
     for warning in () if as_json else warnings:
@@ -80,7 +81,8 @@ def check(target: Target, as_json: AsJson = False) -> None:
 
 
 @on_target
-def doctor(target: Target, as_json: AsJson = False) -> None:
+@as_json
+def doctor(target: Target, as_json: bool) -> None:
     """Check the environment and say what to fix.
 
     Checks libraries, file system, permissions, memory and leftovers of dead processes.
@@ -100,4 +102,4 @@ def doctor(target: Target, as_json: AsJson = False) -> None:
                 rows.append(("", "", f"→ {finding.advice}"))
         show(table(("", "about", "finding"), rows, wrap=True))
     if not ok:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)

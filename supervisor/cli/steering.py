@@ -4,47 +4,44 @@ from __future__ import annotations
 
 import reprlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
+import click
+from click.exceptions import Exit
 
 from supervisor.cli.errors import wrong_usage
-from supervisor.cli.options import AsJson, JobType, Patience, Target, check_patience, on_target, option
+from supervisor.cli.options import Target, as_json, check_patience, flag, on_target, option, patience
 from supervisor.cli.output import note, result
 from supervisor.domain.text import counted, human
 
-if TYPE_CHECKING:
-    from supervisor.store.base import SupervisorRecord
-
-Host = Annotated[str, option("--host", "Only there; gpu-* means all that match.", "NAME")]
-OneHost = Annotated[str, typer.Argument(metavar="[HOST]", show_default=False)]
+on_host = option("--host", "Only there; gpu-* means all that match.", "NAME", default="")
+one_host = click.argument("host", metavar="[HOST]", default="")
 _RELOAD_TOLD = 2.0  # seconds to wait for what comes of a reload: most code is loaded, or fails, within that
 
 
 @on_target
-def pause(
-    target: Target,
-    type: JobType,
-    force: Annotated[bool, option("--force", "Pause it even if no pool takes the type and no job has it.")] = False,
-    host: Host = "",
-    as_json: AsJson = False,
-) -> None:
-    """Stop starting jobs of a type, everywhere or on one host.
+@click.argument("type")
+@flag("--force", "Pause it even if no pool takes the type and no job has it.")
+@as_json
+def pause(target: Target, type: str, force: bool, as_json: bool) -> None:
+    """Stop starting jobs of a type.
 
-    A type that no pool takes and no job has is refused, as is a host without a supervisor: probably a typing error.
+    A type that no pool takes and no job has is refused: probably a typing error.
     """
-    _set(target, type, host, paused=True, force=force, as_json=as_json)
+    _set(target, type, paused=True, force=force, as_json=as_json)
 
 
 @on_target
-def resume(target: Target, type: JobType, host: Host = "", as_json: AsJson = False) -> None:
-    """Start jobs of a paused type again: everywhere, also where it was paused on one host, or on that host alone."""
-    _set(target, type, host, paused=False, as_json=as_json)
+@click.argument("type")
+@as_json
+def resume(target: Target, type: str, as_json: bool) -> None:
+    """Start jobs of a paused type again."""
+    _set(target, type, paused=False, as_json=as_json)
 
 
-def _set(target: Target, type_: str, host: str, *, paused: bool, force: bool = False, as_json: bool) -> None:
+def _set(target: Target, type_: str, *, paused: bool, force: bool = False, as_json: bool) -> None:
     from supervisor.domain.intake import checked_type
     from supervisor.ops import commands
     from supervisor.ops.supervisors import Unknown
@@ -54,27 +51,22 @@ def _set(target: Target, type_: str, host: str, *, paused: bool, force: bool = F
     with target.operations() as operations:
         try:
             changed = commands.pause(
-                operations, type_, paused, operations.statistics.now(), configured=configured, force=force, host=host
+                operations, type_, paused, operations.statistics.now(), configured=configured, force=force
             )
         except Unknown as error:
             raise wrong_usage(error.problems[0], "--force pauses it anyway" if paused else "") from None
     done, unchanged = ("is paused", "was already paused") if paused else ("is resumed", "was not paused")
-    text = f"{type_} {done if changed else unchanged}" + (f" on {host}" if host else "")
-    told = {"type": type_, "paused": paused, "changed": changed}
-    result(told | ({"host": host} if host else {}), text, as_json=as_json)
+    text = f"{type_} {done if changed else unchanged}"
+    result({"type": type_, "paused": paused, "changed": changed}, text, as_json=as_json)
 
 
 @on_target
-def scale(
-    target: Target,
-    pool: Annotated[str, typer.Argument(metavar="POOL")],
-    size: Annotated[
-        str, typer.Argument(metavar="N|auto", help="The number of workers, or auto for automatic scaling.")
-    ],
-    yes: Annotated[bool, option("--yes -y", "Allow more than 100 workers.")] = False,
-    host: Host = "",
-    as_json: AsJson = False,
-) -> None:
+@click.argument("pool")
+@click.argument("size", metavar="N|auto")
+@flag("--yes -y", "Allow more than 100 workers.")
+@on_host
+@as_json
+def scale(target: Target, pool: str, size: str, yes: bool, host: str, as_json: bool) -> None:
     """Set a pool's number of workers on each host, or on one.
 
     `auto` returns the pool to automatic scaling; with --host, to what is set for all hosts, if something is. Without
@@ -97,20 +89,18 @@ def scale(
     text = f"pool {pool} " + ("scales automatically" if holds is None else f"now has {counted(holds, 'worker')}")
     if host:
         text += f" on {host}"
-    elif dropped := before.hosts_of("workers", pool):
+    elif dropped := before.hosts_of(pool):
         text += f", also on {', '.join(dropped)}"
     told = {"pool": pool, "workers": workers}
     result(told | ({"host": host} if host else {}), text, as_json=as_json)
 
 
 @on_target
-def drain(
-    target: Target,
-    host: OneHost = "",
-    wait: Annotated[bool, option("--wait", "Return when none of its jobs runs any more.")] = False,
-    force: Annotated[bool, option("--force", "Drain it even if no supervisor runs there.")] = False,
-    as_json: AsJson = False,
-) -> None:
+@one_host
+@flag("--wait", "Return when none of its jobs runs any more.")
+@flag("--force", "Drain it even if no supervisor runs there.")
+@as_json
+def drain(target: Target, host: str, wait: bool, force: bool, as_json: bool) -> None:
     """Let a host claim no more jobs; what runs there finishes.
 
     Default: this host. It stays drained, over restarts too, until `supervisor undrain`.
@@ -135,7 +125,9 @@ def drain(
 
 
 @on_target
-def undrain(target: Target, host: OneHost = "", as_json: AsJson = False) -> None:
+@one_host
+@as_json
+def undrain(target: Target, host: str, as_json: bool) -> None:
     """Let a drained host claim jobs again.
 
     Default: this host.
@@ -150,12 +142,10 @@ def undrain(target: Target, host: OneHost = "", as_json: AsJson = False) -> None
 
 
 @on_target
-def reload(
-    target: Target,
-    wait: Annotated[bool, option("--wait", "Wait for the result, not only 2 seconds, until new workers run.")] = False,
-    timeout: Patience = None,
-    as_json: AsJson = False,
-) -> None:
+@flag("--wait", "Wait for the result, not only 2 seconds, until new workers run.")
+@patience
+@as_json
+def reload(target: Target, wait: bool, timeout: float | None, as_json: bool) -> None:
     """Reload the configuration and the code.
 
     Running supervisors replace their workers one at a time. An invalid configuration is refused. If the new code
@@ -170,59 +160,39 @@ def reload(
         asked = commands.reload(operations, operations.statistics.now())
         began = time.monotonic()
         outcomes = commands.await_reload(operations, asked, timeout if wait else _RELOAD_TOLD)
-        took = time.monotonic() - began
-    names, lines = _names(asked), []
-    for record in asked:
-        outcome = outcomes.get(record.id)
-        lines.append(f"supervisor {names[record.id]} {_of_supervisor(outcome, record.config)}")
-        lines += _of_pools(outcome, took)
+        took = human(time.monotonic() - began)
+    several = len({record.host for record in asked}) > 1
+    names = {record.id: f"{record.pid} on {record.host}" if several else str(record.pid) for record in asked}
+    lines = [line for one in asked for line in _reloaded(names[one.id], one.config, outcomes.get(one.id), took)]
     reloads = {names[key]: outcome for key, outcome in outcomes.items()}
     result({"supervisors": [record.pid for record in asked], "reloads": reloads}, *lines, as_json=as_json)
-    if settings is not None and asked:
-        _warn_of_another_file(settings.path, {record.config for record in asked})
+    if settings is not None and settings.path.resolve() not in {Path(record.config).resolve() for record in asked}:
+        ours, theirs = settings.path, ", ".join(sorted({record.config for record in asked}))
+        note(f"warning: no supervisor reads {ours}, but {theirs}: restart it with supervisor --config {ours} run")
     for outcome in () if as_json else outcomes.values():
         for problem in outcome["problems"]:
             note(f"error: {problem}")
     unknown = len(asked) - len(outcomes) if wait else 0
     if unknown or any(outcome["state"] != "accepted" for outcome in outcomes.values()):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
-def _warn_of_another_file(ours: Path, read: set[str]) -> None:
-    """A deployment that moves a link has no effect on a supervisor that was not started through that link."""
-    if all(Path(file).resolve() != ours.resolve() for file in read):
-        read_now = ", ".join(sorted(read))
-        note(f"warning: no supervisor reads {ours}, but {read_now}: restart it with supervisor --config {ours} run")
-
-
-def _names(records: Iterable[SupervisorRecord]) -> dict[str, str]:
-    """By id: their pids, with their hosts where there are several."""
-    known = list(records)
-    several = len({record.host for record in known}) > 1
-    return {record.id: f"{record.pid} on {record.host}" if several else str(record.pid) for record in known}
-
-
-def _of_pools(outcome: dict[str, Any] | None, took: float) -> list[str]:
-    """Which pools have the new code, and how far it was tried in those without workers."""
-    if outcome is None or outcome["state"] not in ("accepted", "failed"):
-        return []
-    new = [
-        f"{name} (canary passed)" if name in outcome["canaries"] else name for name in _in_state(outcome, "accepted")
-    ]
-    found = [f"new code in {', '.join(new)}; workers of the old code leave one at a time"] if new else []
-    for name in _in_state(outcome, "untried"):
-        found.append(f"the code of {name} was not tried: it has no workers; its next one loads it")
-    return [f"after {human(took)}: {line}" for line in found]
-
-
-def _in_state(outcome: dict[str, Any], state: str) -> list[str]:
-    return [name for name, found in outcome["pools"].items() if found == state]
-
-
-def _of_supervisor(outcome: dict[str, Any] | None, config: str) -> str:
+def _reloaded(name: str, config: str, outcome: dict[str, Any] | None, took: str) -> Iterator[str]:
+    """What has become of the reload of one supervisor: which pools have the new code, and which have not tried it."""
     if outcome is None:
-        return f"is still reloading {config}"
-    if outcome["state"] == "failed":
-        return f"reloaded {config}; the new code of {', '.join(_in_state(outcome, 'failed'))} failed"
-    words = {"accepted": "reloaded", "refused": "refused"}
-    return f"{words.get(outcome['state'], 'ended before it reloaded')} {config}"
+        yield f"supervisor {name} is still reloading {config}"
+        return
+    state, canaries = outcome["state"], outcome["canaries"]
+    pools = {
+        wanted: [pool for pool, found in outcome["pools"].items() if found == wanted]
+        for wanted in ("accepted", "untried", "failed")
+    }
+    did = {"accepted": "reloaded", "failed": "reloaded", "refused": "refused"}.get(state, "ended before it reloaded")
+    failed = f"; the new code of {', '.join(pools['failed'])} failed" if state == "failed" else ""
+    yield f"supervisor {name} {did} {config}{failed}"
+    if state not in ("accepted", "failed"):
+        return
+    if new := [f"{pool} (canary passed)" if pool in canaries else pool for pool in pools["accepted"]]:
+        yield f"after {took}: new code in {', '.join(new)}; workers of the old code leave one at a time"
+    for pool in pools["untried"]:
+        yield f"after {took}: the code of {pool} was not tried: it has no workers; its next one loads it"

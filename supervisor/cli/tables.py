@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.output import compact, heading, show, table
 from supervisor.domain.text import clean, counted, human, human_size
-from supervisor.ops.job_details import Limits, Trial, in_words, steps
+from supervisor.ops.job_details import Trial, steps
 
 if TYPE_CHECKING:
     from supervisor.domain.job import Job, Run
-    from supervisor.ops.views import ScheduleView, TypeView, WorkerView
+    from supervisor.ops.views import Overview, PoolView, ScheduleView, TypeView, WorkerView
 
 NOTHING = "–"
 
@@ -44,9 +44,38 @@ def activity(worker: WorkerView) -> str:
 
 
 def paused(view: TypeView) -> str:
-    """Where it is, after a space; empty if it is not."""
-    where = f" on {', '.join(view.paused_on)}" if view.paused_on else ""
-    return " paused" if view.paused else where and f" paused{where}"
+    """Whether it is, after a space; empty if it is not."""
+    return " paused" if view.paused else ""
+
+
+def hidden(overview: Overview) -> set[str]:
+    """The columns that would say nothing: the host where there is no other, the device where no worker has one."""
+    found = set() if any(worker.device is not None for worker in overview.workers) else {"device"}
+    if not (overview.several_hosts or any(one.lease_left is not None for one in overview.supervisors)):
+        found |= {"host", "lease>"}
+    return found
+
+
+OF_POOLS = ("pool", "host", "size", "due>", "oldest>", "rate>", "why")
+
+
+def of_pool(view: PoolView) -> tuple[object, ...]:
+    """A row. Its size is workers, of those wanted."""
+    leaving = f", {view.leaving} leaving" if view.leaving else ""
+    size = f"{view.size}/{view.target}{leaving}" + (f", {view.spares_shown}" if view.spares_shown else "")
+    return (view.name, view.host, size, view.due_shown, span(view.oldest_age), f"{view.rate:.3g}/s", view.remark)
+
+
+OF_WORKERS = ("worker", "host", "pid>", "state", "device", "job>", "for>", "memory>", "doing")
+
+
+def of_worker(view: WorkerView) -> tuple[object, ...]:
+    """A row."""
+    job = NOTHING if view.job is None else str(view.job)
+    job += f" +{view.running - 1}" if view.running > 1 else ""
+    memory = NOTHING if view.memory is None else human_size(view.memory)
+    who = (view.name, view.host, view.pid, view.state, view.device or NOTHING)
+    return (*who, job, span(view.running_for), memory, activity(view))
 
 
 OF_SCHEDULES = ("schedule", "next", "last", "job>")
@@ -88,11 +117,8 @@ def _details(job: Job, now: float) -> str:
     return "; ".join(words) or compact(job.payload)
 
 
-def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: str, limits: list[Limits]) -> None:
-    """Print one job with everything that is known about it: its worker, why a pending one waits, its limits in the
-    pools that take it.
-    """
-    most = {each.retry.max_attempts for each in limits} | ({found.max_attempts} - {None})
+def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: str) -> None:
+    """Print one job with everything that is known about it: its worker, why a pending one waits."""
     fields: list[tuple[str, object]] = [
         ("id", found.id),
         ("type", found.type),
@@ -100,8 +126,7 @@ def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: 
         ("waits", waits),
         ("priority", found.priority),
         ("requires", found.requires or NOTHING),
-        ("attempts", f"{found.attempts} of {(len(most) == 1 and most.pop()) or 'the pool’s limit'}"),
-        ("limits", in_words(limits)),
+        ("attempts", f"{found.attempts} of {found.max_attempts or 'the pool’s limit'}"),
         ("crashes", found.crashes),
         ("unique key", NOTHING if found.unique_key is None else found.unique_key),
         ("progress", f"{percent(found.progress)} {found.progress_text or ''}".rstrip()),

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.jobs import state_of
-from supervisor.cli.options import AsJson, OnlyType, Target, Yes, ask, confirm, on_target, option
+from supervisor.cli.options import DURATION, Target, as_json, ask, confirm, flag, on_target, only_type, option, yes
 from supervisor.cli.output import document, result, write
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Status
-from supervisor.domain.text import counted, human_size, seconds, without_password
+from supervisor.domain.text import counted, human_size, without_password
 
 
 @on_target
+@option("--older-than", "The minimum time since the job finished, like 7d.", "DURATION", type=DURATION, required=True)
+@state_of("delete", "Only jobs in this state; may be repeated. Default: all finished jobs.", multiple=True)
+@only_type
+@yes
+@as_json
 def purge(
-    target: Target,
-    older_than: Annotated[
-        float, option("--older-than", "The minimum time since the job finished, like 7d.", "DURATION", parse=seconds)
-    ],
-    status: Annotated[
-        list[Status] | None,
-        state_of("delete", "Only jobs in this state; may be repeated. Default: all finished jobs."),
-    ] = None,
-    type: OnlyType = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    target: Target, older_than: float, status: tuple[Status, ...], type: str | None, yes: bool, as_json: bool
 ) -> None:
     """Delete old finished jobs."""
     from supervisor.ops import commands
     from supervisor.store.base import Filter
 
-    which = commands.meant("delete", Filter(tuple(status or ()), (type,) if type else ()))
+    which = commands.meant("delete", Filter(status, (type,) if type else ()))
     with target.operations() as operations:
         ids = operations.jobs.ids(which._replace(finished_before=operations.statistics.now() - older_than))
         confirm("delete", len(ids), yes=yes)
@@ -43,21 +37,17 @@ def purge(
 
 
 @on_target
-def migrate(
-    target: Target,
-    script: Annotated[
-        bool, option("--print", "Print the SQL that would be run, for PostgreSQL, and change nothing.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+@flag("--print script", "Print the SQL that would be run, for PostgreSQL, and change nothing.")
+@as_json
+def migrate(target: Target, script: bool, as_json: bool) -> None:
     """Bring the job tables up to date.
 
     Creates missing tables. Before an older schema of an SQLite file is changed, the file is backed up.
     """
-    from supervisor.engine import migration_script, open_engine
+    from supervisor.engine import open_engine
 
     if script:
-        sql = migration_script(target.url())
+        sql = open_engine(target.url()).database.script()
         if as_json:
             document({"sql": sql})
         else:
@@ -71,12 +61,10 @@ def migrate(
 
 
 @on_target
-def backup(
-    target: Target,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to create.")],
-    as_json: AsJson = False,
-) -> None:
-    """Copy the database while it is in use."""
+@click.argument("file", type=click.Path(path_type=Path))
+@as_json
+def backup(target: Target, file: Path, as_json: bool) -> None:
+    """Copy the database to a new file while it is in use."""
     if file.exists():
         raise Conflict(f"{file}: already exists; a backup never overwrites a file")
     if not file.absolute().parent.is_dir():
@@ -88,13 +76,11 @@ def backup(
 
 
 @on_target
-def restore(
-    target: Target,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A copy made by `supervisor backup`.")],
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Replace the database with a backup.
+@click.argument("file", type=click.Path(path_type=Path))
+@yes
+@as_json
+def restore(target: Target, file: Path, yes: bool, as_json: bool) -> None:
+    """Replace the database with a copy made by `supervisor backup`.
 
     No process may be using the database. The copy is checked first; the old database is kept beside the new one.
     Asks first if there is a database.

@@ -236,29 +236,23 @@ class Administration:
 
         self._changed(delete)
 
-    def pause(self, type: str, *, force: bool = False, host: str = "") -> bool:
-        """Start no more jobs of a type; running ones continue. Returns False if it was paused already. With a `host`,
-        or a pattern such as "gpu-*", that holds only there.
+    def pause(self, type: str, *, force: bool = False) -> bool:
+        """Start no more jobs of a type; running ones continue. Returns False if it was paused already.
 
         A type that no running supervisor takes and no job has is probably mistyped: it raises QueueError unless
-        `force` is true, as does a host without a supervisor. Raises InvalidJob for what cannot be a type.
+        `force` is true. Raises InvalidJob for what cannot be a type.
         """
-        return self._paused(type, True, force, host)
+        return self._paused(type, True, force)
 
-    def resume(self, type: str, *, host: str = "") -> bool:
-        """Start jobs of a paused type again: everywhere, or where it was paused on exactly this host or pattern.
+    def resume(self, type: str) -> bool:
+        """Start jobs of a paused type again. Returns False if it was not paused."""
+        return self._paused(type, False, False)
 
-        Returns False if it was not paused so.
-        """
-        return self._paused(type, False, False, host)
-
-    def _paused(self, type_: str, paused: bool, force: bool, host: str) -> bool:
+    def _paused(self, type_: str, paused: bool, force: bool) -> bool:
         from supervisor.ops import commands
 
         return self._changed(
-            lambda operations: commands.pause(
-                operations, type_, paused, operations.statistics.now(), force=force, host=host
-            )
+            lambda operations: commands.pause(operations, type_, paused, operations.statistics.now(), force=force)
         )
 
     def _changed(self, work: Callable[[Operations], Answer]) -> Answer:

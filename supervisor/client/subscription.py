@@ -1,4 +1,4 @@
-"""Somebody's interest in a job: in its states, or also in what it emits; and how those wait in a thread who have one."""
+"""Somebody's interest in a job: in its states, or also in what it emits; and how those in a thread wait for it."""
 
 from __future__ import annotations
 

@@ -29,17 +29,6 @@ Check = Callable[[Any], _Value]
 LONGEST = 36_500 * 86_400.0  # seconds; a hundred years: beyond it, sums with clocks become meaningless
 SMALLEST = 1 << 20  # bytes; no Python process is smaller, so such a limit would replace workers forever
 
-# What a value must be, as the end of a sentence that starts with its key. The HTTP API uses them for its fields, too.
-MUST_BE_TEXT = 'must be text in quotes, like "text"'
-MUST_BE_BOOLEAN = "must be true or false"
-MUST_BE_WHOLE = "must be a whole number"
-MUST_BE_NUMBER = "must be a number"
-MUST_BE_LIST = 'must be a list, like ["a", "b"]'
-MUST_BE_ONE_OF = "must be {}"
-MUST_BE_AT_LEAST = "must be at least {}"
-MUST_BE_AT_MOST = "must be at most {}"
-MUST_BE_TABLE = "must be a table"
-
 
 class Key(NamedTuple):
     """A key of a table: what its value may be (a mapping: the keys of a table inside it), and the value without it."""
@@ -100,13 +89,13 @@ def of_kind(kind: type[Any], must: str, *rules: Check[Any]) -> Check[Any]:
     return check
 
 
-boolean = of_kind(bool, MUST_BE_BOOLEAN)
-_list = of_kind(list, MUST_BE_LIST)
-table = of_kind(dict, MUST_BE_TABLE)
+boolean = of_kind(bool, "must be true or false")
+table = of_kind(dict, "must be a table")
+_list = of_kind(list, 'must be a list, like ["a", "b"]')
 
 
 def text(*rules: Check[str]) -> Check[str]:
-    return of_kind(str, MUST_BE_TEXT, *rules)
+    return of_kind(str, 'must be text in quotes, like "text"', *rules)
 
 
 def matching(pattern: re.Pattern[str] | str, what: str) -> Check[str]:
@@ -121,11 +110,11 @@ def matching(pattern: re.Pattern[str] | str, what: str) -> Check[str]:
 def number(least: float, most: float, kind: type[float] = float) -> Check[float]:
     def check(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, kind)):
-            raise refused(MUST_BE_WHOLE if kind is int else MUST_BE_NUMBER, value)
+            raise refused("must be a whole number" if kind is int else "must be a number", value)
         if not value >= least:  # or no number at all: nan
-            raise refused(MUST_BE_AT_LEAST.format(least), value)
+            raise refused(f"must be at least {least}", value)
         if value > most:
-            raise refused(MUST_BE_AT_MOST.format(most), value)
+            raise refused(f"must be at most {most}", value)
         return kind(value)
 
     return check
@@ -152,7 +141,7 @@ def one_of(*words: str) -> Check[str]:
 
     def check(value: Any) -> str:
         if not isinstance(value, str) or value not in words:
-            raise refused(MUST_BE_ONE_OF.format(expected), value)
+            raise refused(f"must be {expected}", value)
         return value
 
     return check

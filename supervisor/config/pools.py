@@ -1,8 +1,8 @@
 """Pools as the program uses them: `[defaults]` and `[types.*]` combined with each pool, and the rules between keys.
 
 A pool's own key replaces the default. Tables, such as `retry`, `env` and `options`, are merged with the default's
-key by key. `workers = N` and `min_workers`/`max_workers` are two ways to express the same thing: a pool that uses one
-of them ignores what the defaults say in the other.
+key by key. `workers = N` and `min_workers`/`max_workers` are two ways to express the same thing: a pool that has one
+of these keys ignores those of the defaults.
 """
 
 from __future__ import annotations
@@ -104,9 +104,10 @@ def _check_name(pool: Layers, report: Report) -> None:
 def _check_rules(pool: Layers, report: Report) -> None:
     """The rules between keys."""
     get, has, program = pool.get, pool.has, pool.has("command")
-    batches, many = pool.largest_batch > 1, get("concurrency") > 1
+    batches, many, budget = pool.largest_batch > 1, get("concurrency") > 1, get("batch_budget")
     fixed, forked = get("batch_size") is not None, not program and get("preload") and get("start") == "fork"
     only_auto = 'it has an effect only with batch_size = "auto"'
+    only_batches = "it has an effect only with batches: set batch_size"
     rules: tuple[tuple[str, object, str], ...] = (
         ("batch_size", batches and has("tasks"), "a task is given one job at a time; batches need a handler"),
         (
@@ -117,7 +118,17 @@ def _check_rules(pool: Layers, report: Report) -> None:
         ("concurrency", many and program, "a program is given one job at a time; raise workers instead"),
         ("max_batch_size", has("max_batch_size") and fixed, only_auto),
         ("latency_target", has("latency_target") and fixed, only_auto),
-        ("batch_key", has("batch_key") and not batches, "it has an effect only with batches: set batch_size"),
+        *((key, has(key) and not batches, only_batches) for key in ("batch_key", "batch_cost", "batch_budget")),
+        (
+            "batch_cost",
+            get("batch_cost") and budget is None and not pool.faulty("batch_budget"),
+            "it needs a batch_budget, the most that a batch may cost",
+        ),
+        (
+            "batch_budget",
+            budget is not None and not get("batch_cost"),
+            "it needs batch_cost, the field of the payload that says what a job costs",
+        ),
         ("path", has("path") and program, "it applies to Python handlers; for a program, set PYTHONPATH in env"),
         (
             "preload_setup",
@@ -175,12 +186,7 @@ def _workers(pool: Layers, report: Report) -> tuple[int, int]:
     `min_workers` alone lets the pool grow to one worker per processor; `max_workers` alone keeps one worker
     ready, because a pool that may have no worker at all should say so with `min_workers = 0`.
     """
-    sizes: dict[str, int] = {}
-    for table in (pool.defaults, pool.own):
-        written = {key: table[key] for key in _SIZES if key in table}
-        for other in _RANGE if "workers" in written else ("workers",) if written else ():
-            sizes.pop(other, None)
-        sizes |= written
+    sizes = pool.defaults if pool.own.keys().isdisjoint(_SIZES) else pool.own
     low, high = sizes.get("min_workers"), sizes.get("max_workers")
     if low is None and high is None:
         workers = sizes.get("workers", POOL["workers"].default)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from supervisor.config.checks import MUST_BE_TABLE, Entries, Keys, Tables, Way, shown
+from supervisor.config.checks import Entries, Keys, Tables, Way, shown
 from supervisor.config.settings import HOMES, homes
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.schedule import NoTimeZones
@@ -63,7 +63,7 @@ class Report:
 def checked(keys: Keys, raw: object, at: Way, report: Report) -> dict[str, Any]:
     """The valid values of one table by their keys: a problem leaves the others usable."""
     if not isinstance(raw, dict):
-        report.add(at, f"{MUST_BE_TABLE}, not {shown(raw)}")
+        report.add(at, f"must be a table, not {shown(raw)}")
         return {}
     values: dict[str, Any] = {}
     for name, value in raw.items():

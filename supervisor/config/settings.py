@@ -192,6 +192,8 @@ class PoolSettings(NamedTuple):
     latency_target: float = key(limit, 0.2)  # that a batch with `batch_auto` may take
     batch_wait: float = key(duration, 0.02)
     batch_key: str | None = key(checks.field_path, None)
+    batch_cost: str | None = key(checks.field_path, None)
+    batch_budget: float | None = key(number(1e-6, 1e15), None)
     timeout: float = key(limit, 120.0)
     cancel_grace: float = key(duration, CANCEL_GRACE)  # from the cancel of a run to its interruption
     kill_grace: float = key(duration, KILL_GRACE)  # from the interruption of a run to the end of its worker

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import invalidate_caches
@@ -41,19 +40,6 @@ def by_module(module: str, folder: Path, path: Sequence[Path] = ()) -> dict[str,
     return {name: tasks for name, tasks in found.items() if tasks or name == module}
 
 
-def beside(module: str, folder: Path) -> str:
-    """How a module in one of the folders of the configuration's folder can be found, for the end of a sentence."""
-    file = module.replace(".", "/")
-    try:
-        found = sorted(each for end in (".py", "/__init__.py") for each in folder.glob(f"*/{file}{end}"))
-    except OSError:
-        return ""
-    if not found:
-        return ""
-    inside = found[0].relative_to(folder)
-    return f"; there is {inside}: add path = [{json.dumps(inside.parts[0])}] to the pool"
-
-
 def _files(module: str, folder: Path, path: Sequence[Path]) -> list[tuple[str, Path]]:
     """The name and the source file of a module; for a package, of all modules in it. Raises Unreadable."""
     entries = [str(entry) for entry in (*path, folder, *sys.path) if entry]
@@ -63,7 +49,7 @@ def _files(module: str, folder: Path, path: Sequence[Path]) -> list[tuple[str, P
     except Exception as error:  # of a finder that a library has added
         raise Unreadable(f"looking for the module {module!r} failed: {error!r}") from None
     if spec is None:
-        raise Unreadable(f"there is no module {module!r} (looked in {entries[0]} first){beside(module, folder)}")
+        raise Unreadable(f"there is no module {module!r} (looked in {entries[0]} first)")
     if spec.submodule_search_locations is None:
         if spec.origin is None or not spec.origin.endswith(".py"):
             raise Unreadable(f"the module {module!r} has no Python source")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -49,25 +50,29 @@ class Candidate(NamedTuple):
     """
 
     key: str | None
+    cost: float
     most: int
 
 
-def together(candidates: Sequence[Candidate], most: int) -> list[int]:
+def together(candidates: Sequence[Candidate], most: int, budget: float) -> list[int]:
     """The indices of the jobs that run next, at most `most`.
 
-    The first one always runs, so that no key has to wait for the others to be used up. The others follow in order.
+    The first one always runs, so that no key has to wait for the others to be used up. The others follow in order
+    while the sum of their costs is within the budget, and none is left out for one behind it with the same key.
     """
     first = candidates[0]
-    chosen, most = [0], min(most, first.most)
+    chosen, cost = [0], first.cost
+    most = min(most, first.most)
     if first.key is None:
         return chosen
     for index in range(1, len(candidates)):
         candidate = candidates[index]
         if candidate.key != first.key:
             continue
-        if len(chosen) >= min(most, candidate.most):
+        if len(chosen) >= min(most, candidate.most) or cost + candidate.cost > budget:
             break
         chosen.append(index)
+        cost += candidate.cost
         most = min(most, candidate.most)
     return chosen
 
@@ -82,8 +87,17 @@ def at_path(payload: Any, path: str) -> Any:
 
 
 def as_key(value: Any) -> str:
-    """A text that is the same for equal values of JSON."""
+    """A text that is the same for equal values. Raises TypeError or ValueError for what JSON cannot represent."""
     return value if type(value) is str else "\0" + dumps(value, sort_keys=True)
+
+
+def as_cost(value: Any) -> float:
+    """Raises ValueError for what is not a number of at least 0."""
+    if type(value) is int or type(value) is float:  # a bool is not a cost
+        cost = float(value)
+        if cost >= 0.0 and not math.isinf(cost):
+            return cost
+    raise ValueError(f"a cost must be a number of at least 0, not {str(value)[:60]!r}")
 
 
 _KEPT = 15  # times of one size; the newest replace the oldest

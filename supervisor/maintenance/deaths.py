@@ -20,8 +20,7 @@ from supervisor.store.base import ClaimLocks
 from supervisor.system import failpoints, run_log, settled_notice
 from supervisor.system.channel import Message
 from supervisor.system.counters import Row
-from supervisor.telemetry import events
-from supervisor.telemetry.job_events import JobEvents
+from supervisor.telemetry import JobEvents, events
 
 
 class Counter:

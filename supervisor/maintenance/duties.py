@@ -12,10 +12,18 @@ from supervisor.maintenance.alerts import RaiseAlert, Sources
 from supervisor.maintenance.deaths import Counter, Deaths
 from supervisor.maintenance.finished_jobs import Pruner, RedrivePolicy, Redriver
 from supervisor.maintenance.history import HistoryRecorder
-from supervisor.maintenance.lease import HostWatch, LeaseRenewal, publish
+from supervisor.maintenance.lease import LeaseRenewal, publish
 from supervisor.maintenance.locks import LockTimes, Reclaimer, Renewer
 from supervisor.maintenance.recovery import Recovery, StartUp
-from supervisor.maintenance.reports import BurstWatch, DepthGauge, Send, cancel_poller, control_poller, unhandled_types
+from supervisor.maintenance.reports import (
+    BurstWatch,
+    ControlWatch,
+    DepthGauge,
+    Poller,
+    Send,
+    cancel_requests,
+    unhandled_types,
+)
 from supervisor.maintenance.schedules import ClockWatch, FireSchedule
 from supervisor.maintenance.waking import CommitWatch, Waker
 from supervisor.store.base import Engine, JobSelector, MaintenanceStore, SupervisorRecord
@@ -65,42 +73,33 @@ class Duties:
         if lease_time := engine.ownership.lease_time:
             gate.need_lease()
             self.lease = LeaseRenewal(store.registry, record, gate, lease_time, lambda: publish(board))
-        of_host: list[Duty] = [HostWatch(store.controls, record.host, gate)]
-        if self.lease is not None:
-            of_host.insert(0, self.lease)
+        controls = ControlWatch(store.controls, orders.pool_infos.keys(), record.host, gate, send)
+        first: list[Duty] = [controls] if self.lease is None else [self.lease, controls]
         recovery = Recovery(store.registry, store.locks, record.id, counter)
-        self.start_up = StartUp(store.registry, record, recovery, send, of_host)
-
-        def admitted(wanted: JobSelector) -> JobSelector | None:
-            """Without the types that are paused on this host; None while nothing may be claimed."""
-            return wanted.narrowed(gate.unpaused(wanted.types)) if gate.is_open() else None
-
+        self.start_up = StartUp(store.registry, record, recovery, send, first)
         pools = {name: info.wanted for name, info in orders.pool_infos.items()}
         types = tuple(sorted({type_ for wanted in pools.values() for type_ in wanted.types}))
         locks = {name: info.locks for name, info in orders.pool_infos.items()}
         shortest = min((times.lock_time for times in locks.values()), default=60.0)
         wakes = {name: (info.wanted, info.wake) for name, info in orders.pool_infos.items()}
-        self.waker = Waker(store.backlog, board, wakes, self.watch, admitted)
+        self.waker = Waker(store.backlog, board, wakes, self.watch, gate.is_open)
         renewer = Renewer(store.locks, board, locks | dict(orders.leaving))
         of_engine = store.duties(events(process="maintainer"))
         self.all: list[Duty] = [
-            *of_host,
+            *first,
             self.deaths,
             *(duty for duty in of_engine if duty.needs is Needs.NOTHING),  # checks that the database is there
             self.watch,
             self.waker,
-            DepthGauge(store.backlog, pools, send, admitted),
+            DepthGauge(store.backlog, pools, send, gate.is_open),
             renewer,
-            control_poller(store.controls, pools, record.host, send),
-            cancel_poller(store.controls, record.id, send),
-            unhandled_types(store.backlog, types, send, store.registry),
+            Poller("cancels", lambda: cancel_requests(store.controls, record.id), send),
+            Poller("unhandled types", lambda: unhandled_types(store.backlog, types, store.registry), send),
             ClockWatch(store.backlog),
         ]
         if orders.burst:  # it ends when there is nothing left to do
             wanted = tuple(pools.values())
-            self.all.append(
-                BurstWatch(store.backlog, store.locks, board, wanted, record.id, orders.since, send, admitted)
-            )
+            self.all.append(BurstWatch(store.backlog, store.locks, board, wanted, record.id, orders.since, send))
         else:
             self.all += _enqueuing(orders, store, pools, board)
         self.all += [

@@ -1,22 +1,28 @@
-"""The lease without which a supervisor may not claim, what it publishes with it, and what is set for its host."""
+"""The lease without which a supervisor may not claim, and what it publishes with it for other hosts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic, time
 from typing import Any, NamedTuple
 
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreError
-from supervisor.domain.job import Claim
+from supervisor.domain.text import compact_json
 from supervisor.maintenance.waking import present_workers
-from supervisor.store.base import Controls, Registry, SupervisorRecord
+from supervisor.store.base import Registry, SupervisorRecord
 from supervisor.system.scoreboard import ClaimGate, Scoreboard, boot_time
-from supervisor.system.slot import SLOT_BYTES, Slot, Snapshot, State
+from supervisor.system.snapshot import LAYOUT, Snapshot
 from supervisor.telemetry import events
 
 _MOST_PUBLISHED = 512 * 1024  # characters; more workers than fit are left out
+# What is published of a worker, as in its Snapshot.
+_PUBLISHED = (
+    *("incarnation", "name", "pid", "state_number", "claims", "done", "settled", "fraction", "text", "concurrency"),
+    *("running", "job", "token", "started", "batch"),
+)
+_EMPTY = Snapshot._make(LAYOUT.unpack(bytes(LAYOUT.size)))
 
 
 class PublishedBoard(NamedTuple):
@@ -29,45 +35,32 @@ class PublishedBoard(NamedTuple):
     clock: int = 0
     drained: bool = False
 
-    def begun(self, slot: int, held: Collection[Claim]) -> tuple[tuple[int, int] | None, int]:
-        """Which of these claims of a dead worker had begun, and how many ran together; None: that is not known, since
-        it may have begun one after this was published.
-        """
-        worker = self.workers.get(slot)
-        if worker is None:
-            return None, 1
-        if worker.places > 1:
-            return None, len(held)
-        run = worker.job, worker.token
-        return (run, worker.together) if run in {(claim.job_id, claim.token) for claim in held} else (None, 1)
-
 
 def publish(board: Scoreboard) -> str:
     """As JSON. It is the same text until something changes: nothing in it tells a worker's age or its heartbeat."""
     ahead = board.gate.now() - monotonic()
-    workers: list[Any] = [_worker_fields(number, slot, ahead) for number, slot in present_workers(board)]
-    text = _as_json(board, workers)
-    while len(text) > _MOST_PUBLISHED and workers:
-        del workers[len(workers) // 2 :]
-        text = _as_json(board, workers)
-    return text
-
-
-def _as_json(board: Scoreboard, workers: list[Any]) -> str:
-    told = {
+    workers = {number: _published(slot, ahead) for number, slot in present_workers(board)}
+    found = {
         "status": board.supervisor_status(),
-        "workers": workers,
         "clock": round(time() - board.gate.now()),
         "drained": board.gate.drained,
     }
-    return json.dumps(told, separators=(",", ":"))
+    while len(text := compact_json(found | {"workers": workers})) > _MOST_PUBLISHED and workers:
+        workers = dict(list(workers.items())[: len(workers) // 2])
+    return text
 
 
-def _worker_fields(number: int, slot: Snapshot, ahead: float) -> list[Any]:
-    run = [slot.job, slot.token, round(slot.started + ahead), slot.batch, slot.running] if slot.job else []
-    rest = [slot.claims, slot.done, slot.progress, slot.text, slot.places, slot.unsettled]
-    state = State.IDLE if slot.state is State.SPARE else slot.state  # which hosts with an older release do not know
-    return [number, slot.incarnation, slot.name, slot.pid, int(state), rest, run]
+def _published(slot: Snapshot, ahead: float) -> dict[str, Any]:
+    """What differs from an empty slot; `started` in Unix seconds."""
+    found = {name: getattr(slot, name) for name in _PUBLISHED if getattr(slot, name) != getattr(_EMPTY, name)}
+    return found | ({"started": round(slot.started + ahead)} if slot.job else {})
+
+
+def _read(fields: Mapping[str, Any], behind: float) -> Snapshot:
+    """`behind` is how far our own monotonic clock is behind Unix time, in seconds."""
+    known = {name: type(getattr(_EMPTY, name))(fields[name]) for name in _PUBLISHED if name in fields}
+    texts = {f"{name}_bytes": known.pop(name).encode() for name in ("incarnation", "name", "text") if name in known}
+    return _EMPTY._replace(**known | texts | {"started": known.get("started", 0.0) - behind})
 
 
 def read_published(text: str, now: float = 0.0) -> PublishedBoard:
@@ -77,7 +70,7 @@ def read_published(text: str, now: float = 0.0) -> PublishedBoard:
         status = dict(found["status"])
         if not all(isinstance(pool, dict) for pool in status.get("pools", {}).values()):
             raise TypeError("a pool is none")
-        workers = dict(_worker(told, monotonic() - now) for told in found["workers"])
+        workers = {int(number): _read(fields, now - monotonic()) for number, fields in found["workers"].items()}
         return PublishedBoard(status, workers, int(found.get("clock", 0)), bool(found.get("drained")))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return PublishedBoard({}, {})
@@ -88,23 +81,6 @@ def taken_elsewhere(registry: Registry) -> set[str]:
     posted = [read_published(lease.posted) for lease in registry.leases().values() if lease.left > 0]
     pools = [pool for board in posted for pool in board.status.get("pools", {}).values()]
     return {str(type_) for pool in pools for type_ in pool.get("types", ())}
-
-
-def _worker(told: list[Any], behind: float) -> tuple[int, Snapshot]:
-    number, incarnation, name, pid, state, rest, run = told
-    claims, done, progress, text, places, unsettled = rest
-    job, token, started, batch, running = run or (0, 0, 0, 1, 0)
-    slot = Slot(memoryview(bytearray(SLOT_BYTES)))
-    slot.assign(str(incarnation), str(name))
-    slot.occupy(int(pid))
-    slot.state(State(state))
-    slot.work.run_together(int(places))
-    slot.work.hold(int(claims))
-    slot.work.end(int(done), (0, 0), int(running))
-    slot.work.settle(int(done) - int(unsettled))
-    slot.work.progress(-1.0 if progress is None else float(progress), str(text))
-    slot.work.begin(int(job), int(token), float(started) + behind, 0.0, int(batch))
-    return int(number), slot.read()
 
 
 _MARGIN = 1.0  # seconds for a claim to reach the server, and for clocks that differ in speed
@@ -162,35 +138,3 @@ class LeaseRenewal(Duty):
     def overdue(self) -> bool:
         """Whether other duties have kept it waiting for long."""
         return boot_time() - self._renewed_at > self._seconds / 2
-
-
-class HostWatch(Duty):
-    """Passes on whether operators have drained this host, so that its workers claim nothing, and which types they have
-    paused on it.
-    """
-
-    name = "host"
-    every = 60.0  # seconds, when nothing changes
-    rest = 0.2
-    quiet = True
-
-    def __init__(self, controls: Controls, host: str, gate: ClaimGate) -> None:
-        self._controls = controls
-        self._host = host
-        self._gate = gate
-        self._paused: frozenset[str] = frozenset()
-        self._log = events(process="maintainer")
-
-    def run(self, now: float) -> Result:
-        controls = self._controls.current()
-        drained, before = self._host in controls.drained, self._gate.drained
-        if drained != before:
-            self._gate.drain(drained)
-            self._log.info("drained" if drained else "undrained", host=self._host)
-        paused = controls.paused_on(self._host)
-        resumed = bool(self._paused - paused)
-        if paused != self._paused:
-            self._log.info("paused_on_host", host=self._host, types=sorted(paused))
-        self._paused = paused
-        self._gate.pause(paused)  # the first time too: another maintainer may have left other types there
-        return Result(news=(before and not drained) or resumed)

@@ -7,7 +7,7 @@ import random
 import signal
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -17,12 +17,13 @@ from supervisor.domain.job import Claim, Status
 from supervisor.domain.recovery import JobPolicy, settle_interrupted, with_log
 from supervisor.domain.settlement import Settlement, released
 from supervisor.maintenance.deaths import Counter, DeadClaims
-from supervisor.maintenance.lease import PublishedBoard, read_published
+from supervisor.maintenance.lease import read_published
 from supervisor.maintenance.scheduler import FailedItems
 from supervisor.store.base import ClaimLocks, Registry, SupervisorRecord, WorkerRecord
 from supervisor.system import ending, kernel, run_log
 from supervisor.system.channel import Message
 from supervisor.system.scoreboard import Scoreboard, chunks_of, counters_of, run_logs_of
+from supervisor.system.snapshot import Snapshot
 from supervisor.telemetry import events
 
 _BOUND = 2.0  # seconds per run
@@ -98,9 +99,8 @@ class Recovery(Duty):
         self._registry.declare_dead(record)
         here = own is None or record.machine_id == own.machine_id  # otherwise its paths mean nothing
         board = _scoreboard(record) if here else None
-        posted = None
-        if board is None and record.id in (leases := self._registry.leases()):
-            posted = read_published(leases[record.id].posted)
+        lease = self._registry.leases().get(record.id) if board is None else None
+        published = {} if lease is None else read_published(lease.posted).workers
         workers = [worker for worker in self._registry.workers_of(record.id) if self._failing.ready(worker.incarnation)]
         alive = _end_processes(record, workers, board, own)
         total = Recovered()
@@ -110,7 +110,8 @@ class Recovery(Duty):
             with self._failing.attempt(worker.incarnation, worker.name):
                 if worker.pid in alive:
                     raise StillAlive(f"process {worker.pid} of a dead supervisor does not end")
-                total = _added(total, self._settle(record, worker, board, posted, now))
+                shown = published.get(worker.slot) if board is None else board.find(worker.incarnation, worker.slot)
+                total = _added(total, self._settle(record, worker, shown, now, current=board is not None))
                 self._given_back[worker.incarnation] = record.id, _PASSES
         if self._registry.workers_of(record.id):
             return total  # to be tried again
@@ -121,15 +122,10 @@ class Recovery(Duty):
         return total._replace(supervisors=1)
 
     def _settle(
-        self,
-        record: SupervisorRecord,
-        worker: WorkerRecord,
-        board: Scoreboard | None,
-        posted: PublishedBoard | None,
-        now: float,
+        self, record: SupervisorRecord, worker: WorkerRecord, shown: Snapshot | None, now: float, *, current: bool
     ) -> Recovered:
         def decide(held: list[Claim]) -> list[Settlement]:
-            begun, batch = _begun(board, worker) if posted is None else posted.begun(worker.slot, held)
+            begun, batch = begun_run(shown, held, current=current)
             decided = settle_interrupted(held, begun, JobPolicy.decode(worker.policy), random.random(), batch)
             if begun is None:
                 return decided
@@ -139,17 +135,24 @@ class Recovery(Duty):
         return Recovered(0, jobs, sum(settlement.status is Status.QUARANTINED for settlement in settled))
 
 
+def begun_run(shown: Snapshot | None, held: Collection[Claim], *, current: bool) -> tuple[tuple[int, int] | None, int]:
+    """The run that a dead worker with these claims had begun, None if that is not known, and how many ran together.
+
+    `shown` is its slot. If that is not `current`, but was published before, it counts only where it agrees with the
+    claims: the worker may have begun another run since.
+    """
+    if shown is None:
+        return None, 1
+    run = shown.job, shown.token if shown.job else 0  # (0, 0) matches no claim: nothing had begun
+    if current:
+        return run, shown.together if shown.job else 1
+    if shown.places > 1:
+        return None, len(held)
+    return (run, shown.together) if run in {(claim.job_id, claim.token) for claim in held} else (None, 1)
+
+
 def _added(one: Recovered, other: Recovered) -> Recovered:
     return Recovered(one.supervisors + other.supervisors, one.jobs + other.jobs, one.quarantined + other.quarantined)
-
-
-def _begun(board: Scoreboard | None, worker: WorkerRecord) -> tuple[tuple[int, int] | None, int]:
-    """(the run that had begun, its number of jobs); None for the run if the scoreboard does not tell."""
-    slot = board.find(worker.incarnation, worker.slot) if board is not None else None
-    if slot is None:
-        return None, 1
-    # Without a run this is (0, 0), which no claim matches: nothing had begun.
-    return (slot.job, slot.token if slot.job else 0), slot.together if slot.job else 1
 
 
 class StartUp(Duty):

@@ -16,10 +16,10 @@ from supervisor.domain.errors import StoreError, StoreGone
 from supervisor.domain.text import text_of
 from supervisor.maintenance.lease import taken_elsewhere
 from supervisor.maintenance.scheduler import FailedItems, Failing, Scheduler
-from supervisor.maintenance.waking import Admitted, CommitWatch, at_rest
+from supervisor.maintenance.waking import CommitWatch, at_rest
 from supervisor.store.base import Backlog, ClaimLocks, Controls, Depth, JobSelector, Registry
 from supervisor.system.channel import Message
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import ClaimGate, Scoreboard
 from supervisor.telemetry import events
 
 Item = TypeVar("Item")
@@ -79,8 +79,41 @@ _MOST_CANCELS = 5000  # running jobs being cancelled at the same time; more of t
 _CANCELS = 500  # in one message
 
 
+class ControlWatch(Duty):
+    """Passes on what operators have set for our own pools on this host, how many reloads they have requested, and
+    whether they have drained the host, so that its workers claim nothing.
+    """
+
+    name = "controls"
+    every = _RARELY
+    rest = _REST
+    quiet = True
+
+    def __init__(self, controls: Controls, pools: Collection[str], host: str, gate: ClaimGate, send: Send) -> None:
+        self._controls = controls
+        self._pools = pools
+        self._host = host
+        self._gate = gate
+        self._send = send
+        self._sent: Message = {}
+        self._log = events(process="maintainer")
+
+    def run(self, now: float) -> Result:
+        found = self._controls.current()
+        drained, before = self._host in found.drained, self._gate.drained
+        if drained != before:
+            self._gate.drain(drained)
+            self._log.info("drained" if drained else "undrained", host=self._host)
+        sizes = {name: size for name in self._pools if (size := found.size_on(name, self._host)) is not None}
+        message = {"controls": {"sizes": sizes, "reloads": found.reloads}}
+        if message != self._sent:
+            self._send(message)
+            self._sent = message
+        return Result(news=before and not drained)
+
+
 class Poller(Duty):
-    """Asks for what operators or programs have set, and sends it to the supervisor when it has changed."""
+    """Asks for what programs have set, and sends it to the supervisor when it has changed."""
 
     every = _RARELY
     quiet = True
@@ -103,39 +136,20 @@ class Poller(Duty):
         return Result()
 
 
-def control_poller(controls: Controls, pools: Collection[str], host: str, send: Send) -> Poller:
-    """What was set for our own pools on this host, and how many reloads were requested."""
-
-    def ask() -> list[Message]:
-        found = controls.current()
-        sizes = {name: size for name in pools if (size := found.size_on(name, host)) is not None}
-        return [{"controls": {"sizes": sizes, "reloads": found.reloads}}]
-
-    return Poller("controls", ask, send)
-
-
-def unhandled_types(backlog: Backlog, types: tuple[str, ...], send: Send, registry: Registry) -> Poller:
+def unhandled_types(backlog: Backlog, types: tuple[str, ...], registry: Registry) -> list[Message]:
     """Types with pending jobs that none of our pools takes, and none of another host's; the store returns a bounded
     number of them.
     """
-
-    def ask() -> list[Message]:
-        found = backlog.unhandled(types)
-        if found and (others := taken_elsewhere(registry)):
-            found = backlog.unhandled([*types, *others])
-        return [{"unhandled": [text_of(type_) for type_ in found]}]
-
-    return Poller("unhandled types", ask, send)
+    found = backlog.unhandled(types)
+    if found and (others := taken_elsewhere(registry)):
+        found = backlog.unhandled([*types, *others])
+    return [{"unhandled": [text_of(type_) for type_ in found]}]
 
 
-def cancel_poller(controls: Controls, own: str, send: Send) -> Poller:
+def cancel_requests(controls: Controls, own: str) -> list[Message]:
     """Running jobs of our own workers that are to be cancelled."""
-
-    def ask() -> list[Message]:
-        cancels = controls.cancels(own, _MOST_CANCELS)
-        return [{"cancels": [list(cancel) for cancel in part]} for part in chunks(cancels, _CANCELS)]
-
-    return Poller("cancels", ask, send)
+    cancels = controls.cancels(own, _MOST_CANCELS)
+    return [{"cancels": [list(cancel) for cancel in part]} for part in chunks(cancels, _CANCELS)]
 
 
 COUNT_LIMIT = 10_000  # due jobs counted for a pool: more makes no difference to any decision
@@ -144,8 +158,8 @@ _POOLS = 200  # in one message
 
 
 class DepthGauge(Duty):
-    """Measures after changes, while anything waits, and when the next delayed job becomes due. What
-    may not be claimed, as `admitted` says, does not count as due: no worker need be started for it.
+    """Measures after changes, while anything waits, and when the next delayed job becomes due. While nothing may be
+    claimed, as `is_open` says, nothing counts as due: no worker need be started for it.
     """
 
     name = "depths"
@@ -157,12 +171,12 @@ class DepthGauge(Duty):
         backlog: Backlog,
         pools: Mapping[str, JobSelector],
         send: Send,
-        admitted: Admitted = lambda wanted: wanted,
+        is_open: Callable[[], bool] = lambda: True,
     ) -> None:
         self._backlog = backlog
         self._pools = pools
         self._send = send
-        self._admitted = admitted
+        self._is_open = is_open
         self._depths: dict[str, Depth] = {}
         self._looked: dict[str, float] = {}  # when each was measured, in monotonic seconds
         self._failing: FailedItems[str] = FailedItems("pool")
@@ -179,7 +193,7 @@ class DepthGauge(Duty):
             if self._failing.ready(name):
                 with self._failing.attempt(name):
                     looked = time.monotonic()  # taken before: jobs claimed during the count may be counted as due
-                    measured[name] = self._depth(wanted, now)
+                    measured[name] = self._backlog.depth(wanted, now, COUNT_LIMIT) if self._is_open() else Depth()
                     self._looked[name] = looked
         changed = measured != self._depths
         # A backlog is sent again even if it is unchanged: the older a measurement, the less it counts.
@@ -191,10 +205,6 @@ class DepthGauge(Duty):
         due = any(depth.due for depth in measured.values())
         self.every = 1.0 if due else 60.0
         return Result(news=changed and due, problem=self._failing.problem)  # a delayed job becomes due without a commit
-
-    def _depth(self, wanted: JobSelector, now: float) -> Depth:
-        admitted = self._admitted(wanted)
-        return Depth() if admitted is None else self._backlog.depth(admitted, now, COUNT_LIMIT)
 
 
 def _message_of(depth: Depth, now: float, looked: float) -> dict[str, float]:
@@ -220,7 +230,6 @@ class BurstWatch(Duty):
     own: str
     since: float
     send: Send
-    admitted: Admitted = lambda wanted: wanted
 
     def __post_init__(self) -> None:
         self._types = tuple(sorted({t for wanted in self.pools for t in wanted.types}))
@@ -229,7 +238,7 @@ class BurstWatch(Duty):
     def run(self, now: float) -> Result:
         began = time.monotonic()
         rest, done = at_rest(self.board)
-        over = rest and not any(self._unfinished(wanted, now) for wanted in self.pools)
+        over = rest and not any(self.backlog.unfinished(wanted, now, _RETRIES_WITHIN) for wanted in self.pools)
         over = over and not self.locks.has_claims(self.own)
         # No worker may have claimed anything in between.
         over = over and at_rest(self.board) == (True, done)
@@ -238,6 +247,3 @@ class BurstWatch(Duty):
         # Counting a long queue takes a while, and must not slow the workers down.
         self.every = max(_BURST_PAUSE, 20 * (time.monotonic() - began))
         return Result()
-
-    def _unfinished(self, wanted: JobSelector, now: float) -> bool:
-        return self.backlog.unfinished(self.admitted(wanted) or wanted, now, _RETRIES_WITHIN)

@@ -21,8 +21,6 @@ from supervisor.system.slot import Snapshot, State
 BEAT = 1.0  # seconds between two heartbeats of the maintainer at most
 _COARSE = 0.01  # seconds; shorter waits need a better resolution than milliseconds
 
-Admitted = Callable[[JobSelector], JobSelector | None]
-
 PRESENT = (State.STARTING, State.IDLE, State.BUSY, State.DRAINING, State.SPARE)
 
 _RESTING = (State.IDLE, State.DRAINING, State.SPARE)
@@ -148,8 +146,8 @@ class CommitWatch(Duty):
 class Waker(Duty):
     """Wakes min(idle workers, due jobs) of each pool, at every change.
 
-    `pools` maps a pool's name to what it wants and the eventfd on which its idle workers sleep. `admitted` returns what
-    of it they may claim now, None if nothing.
+    `pools` maps a pool's name to what it wants and the eventfd on which its idle workers sleep. `is_open` says whether
+    they may claim now.
     """
 
     name = "waking"
@@ -163,13 +161,13 @@ class Waker(Duty):
         board: Scoreboard,
         pools: Mapping[str, tuple[JobSelector, int]],
         watch: CommitWatch,
-        admitted: Admitted = lambda wanted: wanted,
+        is_open: Callable[[], bool] = lambda: True,
     ) -> None:
         self._backlog = backlog
         self._board = board
         self._pools = pools
         self._watch = watch
-        self._admitted = admitted
+        self._is_open = is_open
         self._failing: FailedItems[str] = FailedItems("pool")
 
     def next_at(self, now: float) -> float | None:
@@ -187,13 +185,12 @@ class Waker(Duty):
         return Result(woken, problem=self._failing.problem)
 
     def _wake(self, wanted: JobSelector, eventfd: int, idle: int, now: float) -> int:
-        admitted = self._admitted(wanted)
-        if admitted is None:
+        if not self._is_open():
             return 0
-        first = self._backlog.any_due(admitted, now)
+        first = self._backlog.any_due(wanted, now)
         if first:
             wake_workers(eventfd, 1)  # it wakes up while we count
-        due = self._backlog.depth(admitted, now, idle).due
+        due = self._backlog.depth(wanted, now, idle).due
         if min(idle, due) > first:
             wake_workers(eventfd, min(idle, due) - first)
         return due

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +16,6 @@ from supervisor.domain.text import like, no_pool, not_retried, text_of
 from supervisor.ops.supervisors import (
     Seen,
     Unknown,
-    check_hosts,
     living,
     pools_of,
     require_hosts,
@@ -25,7 +23,7 @@ from supervisor.ops.supervisors import (
     types_taken,
 )
 from supervisor.store.base import Filter, Operations, Planned, Retried, SupervisorRecord
-from supervisor.system.scoreboard import MAX_SLOTS, MOST_PAUSED
+from supervisor.system.scoreboard import MAX_SLOTS
 
 MOST_WORKERS = MAX_SLOTS - 1
 MANY_WORKERS = 100  # a larger number is probably a typing error: it must be confirmed
@@ -43,10 +41,6 @@ class NoSupervisor(Conflict):
     """No supervisor is running that could carry out the command."""
 
 
-class HasSucceeded(Conflict):
-    """The job is done: it runs again only if that is asked for in so many words."""
-
-
 _MOST_COMPARED = 2000  # names that are compared to find similar ones
 
 # For each change: the states that allow it, those it applies to by default, and the rule in words.
@@ -58,8 +52,8 @@ _CHANGES: dict[Change, tuple[tuple[Status, ...], tuple[Status, ...], str]] = {
 
 
 def check(operations: Operations, what: Change, ids: Iterable[int], *, done: bool = False) -> None:
-    """Raises JobNotFound or Conflict for the first of these jobs that cannot be changed so. With `done`, those that
-    have succeeded can; without it, HasSucceeded is raised for a retry of one.
+    """Raises JobNotFound or Conflict for the first of these jobs that cannot be changed so; with `done`, those that
+    have succeeded can.
     """
     allowed, _, rule = _CHANGES[what]
     for job_id in ids:
@@ -67,8 +61,9 @@ def check(operations: Operations, what: Change, ids: Iterable[int], *, done: boo
         if job is None:
             raise JobNotFound(job_id)
         if job.status not in allowed and not (done and job.status is Status.DONE):
-            kind = HasSucceeded if what == "retry" and job.status is Status.DONE else Conflict
-            raise kind(f"job {job_id} is {job.status}; only {rule}")
+            if what == "retry" and job.status is Status.DONE:
+                rule = "with `done` it runs again, and its result is deleted"
+            raise Conflict(f"job {job_id} is {job.status}; only {rule}")
 
 
 def retry(operations: Operations, ids: Sequence[int], now: float, *, done: bool = False) -> Retried:
@@ -93,12 +88,7 @@ def rerun(operations: Operations, job_id: int, now: float, *, payload: str | Non
 
     Raises JobNotFound, and Conflict if it was not changed.
     """
-    job = operations.jobs.get(job_id)
-    if job is not None and job.status is Status.DONE:
-        if not done:
-            raise Conflict(f"job {job_id} has succeeded; only with `done` it runs again, and its result is deleted")
-    else:
-        check(operations, "retry", [job_id])
+    check(operations, "retry", [job_id], done=done)
     require_all([job_id], operations.actions.rerun(job_id, now, payload=payload, done=done))
 
 
@@ -135,7 +125,7 @@ def scale(
     Raises the errors of `check_scale`, and Unknown.
     """
     check_scale(operations, pool, workers, configured)
-    if host and not (workers is None and host in operations.controls.current().hosts_of("workers", pool)):
+    if host and not (workers is None and host in operations.controls.current().hosts_of(pool)):
         require_hosts(operations, host, pool)
     operations.controls.scale(pool, workers, now, host)
 
@@ -149,7 +139,7 @@ def check_scale(operations: Operations, pool: str, workers: int | None, configur
     known = {*configured, *(name for name, _ in pools_of(operations))}
     # A pool that is no longer known may still have a fixed size, which can be removed.
     controls = operations.controls.current()
-    stale = workers is None and (pool in controls.sizes or controls.hosts_of("workers", pool))
+    stale = workers is None and (pool in controls.sizes or controls.hosts_of(pool))
     if known and pool not in known and not stale:
         raise Unknown([no_pool(pool, sorted(known))])
 
@@ -162,45 +152,21 @@ def pause(
     *,
     configured: Iterable[str] = (),
     force: bool = False,
-    host: str = "",
 ) -> bool:
-    """Pause or resume a type, everywhere or where the host's name matches `host`. Returns whether that is a change.
+    """Pause or resume a type. Returns whether that is a change.
 
-    Resumed everywhere, it is so on hosts where it was paused alone, too. Raises InvalidJob, and Unknown for a type
-    to pause that no configuration, pool or job has: it is probably mistyped, and the intended type would keep running.
-    The same holds for a host, Unknown. `force` pauses it anyway, for future jobs and hosts.
+    Raises InvalidJob, and Unknown for a type to pause that no configuration, pool or job has: it is probably mistyped,
+    and the intended type would keep running. `force` pauses it anyway, for future jobs.
     """
-    controls = operations.controls.current()
-    on_hosts = controls.hosts_of("paused", checked_type(type_))
-    is_paused = host in on_hosts if host else type_ in controls.paused
+    checked_type(type_)
     if not paused:
-        if host and not is_paused:
-            _refuse_to_resume(operations, type_, host, on_hosts)
-        return operations.controls.resume(type_, host)
-    if is_paused:
+        return operations.controls.resume(type_)
+    if type_ in operations.controls.current().paused:
         return False
-    if host:
-        check_hosts(host)
-        if len({one.name for one in controls.on_hosts if one.kind == "paused"} | {type_}) > MOST_PAUSED:
-            raise Conflict(f"{MOST_PAUSED} types are paused on single hosts already; more than these cannot be")
     if not force:
         require_type(operations, type_, configured)
-        if host:
-            require_hosts(operations, host)
-    operations.controls.pause(type_, now, host)
+    operations.controls.pause(type_, now)
     return True
-
-
-def _refuse_to_resume(operations: Operations, type_: str, host: str, on_hosts: Sequence[str]) -> None:
-    """Raises Conflict if it would stay paused there, and Unknown."""
-    require_hosts(operations, host)
-    controls = operations.controls.current()
-    if type_ in controls.paused:
-        raise Conflict(f"{type_} is paused everywhere; `supervisor resume {type_}` resumes it")
-    over = [pattern for pattern in on_hosts if fnmatchcase(host, pattern)]
-    if over:
-        command = f"`supervisor resume {type_} --host '{over[0]}'`"
-        raise Conflict(f"{type_} is paused on all hosts that match {over[0]}; {command} resumes it there")
 
 
 def require_type(operations: Operations, type_: str, configured: Iterable[str]) -> None:
@@ -213,15 +179,13 @@ def require_type(operations: Operations, type_: str, configured: Iterable[str]) 
     raise Unknown([f"no pool takes the type {type_!r}, and no job has it{near}"])
 
 
-def pause_pool(operations: Operations, pool: str, paused: bool, now: float, *, host: str = "") -> None:
-    """Pause or resume all types of a pool. Raises Unknown if no running supervisor has it, and Unknown."""
+def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> None:
+    """Pause or resume all types of a pool. Raises Unknown if no running supervisor has it."""
     types = types_taken(operations, pool)
     if not types:
         raise Unknown([f"no running supervisor has a pool {pool!r}"])
-    if host:
-        require_hosts(operations, host, pool)
     for type_ in types:
-        pause(operations, type_, paused, now, force=True, host=host)
+        pause(operations, type_, paused, now, force=True)
 
 
 def pause_schedule(operations: Operations, name: str, paused: bool, now: float) -> bool:

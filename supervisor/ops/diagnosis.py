@@ -15,7 +15,8 @@ from supervisor.domain.job import covers, high_enough
 from supervisor.domain.text import counted, human, human_size, text_of
 
 if TYPE_CHECKING:
-    from supervisor.ops.views import Overview, ServerView, SupervisorView
+    from supervisor.ops.views import Overview, SupervisorView
+    from supervisor.store.base import ServerView
 
 Level = Literal["ok", "note", "warning", "fault"]
 
@@ -191,14 +192,9 @@ def pool_broken(who: str, problem: str) -> Finding:
     return Finding("fault", "pools", fact, _FIX_IT, "pool_broken", blocks=True)
 
 
-def type_paused(type_: str, hosts: Sequence[str] = ()) -> Finding:
-    """Everywhere, or on these hosts."""
-    if not hosts:
-        fact, only, name = f"the type {type_} is paused", "", "paused"
-    else:
-        fact, name = f"the type {type_} is paused on {', '.join(hosts)}", "paused_on_host"
-        only = f" --host '{hosts[0]}'" if len(hosts) == 1 else ""
-    return Finding("note", "jobs", fact, f"`supervisor resume {type_}{only}` resumes it", name, type=type_)
+def type_paused(type_: str) -> Finding:
+    fact = f"the type {type_} is paused"
+    return Finding("note", "jobs", fact, f"`supervisor resume {type_}` resumes it", "paused", type=type_)
 
 
 def _of_pools(seen: Overview) -> Iterator[Finding]:
@@ -243,10 +239,7 @@ def _of_types(seen: Overview) -> Iterator[Finding]:
         fact = f"{_jobs(quarantined, 'is', 'are')} quarantined because workers died while running {them}"
         advice = "`supervisor jobs list --status quarantined` and `jobs show ID` show them; `jobs retry ID` retries one"
         yield Finding("warning", "jobs", fact, advice, "quarantined")
-    for found in (
-        *map(type_paused, seen.paused),
-        *(type_paused(type_, hosts) for type_, hosts in seen.paused_on_hosts.items()),
-    ):
+    for found in map(type_paused, seen.paused):
         yield about(found.type, found.level, found.fact, found.advice, found.name)
 
 

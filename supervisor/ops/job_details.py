@@ -1,21 +1,17 @@
-"""One job: its row, its runs and errors, what its worker reports, its timeline, and the limits of its pools."""
+"""One job: its row, its runs and errors, what its worker reports, and its timeline."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeGuard
 
 from supervisor.domain.errors import JobNotFound
-from supervisor.domain.job import Attempt, Job, Run, Status, covers, high_enough
-from supervisor.domain.settlement import RetryPolicy
-from supervisor.domain.text import counted, human, text_of
+from supervisor.domain.job import Attempt, Job, Run, Status
+from supervisor.domain.text import text_of
 from supervisor.ops.supervisors import seen
 from supervisor.store.base import Operations
-
-if TYPE_CHECKING:
-    from supervisor.config.settings import Settings
 
 _ENDS_OF_JOBS = ("done", "cancelled")  # the job's own end tells of these
 _SAME = 0.5  # seconds; start times that differ by less are the same start
@@ -83,17 +79,20 @@ class Trial:
 
 def trial_of(run: Run | None, error: Attempt | None) -> Trial:
     known = [one for one in (run, error) if one is not None]
-    duration = next((one.duration for one in known if one.duration is not None), None)
-    worker = next((one.worker for one in known if one.worker), None)
-    peak = next((one.peak_memory for one in known if one.peak_memory is not None), None)
+
+    def first(name: str) -> Any:
+        return next((value for one in known if (value := getattr(one, name)) is not None), None)
+
     ended: float | None
+    duration = first("duration")
     if error is not None:
-        ended, outcome = error.created_at, error.kind
         began = error.created_at - (duration or 0.0) if run is None else min(run.started_at, error.created_at)
+        ended, outcome = error.created_at, error.kind
     else:
         assert run is not None
         began, outcome = run.started_at, run.outcome
         ended = None if duration is None else began + duration
+    worker, peak = first("worker") or None, first("peak_memory")
     return Trial(run, error, known[0].attempt, outcome, worker, began, ended, duration, peak)
 
 
@@ -152,47 +151,3 @@ def _waited(found: Job) -> bool:
     """Whether it became due noticeably later than it was created."""
     created = found.created_at
     return not isinstance(created, (int, float)) or found.scheduled_at > created + 0.5
-
-
-class Limits(NamedTuple):
-    """Those of one pool: of the decorator of a task, `[types.NAME]`, the pool or the defaults. `timeout` is seconds."""
-
-    pool: str
-    timeout: float
-    retry: RetryPolicy
-
-    def as_json(self) -> dict[str, Any]:
-        policy = {name: getattr(self.retry, name) for name in self.retry.__slots__}
-        return {"pool": self.pool, "timeout": self.timeout, "retry": policy}
-
-
-def limits_of(job: Job, settings: Settings) -> list[Limits]:
-    """For each pool that takes the job; its own `max_attempts` comes before the pool's."""
-    return [
-        Limits(pool.name, pool.timeout_of(job.type), replace(retry, max_attempts=retry.attempts_for(job.max_attempts)))
-        for pool in settings.pools.values()
-        for retry in [pool.policy.retry_of(job.type)]
-        if job.type in pool.types
-        and covers(" ".join(pool.capabilities), job.requires)
-        and high_enough(job.priority, pool.min_priority)
-    ]
-
-
-def in_words(limits: list[Limits]) -> str:
-    """One sentence, or one for each pool if they differ; empty for no pool."""
-    said = {one.pool: _in_words(one) for one in limits}
-    if len(set(said.values())) == 1:
-        return next(iter(said.values()))
-    return "; ".join(f"in {pool}: {what}" for pool, what in said.items())
-
-
-def _in_words(limits: Limits) -> str:
-    retry = limits.retry
-    pause = f" of {human(retry.base)}" if retry.backoff == "fixed" else f", {human(retry.base)} to {human(retry.max)}"
-    parts = [
-        f"{human(limits.timeout)} a run",
-        counted(retry.max_attempts, "attempt"),
-        f"{retry.backoff} backoff{pause}" if retry.max_attempts > 1 else "",
-        f"given up on {', '.join(retry.give_up_on)}" if retry.give_up_on else "",
-    ]
-    return ", ".join(part for part in parts if part)

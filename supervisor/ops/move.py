@@ -15,7 +15,7 @@ from typing import Any
 
 from supervisor.domain.errors import Conflict, InvalidOption, NoTables, StoreError, StoreMoved
 from supervisor.domain.text import counted, without_password
-from supervisor.engine import open_engine, open_move_end
+from supervisor.engine import open_engine
 from supervisor.store.moving import BEING_MOVED, CLOSED_FOR, KEYS, MOVED_FROM, MOVED_TO, WERE_MOVED, MoveEnd, Unfit
 from supervisor.system import failpoints
 
@@ -53,11 +53,11 @@ def plan(source_url: str, target_url: str) -> MoveReport:
     run. Raises Conflict or StoreMoved if the target cannot take them; nothing is changed.
     """
     _require_two_engines(source_url, target_url)
-    with closing(open_move_end(source_url)) as source:
+    with closing(open_engine(source_url).move_end()) as source:
         rows = {table: source.count(table) for table in KEYS}
         report = MoveReport(source.shown, without_password(target_url), rows, running=source.running())
         try:
-            target = open_move_end(target_url)
+            target = open_engine(target_url).move_end()
         except NoTables:
             return report
         with closing(target):
@@ -71,7 +71,7 @@ def move(source_url: str, target_url: str, *, leave_columns: bool = False) -> Mo
     and for a source with columns of its own unless `leave_columns`; InvalidOption; StoreError.
     """
     _require_two_engines(source_url, target_url)
-    with closing(open_move_end(source_url)) as source:
+    with closing(open_engine(source_url).move_end()) as source:
         _refuse_running(source.shown, source.running())
         with closing(_with_tables(target_url)) as target:
             report = _arrived(source, target)
@@ -96,7 +96,7 @@ def move(source_url: str, target_url: str, *, leave_columns: bool = False) -> Mo
 def abandon(source_url: str, target_url: str) -> None:
     """Give up a move that is not complete: the source takes jobs again. Raises Conflict."""
     _require_two_engines(source_url, target_url)
-    with closing(open_move_end(source_url)) as source, closing(_with_tables(target_url)) as target:
+    with closing(open_engine(source_url).move_end()) as source, closing(_with_tables(target_url)) as target:
         flags = source.flags()
         if MOVED_TO in flags or _arrived(source, target) is not None:
             raise Conflict(f"{target.shown}: the move is complete, or nearly; repeat it, or move the jobs back")
@@ -107,10 +107,10 @@ def abandon(source_url: str, target_url: str) -> None:
 
 def _with_tables(url: str) -> MoveEnd:
     try:
-        return open_move_end(url)
+        return open_engine(url).move_end()
     except NoTables:
         open_engine(url).database.migrate()
-        return open_move_end(url)
+        return open_engine(url).move_end()
 
 
 def _require_two_engines(source_url: str, target_url: str) -> None:

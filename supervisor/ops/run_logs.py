@@ -75,15 +75,6 @@ def running(boards: Iterable[Scoreboard], job: int | None = None) -> Iterator[Ru
                 yield Running(slot.job, slot.token, slot.name, board.run_logs, number)
 
 
-def end_of(operations: Operations, job_id: int) -> str | None:
-    """What the current or latest run of a job has printed, as far as it is kept; None if nothing is."""
-    for run in running((board for _, _, board in registered(operations) if board is not None), job_id):
-        if text := run_log.said(run.file, run.slot, run.job, run.token):
-            return text
-    logged = [run.log for run in operations.jobs.runs(job_id) if run.log]
-    return logged[-1] if logged else None
-
-
 @dataclass(slots=True)
 class _Live:
     """How much of a run was reported; `pending` is the beginning of a line."""

@@ -54,8 +54,7 @@ class Serving(NamedTuple):
         if type_ in self.controls.paused:
             return type_paused(type_)
         takers = [taker for taker in self.takers if type_ in taker.types] if takers is None else takers
-        here = type_paused(type_, self.controls.hosts_of("paused", type_))
-        found = [here if type_ in self.controls.paused_on(one.host) else one.obstacle for one in takers]
+        found = [one.obstacle for one in takers]
         return found[0] if found and all(found) and not self.unseen else None
 
     def obstacle_of(self, job: Job) -> Finding | None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar, cast
 
 from supervisor.domain.history import HOUR, QUIET, Minute, by_type, combined, minute_of, recorded
 from supervisor.domain.job import Status
@@ -37,9 +37,7 @@ from supervisor.ops.views import (
     WorkerView,
     finite,
     largest,
-    paused_on_hosts,
     schedules_of,
-    server_of,
 )
 from supervisor.store.base import (
     ControlState,
@@ -47,56 +45,38 @@ from supervisor.store.base import (
     Engine,
     JobSelector,
     Operations,
-    ServerState,
     SupervisorRecord,
-    TypeSpeed,
 )
 from supervisor.system.kernel import memory_of
 from supervisor.system.scoreboard import counters_of
 from supervisor.system.slot import Snapshot
 
 _MOST_SLOW = 10  # types among the slowest
-_POSTED = ("types", "capabilities", "size", "target", "min_workers", "max_workers", "fixed", "rate", "deaths")
 
 Named = TypeVar("Named")
 Answer = TypeVar("Answer")
+View = TypeVar("View")
 
 
-class CostCache(Generic[Answer]):
-    """Keeps an answer for `patience` times as long as it took to compute, so that frequent callers use at most
-    1/`patience` of a core.
-
-    Answers that are computed quickly are nearly always fresh.
-    """
-
-    def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._patience = patience
-        self._clock = clock
-        self._kept: Answer | None = None
-        self._until = 0.0
-
-    def answer(self, find: Callable[[], Answer]) -> Answer:
-        """The result of `find`, new or cached. Exceptions are not cached."""
-        began = self._clock()
-        kept = self._kept
-        if kept is None or began >= self._until:
-            kept = self._kept = find()
-            ended = self._clock()
-            self._until = ended + self._patience * (ended - began)
-        return kept
-
-
-@dataclass(slots=True)
 class Costs:
-    """Caches for queries that may read many rows of a large table. A caller that polls keeps one of these: then the
-    queries together use at most a twentieth of a core, and expensive values may be slightly old.
+    """Answers of queries that may read many rows of a large table. Each is kept for `patience` times as long as it took
+    to compute, so that a caller that polls uses at most 1/`patience` of a core for it. Quick answers are nearly always
+    fresh; exceptions are not kept.
     """
 
-    open: CostCache[list[tuple[str, Status, int]]] = field(default_factory=lambda: CostCache(100))
-    closed: CostCache[list[tuple[str, Status, int]]] = field(default_factory=lambda: CostCache(40))
-    failures: CostCache[dict[str, int]] = field(default_factory=lambda: CostCache(200))
-    speeds: CostCache[list[TypeSpeed]] = field(default_factory=lambda: CostCache(200))
-    server: CostCache[ServerState | None] = field(default_factory=lambda: CostCache(100))
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: dict[Hashable, tuple[Any, float]] = {}  # answers, and until when each is kept
+
+    def answer(self, what: Hashable, patience: float, find: Callable[[], Answer]) -> Answer:
+        """The result of `find`, new or kept from the last time that `what` was asked for."""
+        began = self._clock()
+        kept, until = self._kept.get(what, (None, began))
+        if began >= until:
+            kept = find()
+            ended = self._clock()
+            self._kept[what] = kept, ended + patience * (ended - began)
+        return cast("Answer", kept)
 
 
 def gather(
@@ -115,28 +95,27 @@ def gather(
     controls = operations.controls.current()
     paused = controls.paused
     visible = list(seen(operations, now))
-    supervisors, pools, workers = _posted(operations, visible, controls, now)
+    supervisors, pools, workers = _of_supervisors(operations, visible, controls, now)
     takers: list[Taker] = [*(pools or configured)]
     handled = {type_ for pool in takers for type_ in pool.types}
-    failures = _by_name_of(costs.failures.answer(lambda: dict(operations.statistics.failures(now - HOUR))))
-    speeds = {text_of(speed.type): speed for speed in costs.speeds.answer(operations.statistics.speeds)}
+    failures = _by_name_of(costs.answer("failures", 200, lambda: dict(operations.statistics.failures(now - HOUR))))
+    speeds = {text_of(one.type): one for one in costs.answer("speeds", 200, operations.statistics.speeds)}
     backlog = _by_name_of(operations.backlog.by_type(now, COUNT_LIMIT))
     minutes = minutes_of_last_hour(operations, [one.record for one in visible if one.local], now)
     hour = _by_name_of(by_type(minutes))
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     totals = {status.value: 0 for status in Status}
-    for type_, status, count in costs.open.answer(operations.statistics.open_counts) + costs.closed.answer(
-        operations.statistics.closed_counts
+    for type_, status, count in costs.answer("open", 100, operations.statistics.open_counts) + costs.answer(
+        "closed", 40, operations.statistics.closed_counts
     ):
         of_type = counts[text_of(type_)]
         of_type[status.value] = of_type.get(status.value, 0) + count
         totals[status.value] += count
     kept = {text_of(type_) for type_ in paused}
-    on_hosts = paused_on_hosts(controls)
     # Without a supervisor no type is handled; that is not a problem of single types.
     unhandled = [text_of(type_) for type_ in operations.backlog.unhandled(handled)] if takers else []
     types = []
-    for type_ in sorted(counts.keys() | kept | on_hosts.keys() | handled):
+    for type_ in sorted(counts.keys() | kept | handled):
         speed, depth = speeds.get(type_), backlog.get(type_, Depth())
         types.append(
             TypeView(
@@ -150,7 +129,6 @@ def gather(
                 depth.due,
                 _span(depth.oldest, now),
                 hour.get(type_, QUIET),
-                on_hosts.get(type_, []),
             )
         )
     types, others = _foremost(types)
@@ -163,9 +141,8 @@ def gather(
         jobs=totals,
         types=types,
         paused=sorted(kept)[:MOST_NAMED],
-        server=server_of(costs.server.answer(operations.statistics.server)),
+        server=costs.answer("server", 100, operations.statistics.server),
         gone=operations.registry.gone(now)[:MOST_NAMED],
-        paused_on_hosts=dict(islice(on_hosts.items(), MOST_NAMED)),
         unhandled=unhandled[:MOST_NAMED],
         failures_last_hour=dict(sorted(failures.items(), key=lambda pair: -pair[1])[:MOST_TYPES]),
         slowest=[
@@ -195,7 +172,7 @@ def minutes_of_last_hour(operations: Operations, here: Iterable[SupervisorRecord
     return found
 
 
-def _posted(
+def _of_supervisors(
     operations: Operations, visible: Iterable[Seen], controls: ControlState, now: float
 ) -> tuple[list[SupervisorView], list[PoolView], list[WorkerView]]:
     """What supervisors have registered and posted."""
@@ -203,12 +180,9 @@ def _posted(
     pools: list[PoolView] = []
     workers: list[WorkerView] = []
     for one in visible:
-        record, news, at = one.record, (one.status or {}).get("pools", {}), time.monotonic()  # the clock of heartbeats
+        own = [_worker(slot, one) for slot in one.workers]
         supervisors.append(_supervisor(one, controls.drained))
-        paused = controls.paused | controls.paused_on(record.host)
-        own = [_worker(slot, record, news, at, local=one.local) for slot in one.workers]
-        found = [_pool(operations, name, record, pool, paused, own, now) for name, pool in news.items()]
-        pools += [replace(pool, why="drained") for pool in found] if record.host in controls.drained else found
+        pools += [_pool(operations, name, one, controls, own, now) for name in one.pools]
         workers += own
     return supervisors, pools, workers
 
@@ -224,7 +198,7 @@ def _foremost(types: list[TypeView]) -> tuple[list[TypeView], list[TypeView]]:
 
     def interest(view: TypeView) -> tuple[bool, bool, int, int, str]:
         backlog = -view.due, -sum(view.jobs.values())
-        return not view.handled, not (view.paused or view.paused_on), *backlog, view.type
+        return not view.handled, not view.paused, *backlog, view.type
 
     ordered = sorted(types, key=interest)
     return sorted(ordered[:MOST_TYPES], key=lambda view: view.type), ordered[MOST_TYPES:]
@@ -248,8 +222,24 @@ def _together(views: Sequence[TypeView]) -> TypeView:
     )
 
 
+def posted(view: type[View], found: Mapping[str, Any] | None, **known: Any) -> View | None:
+    """What a supervisor has posted as one of these dataclasses, with the fields that are `known` here. Texts are cut,
+    since any program may have written them. None if it has not posted it, or something else.
+    """
+    try:
+        own = {one.name: _cut(found[one.name]) for one in fields(view) if one.name in found}  # type: ignore
+        return view(**own | known)
+    except (TypeError, LookupError, ValueError, AttributeError):
+        return None
+
+
+def _cut(value: Any) -> Any:
+    return text_of(value, SENTENCE) if isinstance(value, str) else value
+
+
 def _supervisor(seen: Seen, drained: frozenset[str]) -> SupervisorView:
-    record, supervisor_status = seen.record, seen.status or {}
+    record, status = seen.record, seen.status or {}
+    duties = list((status.get("duties") or {}).items())[:MOST_NAMED]
     return SupervisorView(
         id=record.id,
         pid=record.pid,
@@ -259,76 +249,50 @@ def _supervisor(seen: Seen, drained: frozenset[str]) -> SupervisorView:
         started_at=record.started_at,
         version=text_of(record.version),
         config=text_of(record.config, SENTENCE),
-        maintainer=supervisor_status.get("maintainer"),
-        stopping=text_of(supervisor_status.get("stopping") or "", SENTENCE),
-        trouble=text_of(supervisor_status.get("trouble") or "", SENTENCE),
-        admin=_read(_admin, supervisor_status.get("admin")),
-        duties=_read(_duties, supervisor_status.get("duties")) or [],
-        log_lost=lost if isinstance(lost := supervisor_status.get("log_lost"), int) else 0,
+        maintainer=status.get("maintainer"),
+        stopping=_cut(status.get("stopping") or ""),
+        trouble=_cut(status.get("trouble") or ""),
+        admin=posted(AdminView, status.get("admin")),
+        duties=[one for name, duty in duties if (one := posted(DutyView, duty, name=text_of(name))) is not None],
+        log_lost=lost if isinstance(lost := status.get("log_lost"), int) else 0,
         lease_left=None if seen.lease is None else finite(seen.lease.left),
         drained=record.host in drained,
-        memory=_read(_memory, supervisor_status.get("memory")),
+        memory=_memory(status.get("memory")),
     )
 
 
-def _read(view: Callable[[Any], Answer], news: Any) -> Answer | None:
-    """From what a supervisor has posted; None if it has not, or if something else has."""
-    try:
-        return view(news)
-    except (TypeError, LookupError, ValueError, AttributeError):
+def _memory(found: Any) -> MemoryView | None:
+    if not isinstance(found, dict) or not isinstance(found.get("devices"), dict):
         return None
-
-
-def _admin(news: Any) -> AdminView:
-    problem = news["problem"]
-    return AdminView(news["pid"], text_of(news["listen"]), text_of(problem, SENTENCE) if problem else None)
-
-
-def _duties(news: Any) -> list[DutyView]:
-    """The failing duties, as the maintainer reports them."""
-    failing = list(news.items())[:MOST_NAMED]
-    return [DutyView(text_of(name), float(one["since"]), text_of(one["error"], SENTENCE)) for name, one in failing]
-
-
-def _memory(news: Any) -> MemoryView:
-    devices = [DeviceMemoryView(text_of(name), int(m["budget"]), int(m["used"])) for name, m in news["devices"].items()]
-    pools = {text_of(name): int(used) for name, used in news["pools"].items()}
-    return MemoryView(int(news["budget"]), bool(news["stated"]), pools, int(news["templates"]), devices)
+    devices = [posted(DeviceMemoryView, one, name=text_of(name)) for name, one in found["devices"].items()]
+    return posted(MemoryView, found, devices=[one for one in devices if one is not None])
 
 
 def _pool(
-    operations: Operations,
-    name: str,
-    record: SupervisorRecord,
-    news: Mapping[str, Any],
-    paused: frozenset[str],
-    workers: Iterable[WorkerView],
-    now: float,
+    operations: Operations, name: str, seen: Seen, controls: ControlState, workers: Iterable[WorkerView], now: float
 ) -> PoolView:
     """Sizes and reasons as its supervisor has posted them; waiting jobs are counted now."""
-    types = tuple(type_ for type_ in news["types"] if type_ not in paused)
-    min_priority = least if isinstance(least := news.get("min_priority"), int) else None
-    wanted = JobSelector(types, " ".join(news["capabilities"]), min_priority)
+    found, record = seen.pools[name], seen.record
+    types = [*map(str, found.get("types", ()))]
+    least = one if isinstance(one := found.get("min_priority"), int) else None
+    capabilities = [*map(str, found.get("capabilities", ()))]
+    wanted = JobSelector(tuple(type_ for type_ in types if type_ not in controls.paused), " ".join(capabilities), least)
     depth = operations.backlog.depth(wanted, now, COUNT_LIMIT)
-    return PoolView(
-        **{key: news[key] for key in _POSTED},
-        name=name,
-        supervisor=record.pid,
-        host=text_of(record.host),
-        why=text_of(news["why"], SENTENCE),
-        due=depth.due,
-        oldest_age=_span(depth.oldest, now),
-        next_due_in=_span(now, depth.next_due),
-        problem=text_of(news["problem"], SENTENCE) if news["problem"] else None,
-        broken=bool(news.get("broken", news["problem"])),
-        paused=[type_ for type_ in news["types"] if type_ in paused],
-        memory=sum(worker.memory or 0 for worker in workers if worker.pool == name),
-        leaving=news.get("leaving", 0),
-        spares=news.get("spares", 0),
-        spares_wanted=news.get("spares_wanted", 0),
-        min_priority=min_priority,
-        threads=text_of(news.get("threads", ""), SENTENCE),
-    )
+    known: dict[str, Any] = {
+        "name": name,
+        "supervisor": record.pid,
+        "host": text_of(record.host),
+        "types": types,
+        "capabilities": capabilities,
+        "min_priority": least,
+        "due": depth.due,
+        "oldest_age": _span(depth.oldest, now),
+        "next_due_in": _span(now, depth.next_due),
+        "paused": [type_ for type_ in types if type_ in controls.paused],
+        "memory": sum(worker.memory or 0 for worker in workers if worker.pool == name),
+    }
+    drained = {"why": "drained"} if record.host in controls.drained else {}
+    return posted(PoolView, found, **known, **drained) or PoolView(**known)
 
 
 def _span(begin: float | None, end: float | None) -> float | None:
@@ -338,12 +302,11 @@ def _span(begin: float | None, end: float | None) -> float | None:
     return max(0.0, end - begin)
 
 
-def _worker(
-    slot: Snapshot, record: SupervisorRecord, pools: Mapping[str, Any], at: float, *, local: bool
-) -> WorkerView:
+def _worker(slot: Snapshot, seen: Seen) -> WorkerView:
     """Of a worker on another host neither the memory can be measured nor the heartbeat be seen."""
-    pool = pool_of(slot.name)
-    news = pools.get(pool, {})
+    pool, at = pool_of(slot.name), time.monotonic()  # the clock of heartbeats
+    shown, record = seen.pools.get(pool, {}), seen.record
+    measured = memory_of(slot.pid) or None if slot.pid and seen.local else None
     return WorkerView(
         name=slot.name,
         pool=pool,
@@ -359,10 +322,10 @@ def _worker(
         running=slot.running or (slot.batch if slot.job else 0),
         claims=slot.claims,
         done=slot.done,
-        memory=(memory_of(slot.pid) or None if slot.pid else None) if local else news.get("memory", {}).get(slot.name),
+        memory=measured if seen.local else shown.get("memory", {}).get(slot.name),
         beat_age=max(0.0, at - slot.beat),
-        leaving=news.get("stale", {}).get(slot.name),
-        device=news.get("devices", {}).get(slot.name),
+        leaving=shown.get("stale", {}).get(slot.name),
+        device=shown.get("devices", {}).get(slot.name),
     )
 
 

@@ -96,23 +96,18 @@ def require_host(operations: Operations, host: str) -> None:
     _require(operations, host, lambda known: known == host)
 
 
-def require_hosts(operations: Operations, pattern: str, pool: str = "") -> None:
+def require_hosts(operations: Operations, pattern: str, pool: str) -> None:
     """The same for a name or a pattern, and if the supervisors there, as far as they can be seen, have no such pool.
     Raises ConfigError for what cannot be either.
     """
-    check_hosts(pattern)
-    _require(operations, pattern, lambda known: fnmatchcase(known, pattern))
-    pools = {name for name, _ in pools_of(operations, pattern)} if pool else set()
-    if pools and pool not in pools:
-        raise Unknown([f"the pool {pool!r} does not run on {pattern}; the pools there are {_named(pools)}"])
-
-
-def check_hosts(pattern: str) -> None:
-    """Raises ConfigError for what is neither the name of a host nor a pattern."""
     try:
         host_pattern(pattern)
     except ValueError as error:
         raise ConfigError([f"host: {error}"]) from None
+    _require(operations, pattern, lambda known: fnmatchcase(known, pattern))
+    pools = {name for name, _ in pools_of(operations, pattern)}
+    if pools and pool not in pools:
+        raise Unknown([f"the pool {pool!r} does not run on {pattern}; the pools there are {_named(pools)}"])
 
 
 def _require(operations: Operations, host: str, matches: Callable[[str], bool]) -> None:

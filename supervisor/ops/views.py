@@ -13,7 +13,7 @@ from typing import Any
 from supervisor.domain.history import QUIET, Hour
 from supervisor.domain.scaling import OLD_VERSION
 from supervisor.domain.text import text_of
-from supervisor.store.base import ControlState, GoneView, KeeperView, Planned, ServerState, TableView
+from supervisor.store.base import GoneView, Planned, ServerView
 
 COUNT_LIMIT = 10_000  # due jobs of a pool are counted no further
 MOST_TYPES = 200  # types listed individually; the others are summed
@@ -76,20 +76,20 @@ class PoolView:
     supervisor: int
     types: list[str]
     capabilities: list[str]
-    size: int
-    target: int
-    why: str
-    min_workers: int
-    max_workers: int
-    fixed: int | None
     due: int
     oldest_age: float | None
     next_due_in: float | None
-    rate: float
-    deaths: int
-    problem: str | None
     paused: list[str]
     memory: int
+    size: int = 0
+    target: int = 0
+    why: str = ""
+    min_workers: int = 0
+    max_workers: int = 0
+    fixed: int | None = None
+    rate: float = 0.0
+    deaths: int = 0
+    problem: str | None = None
     broken: bool = False
     host: str = ""
     leaving: int = 0  # of its `size`
@@ -205,8 +205,7 @@ class TypeView:
     """One type: its jobs by state, failed attempts of the last hour, and how long its latest jobs took.
 
     `due` is the number of jobs that are due, the oldest for `oldest_age` seconds, in any pool; it is counted up to
-    COUNT_LIMIT. `last_hour` is what the workers did; on other hosts, up to the last full minute. `paused` is it
-    everywhere, and `paused_on` the hosts that match these names alone.
+    COUNT_LIMIT. `last_hour` is what the workers did; on other hosts, up to the last full minute.
     """
 
     type: str
@@ -219,7 +218,6 @@ class TypeView:
     due: int
     oldest_age: float | None
     last_hour: Hour = QUIET
-    paused_on: list[str] = field(default_factory=list)
 
     @property
     def unsuccessful(self) -> int:
@@ -254,43 +252,13 @@ def schedules_of(planned: Iterable[Planned], now: float) -> list[ScheduleView]:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerView:
-    """A database server. `notifications` is the part of their queue that is in use, 1 being all. `sees_all`: this user
-    may see the transactions of other users, so that the `keepers` of dead rows are all that there are. `powerless` are
-    users of workers who may not end the sessions of the other ones.
-    """
-
-    connections: int
-    max_connections: int
-    notifications: float
-    tables: list[TableView]
-    keepers: list[KeeperView]
-    sees_all: bool = True
-    powerless: list[str] = field(default_factory=list)
-
-
-def server_of(state: ServerState | None) -> ServerView | None:
-    if state is None:
-        return None
-    lists: dict[str, Any] = {name: [*getattr(state, name)] for name in ("tables", "keepers", "powerless")}
-    return ServerView(state.connections, state.max_connections, state.notifications, sees_all=state.sees_all, **lists)
-
-
-def paused_on_hosts(controls: ControlState) -> dict[str, list[str]]:
-    """The types that are paused on some hosts, with the names of these."""
-    names = sorted({one.name for one in controls.on_hosts if one.kind == "paused"})
-    return {text_of(name): [text_of(host) for host in controls.hosts_of("paused", name)] for name in names}
-
-
-@dataclass(frozen=True, slots=True)
 class Overview:
     """The complete state at one moment. `handled` of a type says whether a pool of a running supervisor takes it.
 
     `types` are at most MOST_TYPES: those with a pool, the paused ones, and of the others those with the longest
     backlog; `more_types` others are summed in `other_types`. `unhandled` and `paused` name MOST_NAMED at most;
     `unhandled_types` is how many types no pool takes, `unmet` says which jobs no pool of their type takes;
-    `paused_on_hosts` are types with the hosts on which they are paused alone; `server` is None for a file. `last_hour`
-    is that of all types.
+    `server` is None for a file. `last_hour` is that of all types.
     """
 
     database: str
@@ -309,7 +277,6 @@ class Overview:
     more_types: int = 0
     other_types: TypeView | None = None
     unmet: list[str] = field(default_factory=list)
-    paused_on_hosts: dict[str, list[str]] = field(default_factory=dict)
     server: ServerView | None = None
     gone: list[GoneView] = field(default_factory=list)
     last_hour: Hour = QUIET

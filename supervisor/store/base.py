@@ -23,7 +23,7 @@ from supervisor.store.sql.backlog import Backlog, Depth, JobSelector
 from supervisor.store.sql.claims import ClaimLocks, Claims, Exchange, Expired, SettleExpired
 from supervisor.store.sql.connection import Connection, RowRefused
 from supervisor.store.sql.job_actions import Cursor, FinishedJobs, JobActions, Redriven, Retried
-from supervisor.store.sql.jobs import Filter, Jobs, Page, RecordedRun
+from supervisor.store.sql.jobs import Filter, Jobs, Page, RecordedRun, Sort
 from supervisor.store.sql.producer import Producer, TransactionalInsert
 from supervisor.store.sql.registry import Controls, ControlState, GoneView, HostControl, Lease, Registry, WorkerRecord
 from supervisor.store.sql.schedules import AlertStore, Planned, Schedules
@@ -32,7 +32,7 @@ from supervisor.store.sql.statistics import (
     ErrorGroup,
     History,
     KeeperView,
-    ServerState,
+    ServerView,
     Statistics,
     TableView,
     TypeSpeed,

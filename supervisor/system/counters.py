@@ -94,23 +94,19 @@ class Row:
 
     def ran(self, type_: str, run: float | None, wait: float | None, *, failed: bool = False) -> None:
         """A run has ended. `run` and `wait` are its seconds, None if unknown."""
-        ints, floats = self._ints, self._floats
-        with self._lock:
-            at = self._entries.get(type_) or self._enter(type_)
-            ints[at + (_FAILED if failed else _DONE)] += 1
-            if run is not None:
-                floats[at + _RUN_SECONDS] += run
-                ints[at + _RUN + bisect_left(BOUNDS, run)] += 1
-            if wait is not None:
-                floats[at + _WAIT_SECONDS] += wait
-                ints[at + _WAIT + bisect_left(BOUNDS, wait)] += 1
+        self._count(
+            type_, _FAILED if failed else _DONE, 1, () if run is None else (run,), () if wait is None else (wait,)
+        )
 
     def ran_all(self, type_: str, runs: Sequence[float], waits: Sequence[float]) -> None:
         """Many runs have succeeded, one for each item of the lists of seconds: ascending, or all in one bucket."""
+        self._count(type_, _DONE, len(runs), runs, waits)
+
+    def _count(self, type_: str, ends: int, number: int, runs: Sequence[float], waits: Sequence[float]) -> None:
         ints, floats = self._ints, self._floats
         with self._lock:
             at = self._entries.get(type_) or self._enter(type_)
-            ints[at + _DONE] += len(runs)
+            ints[at + ends] += number
             for seconds, sums, buckets in ((runs, _RUN_SECONDS, _RUN), (waits, _WAIT_SECONDS, _WAIT)):
                 floats[at + sums] += sum(seconds)
                 for bucket, count in _buckets(seconds):

@@ -1,17 +1,14 @@
 """What processes may use and have used, as the kernel counts it: memory, CPU time and the share of the cores.
 
-Memory is that of our control group, else of the machine: its limit, how short of it processes are, and whether some
-have been killed for lack of it. A control group of version 2 is one folder; of version 1, that of the memory
-controller counts.
+Memory is that of our control group (version 2), else of the machine: its limit, and whether processes have been killed
+for lack of it.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 
 # Imported by name: a worker calls these between a handler's end and its own check of the process.
 from os import close, pread, write
@@ -21,15 +18,14 @@ from resource import getrusage
 from supervisor.system.kernel import file_of
 
 _ROOT = Path("/")
-_UNLIMITED = 1 << 60  # version 1 writes a number near 2^63 for no limit
 _MOST = 64 << 10  # bytes; the longest of these files has some thousands
 
 
 def available(root: Path = _ROOT) -> int:
     """Bytes that we may use: those of the machine, or what our control group or one around it allows, if less."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    texts = [_read(file) for file in _files(root, "memory.max", "memory.limit_in_bytes")]
-    return min([total, *(int(text) for text in texts if text.strip().isdigit() and int(text) < _UNLIMITED)])
+    texts = [_read(file) for file in _files(root, "memory.max")]
+    return min([total, *(int(text) for text in texts if text.strip().isdigit())])
 
 
 class OomCounter:
@@ -41,7 +37,7 @@ class OomCounter:
     """
 
     def __init__(self, root: Path = _ROOT) -> None:
-        files = [*_files(root, "memory.events", "memory.oom_control"), root / "proc/vmstat"]
+        files = [*_files(root, "memory.events"), root / "proc/vmstat"]
         self._file = next((file for file in files if _kills(file) is not None), None)
         self._before = self._latest = 0
         self.forget()
@@ -68,42 +64,19 @@ def _kills(file: Path) -> int | None:
     return int(number) if found and number.isdigit() else None
 
 
-def _files(root: Path, name: str, name_in_version_1: str = "") -> Iterator[Path]:
+def _files(root: Path, name: str) -> Iterator[Path]:
     """Where a file of our control group may be, and then of those around it, as far as they are mounted."""
-    places = _places(root)
-    for kind, file in (("cgroup2", name), ("cgroup", name_in_version_1)):
-        for mount, shown in _mounts(root, kind) if file else ():
-            # A container may see only a part of the tree, which starts at its own place.
-            base = root / mount.lstrip("/")
-            below = places.get(kind, "").removeprefix(shown.rstrip("/"))
-            folder = base / below.lstrip("/")
-            for one in (folder, *folder.parents[: len(folder.parts) - len(base.parts)]):
-                yield one / file
-
-
-def _places(root: Path) -> dict[str, str]:
-    """Our path in each type of tree; /proc/self/cgroup names no controllers for version 2."""
-    found = {}
-    for line in _lines(root / "proc/self/cgroup"):
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers:
-            found["cgroup2"] = path
-        elif "memory" in controllers.split(","):
-            found["cgroup"] = path
-    return found
-
-
-def _mounts(root: Path, kind: str) -> list[tuple[str, str]]:
-    """(mount point, the part of the tree that it shows) of version 2, or of version 1's memory controller."""
-    found = []
+    place = next((line.removeprefix("0::") for line in _lines(root / "proc/self/cgroup") if line.startswith("0::")), "")
     for line in _lines(root / "proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
-        fields, system = before.split(" "), after.split(" ")
-        memory = kind == "cgroup2" or "memory" in system[-1].split(",")
-        if system[0] == kind and memory and len(fields) > 4:
-            found.append((fields[4], fields[3]))
-    return found
+        fields = before.split(" ")
+        if after.startswith("cgroup2 ") and len(fields) > 4:
+            # A container may see only a part of the tree, which starts at its own place.
+            shown, mount = fields[3], fields[4]
+            base = root / mount.lstrip("/")
+            folder = base / place.removeprefix(shown.rstrip("/")).lstrip("/")
+            for one in (folder, *folder.parents[: len(folder.parts) - len(base.parts)]):
+                yield one / name
 
 
 def _lines(file: Path) -> list[str]:
@@ -194,37 +167,3 @@ def _read_again(descriptor: int) -> bytes:
         return pread(descriptor, 4096, 0)
     except OSError:  # ESRCH: the process is gone
         return b""
-
-
-# The kernel's groups of sessions: where they are on, the nice value of a process holds only within its session. Each
-# session then gets an equal share of the cores, and a nice value of its own says how large that is: see "The
-# autogroup feature" in sched(7). It is without effect where the control group of the process has a share of its own.
-
-AUTOGROUP_ENABLED = Path("/proc/sys/kernel/sched_autogroup_enabled")
-_OWN_AUTOGROUP = "/proc/self/autogroup"
-_PATIENCE = 2.0  # seconds: the kernel lets all users together change ten of them a second
-_TRY_AGAIN = 0.03  # seconds
-
-
-def set_nice_of_session(nice: int) -> None:
-    """Give the session of this process a nice value, if the kernel groups sessions.
-
-    If more than twenty workers start at once, the kernel may refuse some of them: these keep an equal share.
-    """
-    deadline = time.monotonic() + _PATIENCE
-    with suppress(OSError):  # this kernel has no such groups
-        if AUTOGROUP_ENABLED.read_bytes().strip() != b"1":
-            return
-        own = os.open(_OWN_AUTOGROUP, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            while not _nice_written(own, nice) and time.monotonic() < deadline:
-                time.sleep(_TRY_AGAIN)
-        finally:
-            os.close(own)
-
-
-def _nice_written(own: int, nice: int) -> bool:
-    try:
-        return bool(os.write(own, str(nice).encode()))
-    except BlockingIOError:
-        return False

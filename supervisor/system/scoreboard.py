@@ -15,9 +15,7 @@ import json
 import mmap
 import os
 import time
-from array import array
-from collections.abc import Callable, Iterable
-from hashlib import blake2b
+from collections.abc import Callable
 from pathlib import Path
 from time import CLOCK_BOOTTIME, clock_gettime
 from typing import Any
@@ -58,10 +56,8 @@ def counters_of(scoreboard: Path) -> Path:
 # renews it and notes here until when it certainly holds, so it ends for the workers even if nobody is left to tell
 # them. They also take the time from here, since several hosts must agree on it.
 
-MOST_PAUSED = 64  # types on one host
-_NEEDED, _UNTIL, _CLOCK, _GENERATION, _DRAINED, _PAUSES = range(6)
-_LISTS = 6  # two lists of paused types: the one that holds, and the one that is written next
-GATE_BYTES = (_LISTS + 2 * MOST_PAUSED) * 8
+_NEEDED, _UNTIL, _CLOCK, _GENERATION, _DRAINED = range(5)
+GATE_BYTES = 5 * 8
 
 
 def boot_time() -> float:
@@ -72,12 +68,11 @@ def boot_time() -> float:
 class ClaimGate:
     """Written by the maintainer, read by any process. Without a lease to renew it is open, unless drained."""
 
-    __slots__ = ("_floats", "_ints", "_selected")
+    __slots__ = ("_floats", "_ints")
 
     def __init__(self, view: memoryview) -> None:
         self._ints = view.cast("q")
         self._floats = view.cast("d")
-        self._selected: dict[tuple[str, ...], tuple[int, tuple[str, ...]]] = {}
 
     # Any process
 
@@ -89,27 +84,6 @@ class ClaimGate:
     @property
     def drained(self) -> bool:
         return bool(self._ints[_DRAINED])
-
-    def unpaused(self, types: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of these types that are not paused on this host. Cheap: asked before every claim."""
-        version = self._ints[_PAUSES]
-        if not version:
-            return types
-        known = self._selected.get(types)
-        if known is None or known[0] != version:
-            version, paused = self._paused()
-            left = tuple(type_ for type_ in types if _number_of(type_) not in paused)
-            known = self._selected[types] = version, types if left == types else left
-        return known[1]
-
-    def _paused(self) -> tuple[int, set[int]]:
-        """The version of what is paused, and the numbers of these types."""
-        while True:
-            version = self._ints[_PAUSES]
-            at = _list_at(version)
-            found = set(self._ints[at : at + MOST_PAUSED]) - {0}
-            if self._ints[_PAUSES] == version:
-                return version, found
 
     @property
     def lapsed(self) -> bool:
@@ -149,25 +123,6 @@ class ClaimGate:
 
     def drain(self, whether: bool) -> None:
         self._ints[_DRAINED] = whether
-
-    def pause(self, types: Iterable[str]) -> None:
-        """These types, at most MOST_PAUSED, are paused on this host, and no others. It holds as a whole, or not yet."""
-        numbers = sorted({_number_of(type_) for type_ in types})[:MOST_PAUSED]
-        version, paused = self._paused()
-        if set(numbers) != paused:
-            at = _list_at(version + 1)
-            self._ints[at : at + MOST_PAUSED] = array("q", numbers + [0] * (MOST_PAUSED - len(numbers)))
-            self._ints[_PAUSES] = version + 1
-
-
-def _list_at(version: int) -> int:
-    return _LISTS + version % 2 * MOST_PAUSED
-
-
-def _number_of(type_: str) -> int:
-    return int.from_bytes(
-        blake2b(type_.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True
-    )
 
 
 class Scoreboard:

@@ -8,6 +8,7 @@ dies.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 from supervisor.system.snapshot import INCARNATION, LAYOUT, NAME, TEXT, decoded
 from supervisor.system.snapshot import Cancel as Cancel
@@ -19,11 +20,18 @@ from supervisor.system.snapshot import State as State
 SLOT_BYTES = 1024
 CANCELS = 16  # requests that can exist at the same time; beyond that, the oldest is dropped
 
-# The positions of the words, as in Snapshot.
-_STATE, _PID, _BEAT, _RECYCLE, _LOST, _BUSY_SINCE, _PHASE, _CEASED, _ALONE, _OPEN = range(10)
-_JOB, _TOKEN, _STARTED, _DEADLINE, _BATCH, _EARLIER_OUTPUT, _PROGRESS = range(10, 17)
-_CLAIMS, _DONE, _SETTLED, _LAST_JOB, _LAST_TOKEN, _RUNNING, _PLACES = range(17, 24)
-_START, _SERVE, _DRAIN, _CANCELS = range(24, 28)
+
+def _at(names: str) -> Iterator[int]:
+    """The positions of these words of a slot."""
+    return map(Snapshot._fields.index, names.split())
+
+
+_STATE, _PID, _BEAT, _RECYCLE, _LOST = _at("state_number pid beat recycle_number lost")
+_BUSY_SINCE, _PHASE, _CEASED, _ALONE, _OPEN = _at("busy_since phase_number ceased_at alone open")
+_JOB, _TOKEN, _STARTED, _DEADLINE, _BATCH = _at("job token started deadline batch")
+_EARLIER_OUTPUT, _PROGRESS, _CLAIMS, _DONE, _SETTLED = _at("earlier_output fraction claims done settled")
+_LAST_JOB, _LAST_TOKEN, _RUNNING, _PLACES = _at("last_job last_token running concurrency")
+_START, _SERVE, _DRAIN, _CANCELS = _at("start serve drain cancels")
 _CANCEL_AT = LAYOUT.size // 8  # the cancel requests: a job, its token and the reason each
 _CANCEL_WORDS = range(_CANCEL_AT, _CANCEL_AT + 3 * CANCELS, 3)
 _MOST_CANCELS = 1 << 62

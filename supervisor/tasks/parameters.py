@@ -13,7 +13,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import short
@@ -106,7 +106,7 @@ class Parameters:
 
     def result(self, value: Any) -> Any:
         """What the function has returned, as JSON can hold it. Values that need no conversion are not checked."""
-        return value if self._result.plain else self._result.stored(value)
+        return self._result.stored(value) if self._result.json is None else value
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
@@ -158,12 +158,11 @@ class Converter:
 
     def __init__(self, annotation: Any, name: str) -> None:
         self._name = name
-        self._annotation = annotation
         try:
-            self.plain = _is_plain(annotation)
+            self.json = _json_type(annotation)
         except TypeError:  # it cannot be hashed
             raise TypeError(f"{name}: {annotation!r} is not a type") from None
-        if not self.plain:
+        if self.json is None:
             try:
                 from pydantic import TypeAdapter
 
@@ -178,7 +177,7 @@ class Converter:
         secret is hidden, a field of a subclass is left out. Raises Mismatch.
         """
         value = self.loaded(value)
-        if self.plain:
+        if self.json is not None:
             return value
         try:
             stored = self._adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
@@ -191,9 +190,9 @@ class Converter:
 
     def loaded(self, value: Any) -> Any:
         """The value of what JSON holds. Raises Mismatch."""
-        if self.plain:
-            if not _fits(value, self._annotation):
-                raise Mismatch(f"{self._name} must be {_described(self._annotation)}, not {short(value)}")
+        if self.json is not None:
+            if not self.json.fits(value):
+                raise Mismatch(f"{self._name} must be {self.json.words}, not {short(value)}")
             return value
         from pydantic import ValidationError
 
@@ -222,44 +221,43 @@ def _is_same(one: Any, other: Any) -> bool:
     return hasattr(one, "__dict__") and _is_same(vars(one), vars(other))
 
 
-def _is_plain(annotation: Any) -> bool:
-    """Whether values of this type are the same in JSON."""
-    if annotation in (_NOTHING, Any, object, None) or annotation in _WORDS:
-        return True
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return all(type(value) in (str, int, bool, type(None)) for value in inner)
-    if origin is dict:
-        return inner[0] is str and _is_plain(inner[1])
-    return origin in (list, Union, types.UnionType) and all(map(_is_plain, inner))
+class _JsonType(NamedTuple):
+    """A type whose values are the same in JSON: what it is called, and whether a value is of it."""
+
+    words: str
+    fits: Callable[[Any], bool]
 
 
-def _fits(value: Any, annotation: Any) -> bool:
+def _json_type(annotation: Any) -> _JsonType | None:
+    """None if values of this type are not the same in JSON."""
     if annotation in (_NOTHING, Any, object):
-        return True
-    if annotation in _WORDS or annotation is None:
-        if annotation in (int, float) and isinstance(value, bool):
-            return False
-        return isinstance(value, (int, float) if annotation is float else annotation or type(None))
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return any(value == each and type(value) is type(each) for each in inner)
-    if origin is list:
-        return isinstance(value, list) and all(_fits(each, inner[0]) for each in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(isinstance(k, str) and _fits(v, inner[1]) for k, v in value.items())
-    return any(_fits(value, each) for each in inner)
-
-
-def _described(annotation: Any) -> str:
+        return _JsonType("anything", lambda _: True)
     if annotation is None or annotation in _WORDS:
-        return _WORDS[annotation or type(None)]
+        kind = annotation or type(None)
+        kinds, numbers = (int, float) if kind is float else (kind,), kind in (int, float)
+        return _JsonType(
+            _WORDS[kind], lambda value: isinstance(value, kinds) and not (numbers and isinstance(value, bool))
+        )
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Literal:
-        return " or ".join(map(repr, inner))
-    if origin in (Union, types.UnionType):
-        return " or ".join(map(_described, inner))
-    return str(annotation)
+        plain = all(type(each) in (str, int, bool, type(None)) for each in inner)
+        words = " or ".join(map(repr, inner))
+        same = [(type(each), each) for each in inner]
+        return _JsonType(words, lambda value: (type(value), value) in same) if plain else None
+    found = [_json_type(each) for each in inner] if origin in (list, dict, Union, types.UnionType) else []
+    parts = [part for part in found if part is not None]
+    if not parts or len(parts) < len(found) or (origin is dict and inner[0] is not str):
+        return None
+    if origin is list:
+        return _JsonType(str(annotation), lambda value: isinstance(value, list) and all(map(parts[0].fits, value)))
+    if origin is dict:
+        key, item = parts
+        return _JsonType(
+            str(annotation),
+            lambda value: isinstance(value, dict) and all(key.fits(k) and item.fits(v) for k, v in value.items()),
+        )
+    words = " or ".join(part.words for part in parts)
+    return _JsonType(words, lambda value: any(part.fits(value) for part in parts))
 
 
 def _first_line(error: Exception) -> str:

@@ -16,7 +16,7 @@ from supervisor.store.base import Exchange as Answer
 from supervisor.system import descriptors, settled_notice
 from supervisor.system.scoreboard import ClaimGate
 from supervisor.system.slot import Slot
-from supervisor.telemetry.job_events import JobEvents
+from supervisor.telemetry import JobEvents
 from supervisor.worker import forked
 from supervisor.worker.fitness import Ruined
 from supervisor.worker.held import Held
@@ -192,21 +192,18 @@ class Exchange:
 
     def _settle_and_claim(self, settlements: Sequence[Settlement], want: int, now: float, posted: bool) -> Answer:
         """While jobs may be claimed, register again where that is needed."""
-        wanted = self._wanted
-        if want:
-            wanted = wanted.narrowed(self.gate.unpaused(wanted.types))
-        if want and not (wanted.types and self.gate.is_open()):
+        if want and not self.gate.is_open():
             want = 0
         elif want and (generation := self.gate.generation) != self._generation:
             self._store.register(self._record)  # another host may have taken this one for dead
             self._generation = generation
-        answer = self._transaction(settlements, wanted, want, now, posted)
+        answer = self._transaction(settlements, want, now, posted)
         if not answer.registered:
             # A crash of the server has undone it, or somebody has deleted the row.
             self._log.warning("registered_again")
             with suppress(StoreError):  # what is settled is settled; the next turn meets the error again
                 self._store.register(self._record)
-                again = self._transaction([], wanted, want, now, posted)
+                again = self._transaction([], want, now, posted)
                 return again._replace(
                     lost=[*answer.lost, *again.lost],
                     refused=[*answer.refused, *again.refused],
@@ -214,12 +211,10 @@ class Exchange:
                 )
         return answer
 
-    def _transaction(
-        self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, now: float, posted: bool
-    ) -> Answer:
+    def _transaction(self, settlements: Sequence[Settlement], want: int, now: float, posted: bool) -> Answer:
         try:
             answer = self._store.settle_and_claim(
-                self._record.incarnation, settlements, wanted, want, self._lock_time, now, posted=posted
+                self._record.incarnation, settlements, self._wanted, want, self._lock_time, now, posted=posted
             )
         except StoreError as error:
             self._unsure = self._unsure or want > 0

@@ -18,6 +18,7 @@ from supervisor.worker.context import Context
 from supervisor.worker.handler import BadPayload, Handler, HandlerError
 
 _folder: Path | None = None  # the configuration's, in a process that runs a pool
+_SHIPPED = Path(__file__).parents[2] / "handlers"  # our own, which a package of that name may hide
 
 
 def search_first(path: Sequence[Path], folder: Path) -> None:
@@ -62,26 +63,24 @@ def import_module(module_name: str, name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             why = f"{name}: there is no module {error.name!r} ({_looked_in(error.name)})"
-            raise HandlerError(f"{why}{_beside(module_name)}") from error
+            raise HandlerError(why) from error
         why = f"{name}: importing it failed: no module named {error.name!r}{_place(error)}"
-        raise HandlerError(f"{why}{_beside(error.name or '')}") from error
+        raise HandlerError(why) from error
     except Exception as error:
         why = f"{type(error).__name__}: {error}{_place(error)}"
         raise HandlerError(f"{name}: importing it failed: {why}") from error
 
 
 def _looked_in(missing: str) -> str:
-    """Where a module was looked for: its package may be another one than was meant."""
-    package = missing.rpartition(".")[0]
+    """Why a module is not found, if another one with its package's name hides it."""
+    package, _, name = missing.rpartition(".")
     file = getattr(sys.modules.get(package), "__file__", None)
-    return f"{package} is {file}" if file else f"looked in {sys.path[0]} first"
-
-
-def _beside(module: str) -> str:
-    """A hint for the end of the sentence."""
-    from supervisor.config.tasks import beside  # imported here: only needed for missing modules
-
-    return "" if _folder is None or not module else beside(module, _folder)
+    is_folder = hasattr(sys.modules.get(package), "__path__")
+    if not file or (is_folder and not (package == "handlers" and (_SHIPPED / f"{name}.py").exists())):
+        return f"looked in {sys.path[0]} first"
+    where, kind = (Path(file).parent, "folder") if is_folder else (file, "file")
+    ours = f", which hides the handlers of job-supervisor; rename that {kind}"
+    return f"{package} is {where}{ours if package == 'handlers' else ''}"
 
 
 def _place(error: Exception) -> str:

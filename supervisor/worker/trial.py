@@ -18,7 +18,7 @@ from supervisor.worker.handler import HandlerError, for_one_job
 if TYPE_CHECKING:
     from supervisor.config.settings import PoolSettings, Trial
 
-_SHOWN = 200  # characters of a value in a sentence
+_SHOWN = 60  # characters of a value in a sentence
 
 
 def try_out(executor: Executor, pool: PoolSettings, slot: Slot, *, unproven: bool) -> None:
@@ -55,21 +55,30 @@ def _try(executor: Executor, pool: PoolSettings, trial: Trial, name: str) -> Non
         handler.loop_changed = False  # what a set-up leaves in the process is what jobs find there
     if trial.expect is None:
         return
-    expected, found = json.loads(trial.expect), json.loads(result or "null")
-    if not matches(expected, found, trial.tolerance):
-        raise HandlerError(f"{name} failed: the result is {_shown(found)}; expected is {_shown(expected)}")
+    if why := mismatch(json.loads(trial.expect), json.loads(result or "null"), trial.tolerance):
+        raise HandlerError(f"{name} failed: {why}")
 
 
-def matches(expected: Any, found: Any, tolerance: float) -> bool:
-    """Whether a value is what is expected. It may have keys that are not expected; lists must have the same length."""
+def mismatch(expected: Any, found: Any, tolerance: float, where: str = "result") -> str:
+    """Why a value is not what is expected, as a sentence; "" if it is. It may have keys that are not expected; lists
+    must have the same length.
+    """
     if isinstance(expected, dict) and isinstance(found, dict):
-        return all(key in found and matches(each, found[key], tolerance) for key, each in expected.items())
-    if isinstance(expected, list) and isinstance(found, list):
-        same = len(expected) == len(found)
-        return same and all(matches(one, other, tolerance) for one, other in zip(expected, found, strict=True))
-    if {type(expected), type(found)} <= {int, float}:
-        return bool(abs(expected - found) <= tolerance)
-    return type(expected) is type(found) and expected == found
+        missing = next((key for key in expected if key not in found), None)
+        if missing is not None:
+            return f"{where} has no {shortened(missing, _SHOWN)!r}"
+        pairs = [(f"{where}.{shortened(key, _SHOWN)}", each, found[key]) for key, each in expected.items()]
+    elif isinstance(expected, list) and isinstance(found, list):
+        if len(expected) != len(found):
+            return f"{where} has {len(found)} elements, not {len(expected)}"
+        pairs = [(f"{where}[{at}]", each, found[at]) for at, each in enumerate(expected)]
+    else:
+        if {type(expected), type(found)} <= {int, float}:
+            same = abs(expected - found) <= tolerance
+        else:
+            same = type(expected) is type(found) and expected == found
+        return "" if same else f"{where} is {_shown(found)}, not {_shown(expected)}"
+    return next((why for at, one, other in pairs if (why := mismatch(one, other, tolerance, at))), "")
 
 
 def _shown(value: Any) -> str:

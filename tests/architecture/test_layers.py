@@ -64,8 +64,7 @@ TOP = {"cli": {"__main__"}, "__main__": set[str](), "admin": {"app"}}
 # Nothing that a worker's or the supervisor's image need not carry, and nothing that makes a fork unsafe.
 HEAVY = {
     "fastapi", "jinja2", "numpy", "onnx", "onnxruntime", "opentelemetry", "prometheus_client", "pydantic", "rich",
-    "sentry_sdk", "starlette",
-    "torch", "transformers", "typer", "uvicorn",
+    "click", "sentry_sdk", "starlette", "torch", "transformers", "uvicorn",
 }  # fmt: skip
 SQL = re.compile(
     r"\b(SELECT\s.+\sFROM|INSERT\s+(OR\s+\w+\s+)?INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM"
@@ -278,14 +277,14 @@ def test_enqueueing_loads_nothing_either(tmp_path: Path) -> None:
         ["pause", "tag"],
     ],
 )
-def test_a_quick_command_loads_typer_alone(tmp_path: Path, command: list[str]) -> None:
+def test_a_quick_command_loads_click_alone(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "supervisor.toml").write_text('[pools.tag]\nhandler = "jobs:tag"\n', encoding="utf-8")
     forkserver.run(["enqueue", "tag"], cwd=tmp_path)
     run = f"import os; os.chdir({str(tmp_path)!r}); from supervisor.cli import main; main({command!r})"
     loaded = loaded_by(run)
 
     libraries = {name.partition(".")[0] for name in loaded if re.fullmatch(r"[\w.]+", name)}
-    assert not libraries & (HEAVY - {"typer"}), loaded
+    assert not libraries & (HEAVY - {"click"}), loaded
 
 
 def test_reading_the_configuration_loads_nothing_beyond_the_standard_library(tmp_path: Path) -> None:

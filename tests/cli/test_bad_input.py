@@ -64,6 +64,8 @@ WRONG_USAGE = {
     "retry ids of a status": ["jobs", "retry", "1", "--status", "failed"],
     "cancel nothing": ["jobs", "cancel"],
     "delete nothing": ["jobs", "delete"],
+    "delete what is pending": ["jobs", "delete", "--all", "--status", "pending"],
+    "cancel a type without all": ["jobs", "cancel", "--type", "greet"],
     "pause a type that is none": ["pause", "Greet"],
     "resume a type that is none": ["resume", "a b"],
     "scale a pool that is not there": ["scale", "nope", "3"],
@@ -241,18 +243,6 @@ def test_a_folder_is_no_copy(cli: Run, database: Path, tmp_path: Path) -> None:
     ran = cli("restore", "folder")
 
     assert (ran.code, ran.errors()) == (USAGE, ["folder: it is a folder, not a file"])
-
-
-def test_meta_is_an_object(cli: Run, database: Path) -> None:
-    ran = cli("enqueue", "greet", "--meta", "[1]")
-
-    assert (ran.code, ran.errors()) == (USAGE, ["meta: [1] is not a JSON object"])
-
-
-def test_blank_lines_are_no_jobs(cli: Run, database: Path) -> None:
-    ran = cli("enqueue", "greet", "-", stdin=b"\n  \n")
-
-    assert (ran.code, ran.out, ran.err, count(database)) == (0, "", "", 0)
 
 
 def test_a_path_that_cannot_be_reached_is_one_line(cli: Run, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import resource
 import socket
 import sqlite3
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,28 +77,6 @@ def test_claims_that_ran_out_long_ago_are_a_warning(cli: Run, database: Path) ->
     assert not [
         f for f in cli("doctor", "--json").document["findings"] if f["about"] != "file system" and "gone" in f["fact"]
     ]
-
-
-def test_rows_without_their_job_are_found(cli: Run, database: Path) -> None:
-    change(
-        database, "INSERT INTO job_errors (job_id, attempt, kind, message, created_at) VALUES (99, 1, 'error', 'x', 1)"
-    )
-    assert "1 rows in job_errors" in told(cli, "leftovers", "without their job")["fact"]
-
-
-def test_jobs_past_retention_and_from_the_future_are_found(cli: Run, project: Path, database: Path) -> None:
-    (project / "supervisor.toml").write_text(f'{CONFIGURATION}\n[retention]\ndone = "7d"\n')
-    for _ in range(3):
-        cli("enqueue", "greet")
-    now = time.time()
-    change(database, "UPDATE jobs SET status = 'done'")
-    ends = "UPDATE jobs SET started_at = ?, completed_at = ? WHERE id = ?"
-    change(database, ends, now - 9 * 86400, now - 9 * 86400, 1)
-    change(database, ends, now - 7.5 * 86400, now - 7.5 * 86400, 2)  # the pruner may still come by
-    change(database, ends, now + 7200, now + 7200, 3)
-
-    told(cli, "leftovers", "1 job is a day past retention")
-    assert told(cli, "clock", "1 job has start or end times over a minute in the future")["level"] == "warning"
 
 
 def test_what_waits_for_nobody_is_found(cli: Run, database: Path) -> None:
@@ -193,10 +170,7 @@ def test_a_runtime_folder_that_is_open_to_all_is_a_fault(
     folder.mkdir()
     folder.chmod(0o777)
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(folder))
-    assert told(cli, "permissions", "$RUNTIME_DIRECTORY")["level"] == "fault"
-
-    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "none"))
-    assert told(cli, "permissions", "$RUNTIME_DIRECTORY")["level"] == "note"
+    assert told(cli, "permissions", f"{folder}: any user can write")["level"] == "fault"
 
 
 def test_a_disk_without_room_for_a_copy_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,19 +216,15 @@ def levels(found: list[Finding]) -> list[str]:
 
 def test_gpus_are_looked_for_among_the_devices(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, 'gpus = ["0", "1"]')
-    devices, driver = tmp_path / "dev", tmp_path / "nvidia"
-    devices.mkdir()
     assert machine.gpus(settings_of(tmp_path)) == []
-    assert levels(machine.gpus(settings, devices, driver)) == ["fault", "fault", "warning"]
+    assert levels(machine.gpus(settings, tmp_path)) == ["fault", "fault"]
 
-    driver.mkdir()
-    (driver / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\nGCC\n")
-    for name in ("nvidia0", "nvidia1", "nvidiactl"):
-        (devices / name).touch()
-    [found] = machine.gpus(settings, devices, driver)
+    for name in ("nvidia0", "nvidia1"):
+        (tmp_path / name).touch()
+    [found] = machine.gpus(settings, tmp_path)
     assert (found.level, found.fact) == ("ok", "0, 1 can be used")
     named = settings_of(tmp_path, 'gpus = ["GPU-1a2b"]')  # only its handler can tell whether it exists
-    assert levels(machine.gpus(named, devices, driver)) == ["ok"]
+    assert levels(machine.gpus(named, tmp_path)) == ["ok"]
 
 
 def test_devices_of_pools_that_run_elsewhere_are_not_looked_for(tmp_path: Path) -> None:

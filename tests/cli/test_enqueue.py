@@ -52,13 +52,6 @@ def test_lines_of_standard_input_become_jobs_in_order(cli: Run, database: Path) 
     assert rows == [('{"n":1}', 7), ('"zwei ü"', 7), ("3", 7)]
 
 
-@pytest.mark.parametrize("lines", ["", "\n \n"])
-def test_no_lines_are_no_jobs_and_no_fault(cli: Run, database: Path, lines: str) -> None:
-    ran = cli("enqueue", "greet", "-", "--json", stdin=lines)
-
-    assert (ran.code, ran.document) == (0, {"ids": []})
-
-
 def test_a_refusal_by_the_database_undoes_every_line(cli: Run, database: Path) -> None:
     execute(
         database,
@@ -108,25 +101,14 @@ def test_waiting_for_a_job_that_does_not_succeed_fails(cli: Run, database: Path,
     assert f"error: job 1 {ended}: no greeting\\x1b[31m\nhint: supervisor jobs show 1\n" in ran.err
 
 
-def test_waiting_with_json_prints_the_job_as_one_document(cli: Run, database: Path) -> None:
-    finished_at_once(database, "failed", error="no greeting")
-
-    ran = cli("enqueue", "greet", "--wait", "--json")
-
-    assert ran.code == 1
-    assert {key: ran.document[key] for key in ("id", "status", "last_error")} == {
-        "id": 1,
-        "status": "failed",
-        "last_error": "no greeting",
-    }
-
-
 def test_waiting_for_many_prints_their_results_in_order(cli: Run, database: Path) -> None:
     finished_at_once(database, "done", result="1")
 
     ran = cli("enqueue", "greet", "-", "--wait", "--json", stdin="1\n2\n")
 
-    assert [job["id"] for job in ran.document["jobs"]] == [1, 2]
+    assert [(job["id"], job["status"]) for job in ran.document["jobs"]] == [(1, "done"), (2, "done")]
+    for lines in ("", "\n \n"):
+        assert cli("enqueue", "greet", "-", "--json", stdin=lines).document == {"ids": []}
 
 
 def test_waiting_ends_at_its_timeout_and_the_job_stays(cli: Run, database: Path) -> None:

@@ -36,7 +36,7 @@ def filled(database: Path) -> list[int]:
 @pytest.mark.fault(76)
 def test_no_text_of_a_row_begins_a_line_or_commands_the_terminal(cli: Run, filled: list[int]) -> None:
     commands = [["status"], ["jobs", "list", "--limit", "500"], ["doctor"]]
-    commands += [["jobs", "show", str(job), *more] for job in filled for more in ((), ("--log",))]
+    commands += [[*words, str(job)] for job in filled for words in (["jobs", "show"], ["logs"])]
     commands += [["jobs", "retry", str(filled[2])], ["jobs", "list", "--type", TEXT.replace("\0", "")]]
     for command in commands:
         ran = cli(*command)

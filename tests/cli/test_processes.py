@@ -118,7 +118,7 @@ def test_status_shows_the_job_at_hand_in_80_columns_and_cancel_stops_it(project:
 
     # Paths are shown whole, however deep the folder of this test is.
     assert max(len(text) for text in shown.splitlines() if str(project)[:30] not in text) <= 80
-    assert re.search(rf"greet-1 +{view['pid']} +busy .* job {job} for", shown)
+    assert re.search(rf"greet-1 +{view['pid']} +busy +{job} ", shown)
     assert "no pool takes the type unknown.type: 1 job waits" in shown
     assert re.search(r"^other +0 paused", shown, re.MULTILINE)
     said = command("jobs", "cancel", str(job), cwd=project).stdout

@@ -37,7 +37,6 @@ from ledger import record
 def work(payload, ctx):
     """Runs until the file payload["until"] is there."""
     record("start", ctx)
-    print(payload.get("say", ""))
     ctx.progress(0.42, "half \\x1b[31mred")
     while not os.path.exists(payload["until"]):
         time.sleep(0.005)
@@ -220,20 +219,6 @@ def test_it_follows_the_size_of_its_window(site: Site, screen: Screen) -> None:
     screen.wait("too small")
     screen.resize(100, 30)
     wait_for(lambda: len(screen.lines()) == 30 and screen.lines()[-1].startswith("q quit"))
-
-
-def test_l_shows_the_log_of_a_running_job(site: Site, screen: Screen) -> None:
-    site.start()
-    job = site.queue.enqueue("work", {"until": "/nowhere", "say": "words of the job"})
-    site.running_pid(job)
-    screen.top(site)
-    screen.wait("42%")
-
-    screen.type("Tab", "l")
-    screen.wait(f"LOG OF JOB {job}, work-1", "words of the job")
-    screen.type("l")
-    screen.wait("▸WORKER")
-    assert site.command("jobs", "cancel", str(job)).stdout
 
 
 def test_a_database_that_is_away_for_a_while_is_shown_and_used_again(site: Site, screen: Screen) -> None:

@@ -195,21 +195,6 @@ def test_arrows_scroll_through_the_rows() -> None:
     assert viewed(many, *down, *["pagedown"] * 3).selected["pools"] == "p44@7@"
 
 
-def test_l_shows_the_log_of_the_selected_workers_job() -> None:
-    of = overview()
-    view = viewed(of, "tab", "down", "l")
-    screen = shown(of, view, width=40, height=20, log=(13, f"one\ntwo {EVIL}\n"))
-    here = screen.index("LOG OF JOB 13, tag-1")
-    assert screen[here + 1] == "one"
-    assert "\\x1b[31mboom" in screen[here + 2]
-    assert "…" in shown(of, view, log=(12, "another job's"))
-    assert "nothing yet" in shown(of, view, log=(13, ""))
-    for key in ("l", "escape"):
-        assert line_of(shown(of, viewed(of, "l", key)), "▸POOL")
-    idle = overview(workers=[worker("w-1", job=None)])
-    assert "no job is running here" in shown(idle, viewed(idle, "l"))
-
-
 def test_a_database_that_cannot_be_used_for_a_while_is_shown_with_what_was_known() -> None:
     assert "the disk is gone" in shown(None, View(), trouble="the disk is gone")
     screen = shown(overview(), trouble="the disk is gone", at=90.0)

@@ -24,17 +24,9 @@ def test_what_is_no_id_is_told_so(cli: Run, database: Path, command: str, text: 
 
 @pytest.mark.parametrize("command", OF_JOBS)
 def test_a_negative_number_is_refused_in_one_sentence(cli: Run, database: Path, command: str) -> None:
-    for words, error in ((["-5"], "no such option: -5"), (["--", "-5"], "'-5' is not a job's id")):
+    for words, error in ((["-5"], "no such option '-5'"), (["--", "-5"], "'-5' is not a job's id")):
         ran = cli(*command.split(), *words)
         assert (ran.code, ran.errors()) == (2, [error])
-
-
-def test_keys_of_other_programs_have_a_hint(cli: Run, project: Path) -> None:
-    (project / "supervisor.toml").write_text(CONFIGURATION + "processes = 4\nqueue = 'x'\n")
-    assert [error.partition("; ")[2] for error in cli("check").errors()] == [
-        "did you mean workers?",
-        "did you mean types?",
-    ]
 
 
 @pytest.mark.parametrize("words", [["status"], ["enqueue", "greet"]])
@@ -43,15 +35,10 @@ def test_without_a_configuration_the_database_can_be_named(cli: Run, project: Pa
     assert cli(*words, "--config", "nope.toml").err.endswith(hint)
     (project / "supervisor.toml").rename("other.toml")
     assert cli(*words).err.endswith(hint)
-
-
-@pytest.mark.parametrize("words", [["status"], ["enqueue", "greet"]])
-def test_a_broken_configuration_is_to_be_mended(cli: Run, project: Path, words: list[str]) -> None:
     (project / "supervisor.toml").write_text("[pools")
     ran = cli(*words)
-    assert ran.code == 2
+    assert (ran.code, ran.err.endswith(hint)) == (2, True)
     assert "this is not valid TOML" in ran.errors()[0]
-    assert ran.err.endswith("hint: --database URL names the database; then no configuration is read\n")
 
 
 @pytest.mark.parametrize("words", [["reload"], ["reload", "--wait"], ["check"], ["run"]])

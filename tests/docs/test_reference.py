@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from typer.main import get_command
 
 import handlers.examples
 from handlers import options
@@ -41,7 +40,7 @@ COMMON = {"--config", "-c", "--database", "--json", "--yes", "-y", "--help", "-h
 def commands() -> dict[str, Any]:
     """Every command by its full name: `status`, `jobs list`."""
     found: dict[str, Any] = {}
-    root: Any = get_command(app)
+    root: Any = app
     for name in COMMANDS:
         command = root.get_command(None, name)
         inner = getattr(command, "commands", None)

@@ -248,7 +248,7 @@ def test_spares_are_shown(make_site: MakeSite) -> None:
     site = made(make_site, 0.1)
     site.start()
     ready(site)
-    shown = wait_for(lambda: "1 of 1, 1 spare" in (text := site.command("status").stdout) and text, "the spare")
+    shown = wait_for(lambda: "1/1, 1 spare" in (text := site.command("status").stdout) and text, "the spare")
     assert " spare " in shown.partition("Workers")[2]
 
 

@@ -30,10 +30,9 @@ from supervisor.maintenance.alerts import RaiseAlert, Sources
 from supervisor.maintenance.deaths import DeathReport, Deaths
 from supervisor.maintenance.finished_jobs import Pruner, RedrivePolicy, Redriver
 from supervisor.maintenance.history import HistoryRecorder
-from supervisor.maintenance.lease import HostWatch
 from supervisor.maintenance.locks import LockTimes, Reclaimer, Renewer
 from supervisor.maintenance.recovery import Recovery
-from supervisor.maintenance.reports import DepthGauge, cancel_poller, control_poller, unhandled_types
+from supervisor.maintenance.reports import ControlWatch, DepthGauge, Poller, cancel_requests, unhandled_types
 from supervisor.maintenance.scheduler import Scheduler
 from supervisor.maintenance.schedules import ClockWatch, FireSchedule
 from supervisor.maintenance.waking import CommitWatch, Waker
@@ -159,16 +158,15 @@ class World:
         deaths.report(7, DeathReport("w-died", "tag-9", "crash", 2, 1).as_message())
         watch = CommitWatch(feed, self.clock.steady)
         schedule = Schedule("often", "planned", "{}", None, 50.0, "UTC", "once")
-        yield HostWatch(store.controls, "here", board.gate)
+        yield ControlWatch(store.controls, {"tag"}, "here", board.gate, send)
         yield deaths
         yield from self.duties_of_the_engine(calls)
         yield watch
         yield Waker(store.backlog, board, {"tag": (WANTED, self.wake)}, watch)
         yield DepthGauge(store.backlog, {"tag": WANTED}, send)
         yield Renewer(store.locks, board, {"tag": LockTimes(LOCK, 5.0)})
-        yield control_poller(store.controls, {"tag"}, "here", send)
-        yield cancel_poller(store.controls, "own", send)
-        yield unhandled_types(store.backlog, ("tag",), send, store.registry)
+        yield Poller("cancels", lambda: cancel_requests(store.controls, "own"), send)
+        yield Poller("unhandled types", lambda: unhandled_types(store.backlog, ("tag",), store.registry), send)
         yield ClockWatch(store.backlog)
         yield RaiseAlert(
             Alert("given_up", 0.0, "alarm", "{}", 60.0),

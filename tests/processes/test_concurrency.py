@@ -428,7 +428,7 @@ def test_status_shows_how_many_jobs_a_worker_runs(make_site: MakeSite) -> None:
     wait_for(lambda: site.workers("many")[0].running == 7, "the slot")
     [worker] = json.loads(site.command("status", "--json").stdout)["workers"]
     assert (worker["running"], worker["claims"], worker["job"] in jobs) == (7, 7, True)
-    assert ", and 6 more" in site.command("status").stdout
+    assert " +6 " in site.command("status").stdout
     (site.folder / "gate").touch()
     site.verdict()
 

@@ -57,7 +57,7 @@ def devices(site: Site) -> dict[str, str]:
 
 def columns(site: Site) -> list[str]:
     """Of the table of workers."""
-    [line] = [line for line in status(site).splitlines() if {"WORKER", "PID", "BEAT"} <= set(re.findall(r"\w+", line))]
+    [line] = [line for line in status(site).splitlines() if {"WORKER", "PID", "STATE"} <= set(re.findall(r"\w+", line))]
     return re.findall(r"\w+", line)
 
 

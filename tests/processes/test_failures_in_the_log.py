@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from supervisor import Status
-from supervisor.telemetry.job_events import MOST_FAILURES
+from supervisor.telemetry import MOST_FAILURES
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]

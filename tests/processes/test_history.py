@@ -267,7 +267,6 @@ def test_status_shows_each_types_last_hour(make_site: MakeSite) -> None:
     printed = site.command("status").stdout
     again = [line for line in printed.splitlines() if line.startswith("work ")]
     assert [line.split()[-2:] for line in again] == [row.split()[-2:]]
-    assert "mean, longest: of the most recent jobs that are done" in printed
 
 
 def test_an_idle_supervisor_writes_nothing(make_site: MakeSite, clock: Clock) -> None:

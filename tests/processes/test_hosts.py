@@ -220,52 +220,31 @@ def test_a_drained_host_finishes_what_runs_and_claims_nothing(make_hosts: Callab
     assert site.stop(again) == 0
 
 
-def test_a_type_is_paused_and_a_pool_is_scaled_on_one_host_alone_also_after_its_restart(
+def test_a_pool_is_scaled_on_one_host_alone_also_after_its_restart(
     make_hosts: Callable[..., Hosts],
 ) -> None:
     hosts = make_hosts(POOL + '[pools.other]\nhandler = "jobs:work"\nworkers = 1\nhosts = ["two"]\n')
     site = hosts.site
     first, _ = hosts.start("one"), hosts.start("two")
 
-    def pids(name: str) -> set[int]:
-        board = hosts.board(name)
-        slots = [board.slot(number).read() for number in range(1, board.highest + 1)]
-        return {slot.pid for slot in slots if slot.pid}
-
-    def run_on(count: int) -> set[int]:
-        """The processes in which so many jobs run, which are long enough for every worker to get some."""
-        jobs = [site.queue.enqueue("work", {"seconds": 0.2}) for _ in range(count)]
-        hosts.settled(*jobs)
-        return {site.runs("start", job)[0][1] for job in jobs}
-
-    def shown() -> dict[str, tuple[int, list[str]]]:
+    def shown() -> dict[str, int]:
         seen = json.loads(site.command("status", "--json").stdout)
-        return {pool["host"]: (pool["size"], pool["paused"]) for pool in seen["pools"] if pool["name"] == "work"}
+        return {pool["host"]: pool["size"] for pool in seen["pools"] if pool["name"] == "work"}
 
-    assert site.command("pause", "work", "--host", "one").stdout == "work is paused on one\n"
-    assert "already paused on one" in site.command("pause", "work", "--host", "one").stdout
     assert site.command("scale", "work", "4", "--host", "tw*").stdout == "pool work now has 4 workers on tw*\n"
-    wait_for(lambda: shown() == {"one": (2, ["work"]), "two": (4, [])}, "both to hold", PATIENCE)
-    wait_for(lambda: not hosts.board("one").gate.unpaused(("work",)), "its workers to know")
-    assert "the type work is paused on one" in site.command("status").stdout
-    assert not run_on(8) & pids("one")
+    wait_for(lambda: shown() == {"one": 2, "two": 4}, "the size to hold", PATIENCE)
 
-    for refused in (["pause", "work"], ["scale", "work", "1"]):
-        told = site.command(*refused, "--host", "three", code=2).stderr
-        assert "no supervisor runs on the host 'three'; supervisors run on one, two" in told
+    told = site.command("scale", "work", "1", "--host", "three", code=2).stderr
+    assert "no supervisor runs on the host 'three'; supervisors run on one, two" in told
     told = site.command("scale", "other", "1", "--host", "one", code=2).stderr
     assert "the pool 'other' does not run on one; the pools there are work" in told
 
     assert site.stop(first) == 0
     first = hosts.start("one")
-    assert not run_on(8) & pids("one")
-    assert shown() == {"one": (2, ["work"]), "two": (4, [])}
+    wait_for(lambda: shown() == {"one": 2, "two": 4}, "the size to hold again", PATIENCE)
 
     assert "scales automatically on tw*" in site.command("scale", "work", "auto", "--host", "tw*").stdout
-    assert site.command("resume", "work", "--host", "one").stdout == "work is resumed on one\n"
-    wait_for(lambda: hosts.board("one").gate.unpaused(("work",)), "it to be resumed")
-    assert run_on(30) & pids("one")
-    wait_for(lambda: shown() == {"one": (2, []), "two": (2, [])}, "the size of before", PATIENCE)
+    wait_for(lambda: shown() == {"one": 2, "two": 2}, "the size of before", PATIENCE)
     site.verdict()
     assert site.stop(first) == 0
 
@@ -417,18 +396,12 @@ def test_the_only_host_of_a_file_can_be_drained_too(make_site: Callable[..., Sit
     assert site.stop(supervisor) == 0
 
 
-def test_on_a_file_the_name_of_its_only_host_pauses_and_scales(make_site: Callable[..., Site]) -> None:
+def test_on_a_file_the_name_of_its_only_host_scales(make_site: Callable[..., Site]) -> None:
     site, here = make_site(POOL), socket.gethostname()
-    site.command("pause", "work", "--host", here)
     site.command("scale", "work", "3", "--host", here)
     supervisor = site.start()
     wait_for(lambda: len(site.workers("work")) == 3, "three workers")
-    job = site.queue.enqueue("work")
-    stays(lambda: not site.runs("start", job), 1.0)
-    assert f"is paused on {here}" in site.command("jobs", "show", str(job)).stdout
-    told = site.command("pause", "work", "--host", "elsewhere", code=2).stderr
+    told = site.command("scale", "work", "2", "--host", "elsewhere", code=2).stderr
     assert f"no supervisor runs on the host 'elsewhere'; supervisors run on {here}" in told
-    site.command("resume", "work")
-    site.done(job)
     site.verdict()
     assert site.stop(supervisor) == 0

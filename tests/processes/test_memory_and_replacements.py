@@ -83,7 +83,7 @@ def test_no_more_spares_than_the_memory_takes(make_site: MakeSite) -> None:
         time.sleep(0.05)
 
     shown = " ".join(site.command("status").stdout.split())  # the reasons are wrapped
-    assert re.search(r"1 of 1, ([12]) of 4 spare .* no memory for [23] of 4 spares", shown), shown
+    assert re.search(r"1/1, ([12]) of 4 spare .* no memory for [23] of 4 spares", shown), shown
     site.done(site.queue.enqueue("tag", {}))
 
 
@@ -91,7 +91,7 @@ def test_spares_without_memory_are_shown_with_the_reason(make_site: MakeSite) ->
     site = make_site(pool("tag", 'workers = 1\nspares = 1\nmemory_budget = "100MiB"'), MODELS)
     site.start()
     site.done(site.queue.enqueue("tag", {}))
-    for words in ("1 of 1, 0 of 1 spare", "no memory for 1 of 1 spares"):
+    for words in ("1/1, 0 of 1 spare", "no memory for 1 of 1 spares"):
         wait_for(lambda words=words: words in " ".join(site.command("status").stdout.split()), words)
 
 

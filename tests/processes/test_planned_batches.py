@@ -1,4 +1,4 @@
-"""Batches of one key, and of a size that the worker finds itself."""
+"""Batches of one key, within a budget, and of a size that the worker finds itself."""
 
 from __future__ import annotations
 
@@ -95,6 +95,20 @@ def test_a_rare_key_does_not_wait_for_the_others(make_site: MakeSite) -> None:
     place = next(place for place, batch in enumerate(ran) if batch[0]["model"] == "rare")
     assert sum(len(batch) for batch in ran[:place]) <= 40 + 16
     assert len(ran[place]) == 1
+
+
+@pytest.mark.fault(100)
+def test_a_batch_stays_within_its_budget_and_what_is_above_it_runs_alone(make_site: MakeSite) -> None:
+    site = with_pool(make_site, 'batch_cost = "pixels"', "batch_budget = 10")
+    costs: list[Any] = [3, 4, 3, 50, 1, 9, 9, "many", 2, 2]
+    site.queue.enqueue_many("batch", [{"pixels": cost} for cost in costs])
+    site.start()
+    site.verdict()
+    ran = [[payload["pixels"] for payload in batch] for batch in batches(site)]
+    assert all(len(batch) == 1 or sum(batch) <= 10 for batch in ran)
+    assert ran[0] == [3, 4, 3]
+    assert [50] in ran
+    assert ["many"] in ran
 
 
 @pytest.mark.fault(101)

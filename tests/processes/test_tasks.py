@@ -150,9 +150,7 @@ def test_a_package_elsewhere_is_found_by_check_and_by_workers(
     source.parent.mkdir(parents=True)
     (source.parent / "__init__.py").touch()
     source.write_text(SHOP)
-    refused = site.command("check", code=2).stderr
-    hint = '; there is src/shop/jobs.py: add path = ["src"] to the pool'
-    assert refused.count(hint) == 2
+    assert site.command("check", code=2).stderr.count("there is no module 'shop") == 2
 
     if layout == "editable":
         monkeypatch.setenv("PYTHONPATH", str(site.folder / "hooks"))

@@ -17,10 +17,10 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -65,14 +65,65 @@ def _no_thread_is_left() -> Iterator[None]:
     until(lambda: not our_threads())
 
 
-async def longest_hold(over: asyncio.Event) -> float:
-    """For how many seconds at most this event loop did nothing else, until it is over."""
-    longest = 0.0
-    while not over.is_set():
-        began = time.monotonic()
+class Beat(NamedTuple):
+    """A sleep of an event loop for a millisecond. Seconds: when it should have ended and when it did, what its thread
+    has used of a CPU in between, and for how long it has waited for one.
+    """
+
+    due: float
+    ended: float
+    cpu: float
+    waited: float
+
+    @property
+    def late(self) -> float:
+        return self.ended - self.due
+
+
+async def beats(found: list[Beat]) -> None:
+    stat = Path("/proc/thread-self/schedstat")
+    while True:
+        due, cpu, waited = time.monotonic() + 0.001, time.thread_time(), int(stat.read_text().split()[1])
         await asyncio.sleep(0.001)
-        longest = max(longest, time.monotonic() - began)
-    return longest
+        ended = time.monotonic()
+        waited = int(stat.read_text().split()[1]) - waited
+        found.append(Beat(due, ended, time.thread_time() - cpu, waited / 1e9))
+
+
+@contextlib.asynccontextmanager
+async def watched() -> AsyncIterator[Callable[[], float]]:
+    """Says for how long this event loop was held at most, in seconds: by what it ran, and not by the machine.
+
+    A busy machine holds up every thread: so the time for which this thread waited for a CPU does not count, nor that
+    for which an idle event loop in another thread was late, too.
+    """
+    own, control, over = list[Beat](), list[Beat](), threading.Event()
+
+    async def idle() -> None:
+        beating = asyncio.create_task(beats(control))
+        while not over.is_set():
+            await asyncio.sleep(0.05)
+        beating.cancel()
+
+    idling = threading.Thread(target=asyncio.run, args=(idle(),))
+    idling.start()
+    beating = asyncio.create_task(beats(own))
+    await asyncio.sleep(0.05)
+    own.clear()
+    try:
+        yield lambda: max(_held(beat, control) for beat in own)
+    finally:
+        beating.cancel()
+        over.set()
+        idling.join()
+
+
+def _held(beat: Beat, control: list[Beat]) -> float:
+    late = beat.late - beat.waited
+    if late > 0.001:
+        overlaps = (min(beat.ended, each.ended) - max(beat.due, each.due) for each in control if each.late > 0.001)
+        late -= sum(overlap for overlap in overlaps if overlap > 0)
+    return max(late, beat.cpu)
 
 
 @contextlib.contextmanager
@@ -154,24 +205,29 @@ def test_calls_do_what_those_of_a_queue_do_and_never_in_the_loops_thread(
     assert threading.get_ident() not in threads
 
 
-def test_a_hundred_enqueues_beside_a_held_write_lock_hold_the_event_loop_for_no_time(
+def test_a_hundred_enqueues_beside_a_held_write_lock_hold_the_event_loop_for_less_than_five_milliseconds(
     url: str, path: Path, threads: set[int]
 ) -> None:
-    async def use() -> None:
+    async def once() -> float:
         async with AsyncQueue(url) as queue:
             await queue.enqueue("warm")
+            before = await queue.count("tag")
             with write_lock_held(path, HELD):
-                over = asyncio.Event()
-                watching = asyncio.create_task(longest_hold(over))
-                began = time.monotonic()
-                ids = await asyncio.gather(*(queue.enqueue("tag", {"n": number}) for number in range(100)))
-                assert time.monotonic() - began > HELD / 2
-                over.set()
-                assert await watching < HELD / 2
+                async with watched() as longest:
+                    began = time.monotonic()
+                    ids = await asyncio.gather(*(queue.enqueue("tag", {"n": number}) for number in range(100)))
+                    took = time.monotonic() - began
+                    held = longest()
+            assert took > HELD / 2
             assert len(set(ids)) == 100
             assert sorted(job.payload["n"] for job in await queue.jobs(ids=ids)) == list(range(100))
+            assert await queue.count("tag") == before + 100
+        return held
 
-    asyncio.run(use())
+    held: list[float] = []
+    while not held or (held[-1] > 0.005 and len(held) < 5):  # what holds it, does so every time
+        held.append(asyncio.run(once()))
+    assert min(held) <= 0.005
     assert threading.get_ident() not in threads
 
 

@@ -250,7 +250,7 @@ class TestWhoNotifies:
         pool: Any = SimpleNamespace(
             types=("tag",), capabilities=(), min_priority=None, lock_time=10.0, heartbeat_timeout=60.0, policy=nobody
         )
-        gate: Any = SimpleNamespace(unpaused=lambda types: types, is_open=lambda: True, generation=0, now=lambda: 0.0)
+        gate: Any = SimpleNamespace(is_open=lambda: True, generation=0, now=lambda: 0.0)
         exchange = Exchange(engine, nobody, pool, nobody, gate, nobody, nobody, nobody)
         exchange.open()
         exchange.turn(1)

@@ -24,6 +24,7 @@ from supervisor.store.base import (
     Operations,
     Planned,
     Producer,
+    Sort,
     SupervisorRecord,
 )
 from supervisor.store.sqlite import maintenance as duties
@@ -316,6 +317,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
         ),
         "look at all": (
             lambda r: (
+                r.jobs.arranged(Filter(text="a"), by=Sort.CHANGED, descending=True, before=None, limit=9),
                 r.statistics.error_groups(0.0, 9),
                 r.history.minutes(0.0),
                 r.history.added_up(0.0, NOW, 900.0),
@@ -324,7 +326,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
                 r.statistics.failures(0.0),
                 r.statistics.speeds(),
                 r.schedules.planned(),
-                r.statistics.anomalies(NOW, 1.0, T0, T0),
+                r.statistics.anomalies(NOW),
                 r.backlog.unhandled(["tag"]),
                 r.controls.current(),
                 r.registry.supervisors(),

@@ -68,13 +68,3 @@ def test_it_registers_again_before_it_claims_again(desk: Desk, store: Exchange, 
     gate.renewed(boot_time() + 60, 0.0, again=True)
     assert claims(store) == [job]
     assert desk.maintenance.registry.worker("w1") is not None
-
-
-def test_it_claims_nothing_of_a_type_that_is_paused_on_its_host(desk: Desk, store: Exchange, gate: ClaimGate) -> None:
-    first, second = desk.put(), desk.put("mail")
-    gate.pause({"tag"})
-    assert claims(store) == [second]
-    gate.pause({"tag", "mail"})
-    assert claims(store) == []
-    gate.pause(())
-    assert claims(store) == [first]

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.domain.job import Job, NewJob, Status
 from supervisor.domain.settlement import Failure, Settlement, failed
-from supervisor.store.base import Depth, ErrorGroup, Filter, Page
+from supervisor.store.base import Depth, ErrorGroup, Filter, Page, Sort
 from tests.store.kit import BROKEN, NOW, POLICY, Desk
 
 LATER = NOW + 1e6
@@ -284,6 +284,28 @@ def test_whoever_insists_on_writing_changes_nothing(desk: Desk) -> None:
     desk.operations.check(writable=True)
 
     assert desk.job(job_id) == before
+
+
+def test_a_list_in_another_order_is_the_same_list_sorted(desk: Desk) -> None:
+    jobs = stock(desk)
+    keys: dict[Sort, Callable[[Job], object]] = {
+        Sort.ID: lambda job: job.id,
+        Sort.TYPE: lambda job: (job.type, job.id),
+        Sort.STATUS: lambda job: (job.status.value, job.id),
+        Sort.PRIORITY: lambda job: (job.priority, job.id),
+        Sort.ATTEMPTS: lambda job: (job.attempts, job.id),
+        Sort.DUE: lambda job: (job.scheduled_at, job.id),
+        Sort.CHANGED: lambda job: (job.completed_at or job.started_at or job.created_at, job.id),
+    }
+
+    assert set(keys) == set(Sort)
+    for by, key in keys.items():
+        for descending in (False, True):
+            order = {"by": by, "descending": descending, "before": None, "limit": 40}
+            page = desk.operations.jobs.arranged(Filter(types=("a", "b")), **order)  # type: ignore[arg-type]  # the same
+            expected = sorted((job for job in jobs if job.type != "c"), key=key, reverse=descending)  # type: ignore[arg-type]  # one kind each
+            assert [job.id for job in page.jobs] == [job.id for job in expected][:40], (by, descending)
+            assert page.next is None
 
 
 @pytest.mark.long_on_postgres

@@ -18,7 +18,7 @@ from supervisor.cli import main
 from supervisor.domain.errors import Conflict, InvalidOption, StoreBusy, StoreUnavailable
 from supervisor.domain.job import NewJob
 from supervisor.domain.text import without_password
-from supervisor.engine import open_engine, open_move_end
+from supervisor.engine import open_engine
 from supervisor.ops import move as moving
 from supervisor.ops.move import MoveReport
 from supervisor.store.moving import KEYS, TABLES
@@ -63,7 +63,7 @@ def test_every_table_and_column_is_moved(made: Made) -> None:
     for url in (file, server):
         open_engine(url).database.migrate()
     assert set(KEYS) == TABLES
-    with closing(open_move_end(file)) as here, closing(open_move_end(server)) as there:
+    with closing(open_engine(file).move_end()) as here, closing(open_engine(server).move_end()) as there:
         for table in TABLES:
             ours, theirs = set(here.columns(table)), set(there.columns(table))
             assert ours == theirs, f"{table}: name a column of one engine alone in its move.py"
@@ -92,7 +92,7 @@ def test_all_rows_are_equal_after_a_move(made: Made, way: str) -> None:
 
 
 def sorted_columns(url: str) -> list[str]:
-    with closing(open_move_end(url)) as end:
+    with closing(open_engine(url).move_end()) as end:
         return sorted(column for column in end.columns("jobs") if ("jobs", column) not in OF_AN_ENGINE)
 
 

@@ -212,24 +212,6 @@ class TestControls:
 
         assert dict(desk.maintenance.controls.current().sizes) == {}
 
-    def test_a_type_is_paused_on_the_hosts_that_match_a_name(self, desk: Desk) -> None:
-        controls = desk.operations.controls
-        controls.pause("tag", NOW, "gpu-*")
-        controls.pause("mail", NOW, "gpu-1")
-        controls.pause('so "odd"', NOW, "web-1")
-        seen = desk.maintenance.controls.current()
-        assert seen.paused == set()
-        assert seen.paused_on("gpu-1") == {"tag", "mail"}
-        assert seen.paused_on("gpu-2") == {"tag"}
-        assert seen.paused_on("web-1") == {'so "odd"'}
-        assert seen.hosts_of("paused", "tag") == ["gpu-*"]
-
-        assert not controls.resume("mail", "gpu-*")
-        assert controls.resume("mail", "gpu-1")
-        assert controls.resume("tag")  # everywhere: there too
-        assert not controls.resume("tag")
-        assert desk.maintenance.controls.current().paused_on("gpu-1") == set()
-
     def test_the_size_set_for_a_host_itself_counts_before_that_for_many(self, desk: Desk) -> None:
         controls = desk.operations.controls
         controls.scale("tag", 1, NOW)

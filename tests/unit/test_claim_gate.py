@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from supervisor.system.scoreboard import GATE_BYTES, MOST_PAUSED, ClaimGate, boot_time
+from supervisor.system.scoreboard import GATE_BYTES, ClaimGate, boot_time
 
 
 @pytest.fixture
@@ -47,23 +47,3 @@ def test_the_time_is_the_servers_as_soon_as_it_is_known(gate: ClaimGate) -> None
     gate.renewed(0.0, 1_000_000.0 - boot_time(), again=True)
     assert 1_000_000.0 <= gate.now() < 1_000_060.0
     assert gate.clock() == pytest.approx(gate.now(), abs=60)
-
-
-def test_types_that_are_paused_on_the_host_are_left_out(gate: ClaimGate) -> None:
-    types = ("mail", "tag", "caf\u00e9", "bad\udcff")
-    assert gate.unpaused(types) is types
-    gate.pause({"tag", "bad\udcff"})
-    assert gate.unpaused(types) == ("mail", "caf\u00e9")
-    gate.pause({"mail"})
-    assert gate.unpaused(types) == ("tag", "caf\u00e9", "bad\udcff")
-    gate.pause(())
-    assert gate.unpaused(types) is types
-
-
-def test_another_process_sees_each_change_as_a_whole(gate: ClaimGate) -> None:
-    shared = memoryview(bytearray(GATE_BYTES))
-    writer, reader = ClaimGate(shared), ClaimGate(shared.toreadonly())
-    many = tuple(f"type-{number}" for number in range(MOST_PAUSED + 1))
-    for paused in (many[:1], many[:MOST_PAUSED], many[3:5], many):
-        writer.pause(paused)
-        assert len(reader.unpaused(many)) == len(many) - min(len(paused), MOST_PAUSED)

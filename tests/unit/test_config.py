@@ -122,6 +122,8 @@ def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
                 latency_target=0.2,
                 batch_wait=0.02,
                 batch_key=None,
+                batch_cost=None,
+                batch_budget=None,
                 timeout=120.0,
                 cancel_grace=5.0,
                 kill_grace=5.0,
@@ -198,7 +200,7 @@ def test_the_size_of_a_pool_is_one_number_or_a_range(toml: Path, text: str, expe
         ("workers = 3", "", (3, 3)),
         ("workers = 3", "max_workers = 5", (1, 5)),
         ("min_workers = 0\nmax_workers = 5", "workers = 3", (3, 3)),
-        ("min_workers = 0", "max_workers = 5", (0, 5)),
+        ("min_workers = 0", "max_workers = 5", (1, 5)),
     ],
 )
 def test_a_pool_s_own_way_to_say_its_size_puts_the_default_s_aside(

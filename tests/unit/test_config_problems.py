@@ -96,14 +96,9 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
             'database = "x"',
             "database: unknown key; it belongs in the file itself, above its first [table]",
         ),
-        ("zzz = 1", "zzz: unknown key"),
-        ("retri = { base = 3 }", "retri: unknown key; did you mean retry?"),
         ("retry = { bas = 3 }", "retry.bas: unknown key; did you mean base?"),
-        ("x.y = 1", "x: unknown key"),
         ("workers = 0", "workers: must be at least 1, not 0"),
-        ("workers = 100000", "workers: must be at most 1024, not 100000"),
         ("workers = true", "workers: must be a whole number, not true"),
-        ("min_workers = -1", "min_workers: must be at least 0, not -1"),
         (
             "workers = 2\nmax_workers = 3",
             "workers: write either workers or min_workers and max_workers, not both",
@@ -113,31 +108,19 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
             "max_workers: min_workers is 3, which is more than max_workers, 2",
         ),
         ("prefetch = 0", 'prefetch: must be at least 1, not 0, or "auto"'),
-        ("prefetch = 257", 'prefetch: must be at most 256, not 257, or "auto"'),
-        ("prefetch = true", 'prefetch: must be a whole number, not true, or "auto"'),
         ('timeout = "0s"', "timeout: '0s' is out of range; it must be from 1ms to 36500d"),
         (
             'heartbeat_timeout = "999ms"',
             "heartbeat_timeout: '999ms' is out of range; it must be from 1s to 36500d",
         ),
-        ('lock_time = "0.5s"', "lock_time: '0.5s' is out of range; it must be from 1s to 36500d"),
-        (
-            'shutdown_grace = "99999d"',
-            "shutdown_grace: '99999d' is out of range; it must be from 0ms to 36500d",
-        ),
         ("max_memory = 2", "max_memory: 2 is not a size; write it like 512MiB or 2GiB"),
-        ('max_memory = "2GB"', "max_memory: '2GB' is not a size; write it like 512MiB or 2GiB"),
         ('memory_budget = "1B"', "memory_budget: '1B' is out of range; it must be at least 1MiB"),
         (f'memory_budget = "{"9" * 400}B"', "memory_budget: it is larger than any memory"),
         ('retry = { base = "2s", max = "1s" }', "retry: max is 1s, which is shorter than base, 2s"),
-        ("retry = { jitter = nan }", "retry.jitter: must be at least 0.0, not nan"),
         (f"retry = {{ jitter = 1{'0' * 310} }}", f"retry.jitter: must be at most 1.0, not 1{'0' * 17}...{'0' * 19}"),
-        ("retry = { max_attempts = 0 }", "retry.max_attempts: must be at least 1, not 0"),
         ("retry = 3", "retry: must be a table, not 3"),
         ("types = []", "types: the list is empty; omit the key instead"),
-        ('types = ["a", "a"]', "types: 'a' is listed twice"),
         ('types = "a"', 'types: must be a list, like ["a", "b"], not \'a\''),
-        ('capabilities = ["a", "b", "a"]', "capabilities: 'a' is listed twice"),
         (
             'capabilities = ["a b"]',
             "capabilities: 'a b' is not a capability; "
@@ -145,35 +128,27 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
         ),
         ('env = { "A=B" = "x" }', "env: 'A=B' is not the name of an environment variable"),
         ('env = { A = "\\u0000" }', "env: A: '\\x00' is not text for a program: it contains a NUL character"),
-        ("options = 3", "options: must be a table, not 3"),
-        ('command = ["python"]', "command: write either handler or command, not both"),
         ("batch_size = 257", 'batch_size: must be at most 256, not 257, or "auto"'),
-        ('batch_size = "big"', "batch_size: must be a whole number, not 'big', or \"auto\""),
         ('max_batch_size = 1\nbatch_size = "auto"', "max_batch_size: must be at least 2, not 1"),
-        ("max_batch_size = 9\nbatch_size = 8", 'max_batch_size: it has an effect only with batch_size = "auto"'),
         ('latency_target = "1s"', 'latency_target: it has an effect only with batch_size = "auto"'),
         ('batch_key = "model"', "batch_key: it has an effect only with batches: set batch_size"),
         (
             'batch_key = "options..model"\nbatch_size = 8',
             'batch_key: \'options..model\' is not a field of a payload; write it like "model" or "options.model"',
         ),
+        ("batch_budget = 0\nbatch_size = 8", "batch_budget: must be at least 1e-06, not 0"),
+        (
+            'batch_cost = "tokens"\nbatch_size = 8',
+            "batch_cost: it needs a batch_budget, the most that a batch may cost",
+        ),
         (
             'concurrency = 2\nbatch_size = "auto"',
             "concurrency: a worker runs batches one at a time: raise batch_size or concurrency, not both",
         ),
         ("gpus = [0, 0]", "gpus: '0' is listed twice"),
-        ('gpus = [1, "1"]', "gpus: '1' is listed twice"),
         (
             'gpus = ["0,1"]',
             'gpus: \'0,1\' is not a device; write its number, or its id like "GPU-8932f937" or "MIG-…"',
-        ),
-        (
-            "gpus = [-1]",
-            'gpus: \'-1\' is not a device; write its number, or its id like "GPU-8932f937" or "MIG-…"',
-        ),
-        (
-            "gpus = [true]",
-            'gpus: must be text in quotes, like "text", not true',
         ),
         (
             'gpus = [0]\nenv = { CUDA_VISIBLE_DEVICES = "1" }',
@@ -187,21 +162,7 @@ def test_a_fault_of_the_defaults_is_reported_once_and_there(toml: Path) -> None:
             'preload_setup = true\nstart = "spawn"',
             'preload_setup: it needs a handler, start = "fork" and preload = true',
         ),
-        (
-            "preload_setup = true\npreload = false",
-            'preload_setup: it needs a handler, start = "fork" and preload = true',
-        ),
-        ("threads = 0", 'threads: must be at least 1, not 0, or "auto"'),
-        ("threads = true", 'threads: must be a whole number, not true, or "auto"'),
-        ("cpu_affinity = [0, 0]", "cpu_affinity: 0 is listed twice"),
-        ("cpu_affinity = [-1]", "cpu_affinity: must be at least 0, not -1"),
         ("nice = 20", "nice: must be at most 19, not 20"),
-        ("nice = -1", "nice: must be at least 0, not -1"),
-        ("retry_failed_times = 0", "retry_failed_times: must be at least 1, not 0"),
-        (
-            'retry_failed_every = "-1s"',
-            "retry_failed_every: '-1s' is not a duration; write it like 250ms, 10s, 5m, 2h or 7d",
-        ),
     ],
 )
 def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line: str, problem: str) -> None:
@@ -222,18 +183,10 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
             '[pools.a]\ncommand = ["x\\u0000"]',
             ":2: pools.a.command: 'x\\x00' is not text for a program: it contains a NUL character",
         ),
-        (
-            f'[defaults]\ncommand = ["x"]\n{POOL}',
-            ":2: defaults.command: each pool has its own; it cannot have a default",
-        ),
         ("pools = 3", ":1: pools: must be tables [pools.NAME], not 3"),
         ("pools.tag = 3", ":1: pools.tag: must be a table, not 3"),
         (f"defaults = 3\n{POOL}", ":1: defaults: must be a table, not 3"),
         (f"log = 3\n{POOL}", ":1: log: must be a table, not 3"),
-        (
-            f"database = 3\n{POOL}",
-            ':1: database: must be text in quotes, like "text", not 3',
-        ),
         (
             f'timeout = "3s"\n{POOL}',
             ":1: timeout: unknown key; it belongs in [pools.NAME]",
@@ -261,14 +214,6 @@ def test_a_pool_s_fault_is_told_in_words_that_say_what_to_write(toml: Path, line
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\ncron = "61 * * * *"',
             ":6: schedules[0].cron: '61 * * * *' is not a cron line: bad minute",
-        ),
-        (
-            f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\ncron = "0 0 30 2 *"',
-            ":6: schedules[0].cron: '0 0 30 2 *' is not a cron line: bad day-of-month",
-        ),
-        (
-            f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\nevery = "500ms"',
-            ":6: schedules[0].every: '500ms' is out of range; it must be from 1s to 36500d",
         ),
         (
             f'{POOL}[[schedules]]\nname = "x"\ntype = "tag"\nevery = "1h"\ntimezone = "UTC"',

@@ -1,4 +1,4 @@
-"""`[spool]`: what is read of it, what is said of mistakes, and whether its folder can be used."""
+"""`[spool]`: whether its folder can be used."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import Settings, load
-from supervisor.config.settings import SpoolSettings
 from supervisor.domain.errors import ConfigError
 from supervisor.engine import open_engine
 from supervisor.ops.admin_files import upload_folder
 from supervisor.ops.doctor.configuration import check_configuration
 
 POOL = '[pools.tag]\ncommand = ["true"]\n[admin]\n'
-MIB = 1 << 20
 
 
 def loaded(folder: Path, text: str) -> Settings:
@@ -30,26 +28,6 @@ def checked(folder: Path, text: str) -> list[str]:
     except ConfigError as error:
         return [problem.partition("supervisor.toml")[2] for problem in error.problems]
     return []
-
-
-def test_every_key_is_read(tmp_path: Path) -> None:
-    text = '[spool]\nfolder = "files"\nmax_file = "2MiB"\nmax_total = "9MiB"\ndone = "forever"\n'
-
-    assert loaded(tmp_path, POOL).spool == SpoolSettings()
-    assert loaded(tmp_path, POOL + text).spool == SpoolSettings(tmp_path / "files", 2 * MIB, 9 * MIB, None)
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('max_file = "2GiB"', ":5: spool.max_file: 2GiB is more than max_total, which is 1GiB"),
-        ("max_total = 5", ":5: spool.max_total: 5 is not a size; write it like 512MiB or 2GiB"),
-        ('fodler = "x"', ":5: spool.fodler: unknown key; did you mean folder?"),
-        ("done = 5", ':5: spool.done: 5 is not a duration; write it like 250ms, 10s, 5m, 2h or 7d, or "forever"'),
-    ],
-)
-def test_mistakes_are_named(tmp_path: Path, text: str, problem: str) -> None:
-    assert checked(tmp_path, f"{POOL}[spool]\n{text}\n") == [problem]
 
 
 def test_the_folder_is_next_to_a_file_and_must_be_named_for_a_server(tmp_path: Path) -> None:

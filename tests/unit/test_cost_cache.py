@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.ops.status import CostCache
+from supervisor.ops.status import Costs
 
 
 class Clock:
@@ -25,20 +25,20 @@ class Clock:
 
 def test_an_answer_is_kept_for_so_many_times_as_it_took() -> None:
     clock = Clock()
-    sparing: CostCache[int] = CostCache(20, clock)
+    sparing = Costs(clock)
 
-    assert sparing.answer(lambda: clock.question(0.5)) == 1
+    assert sparing.answer("it", 20, lambda: clock.question(0.5)) == 1
     clock.now += 9.9
-    assert sparing.answer(lambda: clock.question(0.5)) == 1
+    assert sparing.answer("it", 20, lambda: clock.question(0.5)) == 1
     clock.now += 0.2
-    assert sparing.answer(lambda: clock.question(0.5)) == 2
+    assert sparing.answer("it", 20, lambda: clock.question(0.5)) == 2
 
 
 def test_whoever_asks_on_and_on_takes_no_more_than_that_part_of_the_time() -> None:
     clock = Clock()
-    sparing: CostCache[int] = CostCache(20, clock)
+    sparing = Costs(clock)
     for _ in range(10_000):
-        sparing.answer(lambda: clock.question(0.3))
+        sparing.answer("it", 20, lambda: clock.question(0.3))
         clock.now += 0.1
 
     assert clock.asked * 0.3 <= (clock.now - 100) / 20
@@ -46,19 +46,19 @@ def test_whoever_asks_on_and_on_takes_no_more_than_that_part_of_the_time() -> No
 
 def test_what_costs_nothing_is_always_new() -> None:
     clock = Clock()
-    sparing: CostCache[int] = CostCache(20, clock)
+    sparing = Costs(clock)
 
-    assert [sparing.answer(lambda: clock.question(0.0)) for _ in range(3)] == [1, 2, 3]
+    assert [sparing.answer("it", 20, lambda: clock.question(0.0)) for _ in range(3)] == [1, 2, 3]
 
 
 def test_a_question_that_fails_is_asked_again() -> None:
     clock = Clock()
-    sparing: CostCache[int] = CostCache(20, clock)
+    sparing = Costs(clock)
 
     def fail() -> int:
         clock.now += 5
         raise OSError
 
     with pytest.raises(OSError):  # noqa: PT011 - it says no more
-        sparing.answer(fail)
-    assert sparing.answer(lambda: clock.question(1.0)) == 1
+        sparing.answer("it", 20, fail)
+    assert sparing.answer("it", 20, lambda: clock.question(1.0)) == 1

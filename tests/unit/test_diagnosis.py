@@ -15,9 +15,8 @@ from supervisor.ops.views import (
     DutyView,
     MemoryView,
     ScheduleView,
-    ServerView,
 )
-from supervisor.store.base import GoneView, KeeperView, TableView
+from supervisor.store.base import GoneView, KeeperView, ServerView, TableView
 from tests.cli.test_top_screen import overview, pool, type_
 from tests.cli.test_top_screen import supervisor as some_supervisor
 
@@ -27,7 +26,7 @@ def supervisor(pid: int = 7, **given: Any) -> Any:
 
 
 def server(*keepers: KeeperView, tables: Sequence[TableView] = (), notifications: float = 0.0) -> ServerView:
-    return ServerView(1, 100, notifications, list(tables), list(keepers))
+    return ServerView(0.0, False, 1, 100, notifications, True, list(tables), list(keepers))
 
 
 def test_on_a_sound_server_nothing_is_found() -> None:
@@ -78,7 +77,6 @@ EVERYTHING: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("unmet", "warning", False, {"unmet": ["no pool that takes mail has …"]}),
     ("quarantined", "warning", False, {"jobs": {"quarantined": 2}}),
     ("paused", "note", False, {"paused": ["mail"]}),
-    ("paused_on_host", "note", False, {"paused_on_hosts": {"mail": ["gpu-*", "web-1"]}}),
     ("transaction", "warning", False, {"server": server(KeeperView("transaction", "pid 7, psql", 90.0, 4))}),
     ("prepared_transaction", "warning", False, {"server": server(KeeperView("prepared transaction", "x", 90.0, 4))}),
     ("replication_slot", "warning", False, {"server": server(KeeperView("replication slot", "slot a", None, 10**6))}),

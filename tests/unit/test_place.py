@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable
 from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
 
 from supervisor.config import PoolSettings, load
-from supervisor.system import resources
 from supervisor.worker.environment import THREADS, Place, check_memory, kept_memory, limit_threads, take, threads_of
 from supervisor.worker.handler import HandlerError
 
@@ -200,59 +196,6 @@ def test_a_worker_sees_its_own_device_alone(tmp_path: Path) -> None:
 
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1"
     assert "OMP_NUM_THREADS" not in os.environ  # the image's, which has been loaded with it
-
-
-GROUPED = Path("/proc/self/autogroup").exists()
-
-
-@pytest.mark.usefixtures("environment")
-@pytest.mark.parametrize(("enabled", "keys", "expected"), [("1", "nice = 7", 7), ("0", "nice = 7", 0), ("1", "", 0)])
-def test_a_nice_value_holds_between_sessions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enabled: str, keys: str, expected: int
-) -> None:
-    if os.nice(0) > 0:  # what is inherited holds, too
-        expected = max(expected, os.nice(0)) if enabled == "1" else 0
-    monkeypatch.setattr(resources, "AUTOGROUP_ENABLED", tmp_path / "enabled")
-    (tmp_path / "enabled").write_text(f"{enabled}\n")
-    its_own = pool(tmp_path, keys)
-
-    def given() -> bool:
-        take(its_own, Place())
-        return not GROUPED or Path("/proc/self/autogroup").read_text().split()[1:] == ["nice", str(expected)]
-
-    assert os.waitstatus_to_exitcode(os.waitpid(_in_a_session(given), 0)[1]) == 0
-
-
-def test_workers_that_start_at_once_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    enabled = os.memfd_create("enabled")  # any user may read it
-    os.write(enabled, b"1")
-    monkeypatch.setattr(resources, "AUTOGROUP_ENABLED", Path(f"/proc/self/fd/{enabled}"))
-    children = [_in_a_session(_set_nice) for _ in range(4)]
-    os.close(enabled)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
-
-
-def _in_a_session(work: Callable[[], bool]) -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that pytest has
-        child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.setsid()
-            code = 0 if work() else 2
-        finally:
-            os._exit(code)
-    return child
-
-
-def _set_nice() -> bool:
-    """As an ordinary user, whom the kernel makes wait."""
-    if os.getuid() == 0:
-        os.setuid(65534)
-        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: its files in /proc are its own again
-    resources.set_nice_of_session(5)
-    return not GROUPED or Path("/proc/self/autogroup").read_text().split()[1:] == ["nice", "5"]
 
 
 def test_cores_that_cannot_be_used_are_a_fault_of_the_set_up(tmp_path: Path) -> None:

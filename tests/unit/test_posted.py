@@ -9,6 +9,7 @@ import pytest
 
 from supervisor.domain.job import Claim
 from supervisor.maintenance.lease import PublishedBoard, publish, read_published
+from supervisor.maintenance.recovery import begun_run
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
 
@@ -28,10 +29,6 @@ def board(tmp_path: Path) -> Scoreboard:
     board.slot(2).work.progress(0.5, "half of it")
     board.post({"pools": {"tag": {"types": ["tag"]}}})
     return board
-
-
-def claim(job: int, token: int) -> Claim:
-    return Claim(job, token, "tag", "{}", 1, None, 0, 0.0)
 
 
 def test_it_is_read_as_it_was(board: Scoreboard) -> None:
@@ -55,17 +52,20 @@ def test_heartbeats_change_nothing_in_it(board: Scoreboard) -> None:
     assert publish(board) != first
 
 
+def claim(job: int, token: int) -> Claim:
+    return Claim(job, token, "tag", "{}", 1, None, 0, 0.0)
+
+
 def test_a_run_that_had_begun_is_known_only_while_its_claim_is_held(board: Scoreboard) -> None:
-    posted = read_published(publish(board))
-    assert posted.begun(2, [claim(6, 1), claim(7, 2)]) == ((7, 2), 2)
-    assert posted.begun(2, [claim(7, 3)]) == (None, 1)  # it may have begun another one since
-    assert posted.begun(1, [claim(6, 1)]) == (None, 1)
-    assert posted.begun(3, [claim(6, 1)]) == (None, 1)
-
-
-def test_of_several_that_run_side_by_side_all_are_suspects(board: Scoreboard) -> None:
+    posted = read_published(publish(board)).workers
+    assert begun_run(posted[2], [claim(6, 1), claim(7, 2)], current=False) == ((7, 2), 2)
+    assert begun_run(posted[2], [claim(7, 3)], current=False) == (None, 1)  # it may have begun another one since
+    assert begun_run(posted[1], [claim(6, 1)], current=False) == (None, 1)
+    assert begun_run(None, [claim(6, 1)], current=False) == (None, 1)
+    assert begun_run(posted[1], [claim(6, 1)], current=True) == ((0, 0), 1)  # its own slot says that none had
     board.slot(2).work.run_together(10)
-    assert read_published(publish(board)).begun(2, [claim(6, 1), claim(7, 2), claim(8, 1)]) == (None, 3)
+    several = read_published(publish(board)).workers[2]
+    assert begun_run(several, [claim(6, 1), claim(7, 2), claim(8, 1)], current=False) == (None, 3)
 
 
 NONE = [

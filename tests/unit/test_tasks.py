@@ -97,13 +97,11 @@ VALUES: list[tuple[Any, Any, Any]] = [
     (UserId, UserId(3), 3),
     (Colour, Colour.RED, "red"),
     (Path, Path("/a b"), "/a b"),
-    (uuid.UUID, uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
     (decimal.Decimal, decimal.Decimal("1.10"), "1.10"),
     (datetime.date, datetime.date(2026, 1, 2), "2026-01-02"),
     (tuple[int, str], (1, "a"), [1, "a"]),
     (frozenset[int], frozenset({1}), [1]),
     (Picture, Picture(Path("a"), datetime.date(2026, 1, 2)), {"path": "a", "taken": "2026-01-02"}),
-    (list[Picture], [Picture(Path("a"), datetime.date(2026, 1, 2))], [{"path": "a", "taken": "2026-01-02"}]),
 ]
 
 
@@ -192,16 +190,10 @@ class Span(NamedTuple):
 def test_a_time_in_the_hour_in_which_its_zone_changes_is_stored_as_its_instant(at: datetime.datetime) -> None:
     values: list[tuple[Any, Any, Callable[[Any], datetime.datetime]]] = [
         (datetime.datetime, at, lambda back: back),
-        (pydantic.AwareDatetime, at, lambda back: back),
         (list[datetime.datetime], [at], lambda back: back[0]),
-        (tuple[datetime.datetime, ...], (at,), lambda back: back[0]),
         (Incomparable, Incomparable(at), lambda back: back.a),
         (dict[str, datetime.datetime], {"a": at}, lambda back: back["a"]),
         (dict[datetime.datetime, int], {at: 1}, lambda back: next(iter(back))),
-        (datetime.datetime | None, at, lambda back: back),
-        (datetime.datetime | int, at, lambda back: back),
-        (Appointment, Appointment(at, "x"), lambda back: back.at),
-        (Meeting, Meeting(times=[at]), lambda back: back.times[0]),
         (Meeting, Meeting(times=[], by={"a": Appointment(at)}), lambda back: back.by["a"].at),
         (Span, Span(at, at), lambda back: back.last),
     ]
@@ -229,15 +221,12 @@ def test_what_is_called_like_a_function_but_is_none_gets_one_sentence(wrong: Any
 
 LOST: list[tuple[Any, Any, str]] = [
     (Cat | Dog, Dog("rex"), r"would come back from JSON as another value, Cat\(name='rex'\)"),
-    (list[Cat | Dog], [Cat("a"), Dog("b")], "would come back"),
     (Dog, Puppy("rex", 7), "would come back"),
     (datetime.date | str, datetime.date(2026, 1, 2), "would come back from JSON as another value, '2026-01-02'"),
     (Path | str, Path("a"), "would come back"),
-    (set[int] | list[int], {1}, "would come back"),
     (pydantic.SecretStr, pydantic.SecretStr("hunter2"), "would come back"),
     (Annotated[int, pydantic.BeforeValidator(lambda value: value + 1)], 5, "would come back"),
     (bytes, b"\xff", "cannot be stored as JSON"),
-    (Literal[Colour.RED] | dict[tuple[int, int], int], {(1, 2): 3}, "f: value"),
     (decimal.Decimal, decimal.Decimal("nan"), "f: value"),
     (Iterable[int], [1], "would come back"),
     (datetime.datetime | str, datetime.datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN), "would come back"),
@@ -281,14 +270,6 @@ def only_by_position(ctx: Context, /) -> None: ...
 def test_what_cannot_be_a_task_is_told(wrong: Any, sentence: str) -> None:
     with pytest.raises(TypeError, match=sentence):
         _ = wrong.parameters
-
-
-def test_further_keywords_are_checked_by_their_annotation() -> None:
-    @task
-    def f(**others: int) -> None: ...
-
-    with pytest.raises(InvalidJob, match="f: others must be a whole number"):
-        f.payload(a="x")
 
 
 def test_a_task_is_pickled_as_its_name() -> None:
@@ -348,7 +329,10 @@ def test_the_arguments_must_fit_the_signature() -> None:
 
 def test_other_keywords_are_taken_if_the_function_takes_them() -> None:
     @task
-    def f(path: str, **others: Any) -> None: ...
+    def f(path: str, **others: int) -> None: ...
+
+    with pytest.raises(InvalidJob, match="f: others must be a whole number"):
+        f.payload("a", x="b")
 
     assert f.payload("a", x=1) == {"path": "a", "x": 1}
     assert f.parameters.arguments({"path": "a", "x": 1}, None) == {"path": "a", "x": 1}

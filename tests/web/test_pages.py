@@ -240,6 +240,22 @@ def test_a_list_shows_and_finds_payloads_only_where_that_is_allowed(queue: Queue
     assert 'name="text"' not in closed.get("/jobs").text
 
 
+def test_a_list_is_sorted_by_its_columns(queue: Queue, read: Callable[..., Reader]) -> None:
+    for type_ in ("b", "c", "a"):
+        queue.enqueue(type_)
+    reader = read()
+
+    def listed(path: str) -> list[int]:
+        return [int(number) for number in re.findall(r'id="job-(\d+)"', reader.get(path).text)]
+
+    assert listed("/jobs") == [3, 2, 1]
+    by_type = html.unescape(re.search(r'href="([^"]*sort=type[^"]*)"', reader.get("/jobs").text)[1])  # type: ignore[index]  # it is there
+    assert listed(by_type) == [3, 1, 2]
+    assert 'aria-sort="ascending"' in reader.get(by_type).text
+    assert listed(by_type.replace("type", "-type")) == [2, 1, 3]
+    assert "is not a valid sort" in reader.text("/jobs?sort=payload")
+
+
 def test_a_failed_job_shows_what_happened_to_it(queue: Queue, read: Callable[..., Reader]) -> None:
     queue.enqueue("tag", {"path": "cat.jpg"}, max_attempts=1)
     [job] = run_due(queue, {"tag": broken})

@@ -44,8 +44,8 @@ async def list_pools(state: TheState) -> JSONResponse:
 async def change_pool(
     state: TheState, name: Annotated[str, Path(min_length=1, max_length=100)], change: models.PoolChange
 ) -> JSONResponse:
-    """Set a pool's number of workers, or pause or resume all its types; everywhere, or on one host. Takes effect within
-    a second.
+    """Set a pool's number of workers, also on one host alone, or pause or resume all its types. Takes effect within a
+    second.
     """
 
     def act(operations: Operations) -> dict[str, Any]:
@@ -53,18 +53,17 @@ async def change_pool(
         given = change.model_fields_set
         if "paused" in given:
             commands.check_scale(operations, name, change.workers, state.pools)
-            commands.pause_pool(operations, name, change.paused, now, host=change.host)
+            commands.pause_pool(operations, name, change.paused, now)
         if "workers" in given:
             commands.scale(operations, name, change.workers, state.pools, now, host=change.host)
         controls = operations.controls.current()
         types = types_taken(operations, name)
-        there = controls.paused | (controls.paused_on(change.host) if change.host else frozenset())
         return {
             "name": name,
             "workers": controls.size_on(name, change.host) if change.host else controls.sizes.get(name),
             "types": types,
-            "paused": [type_ for type_ in types if type_ in there],
-        } | _where(change.host)
+            "paused": [type_ for type_ in types if type_ in controls.paused],
+        } | ({"host": change.host} if change.host else {})
 
     return answer(await state.executor.ask(act))
 
@@ -80,19 +79,13 @@ async def list_types(state: TheState) -> JSONResponse:
 async def change_type(
     state: TheState, type: Annotated[models.JobType, Path()], change: models.TypeChange
 ) -> JSONResponse:
-    """Pause or resume a type. Takes effect immediately, on one host within a second."""
+    """Pause or resume a type. Takes effect immediately."""
 
     def act(operations: Operations) -> bool:
-        return commands.pause(
-            operations, type, change.paused, operations.statistics.now(), force=change.force, host=change.host
-        )
+        return commands.pause(operations, type, change.paused, operations.statistics.now(), force=change.force)
 
     changed = await state.executor.ask(act)
-    return answer({"type": type, "paused": change.paused, "changed": changed} | _where(change.host))
-
-
-def _where(host: str) -> dict[str, str]:
-    return {"host": host} if host else {}
+    return answer({"type": type, "paused": change.paused, "changed": changed})
 
 
 Name = Annotated[str, Path(min_length=1, max_length=100, description="The schedule's name.")]

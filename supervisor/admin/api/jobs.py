@@ -56,14 +56,20 @@ def filter_of(which: models.JobFilter, settings: AdminSettings) -> Filter:
 
 @router.get("", tags=["jobs"], response_model=models.JobPage, responses=reading(403, 422))
 async def list_jobs(state: TheState, query: Annotated[models.JobQuery, Query()]) -> JSONResponse:
-    """List jobs, newest first, one page at a time. All filters may be combined.
+    """List jobs, newest first, one page at a time, or the first ones of another order. All filters may be combined.
 
     `status`, `type`, `tag` and `id` may be repeated.
     """
     which = filter_of(query, state.settings)
 
     def look(operations: Operations) -> tuple[Page, dict[int, Doing]]:
-        page = operations.jobs.page(which, before=query.before, limit=query.limit)
+        if query.sort is None:
+            page = operations.jobs.page(which, before=query.before, limit=query.limit)
+        else:
+            descending = query.order == "desc"
+            page = operations.jobs.arranged(
+                which, by=query.sort, descending=descending, before=query.before, limit=query.limit
+            )
         return page, running(operations) if any(job.status is Status.RUNNING for job in page.jobs) else {}
 
     page, doing = await state.executor.ask(look)

@@ -29,7 +29,7 @@ from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY
 from supervisor.domain.job import Status
 from supervisor.domain.text import seconds
 from supervisor.ops.commands import MOST_WORKERS
-from supervisor.store.base import Filter
+from supervisor.store.base import Filter, Sort
 
 LARGEST_ID = 2**63 - 1
 LARGEST_TIME = 1e11
@@ -171,6 +171,10 @@ class JobQuery(JobFilter):
         default=None, ge=1, le=LARGEST_ID, description="Continue below this id: the `next` of the previous page."
     )
     limit: int = Field(default=50, ge=1, le=500, description="The maximum number of jobs.")
+    sort: Sort | None = Field(
+        default=None, description="Another order, of the latest 10,000 matching jobs (below `before`, if given)."
+    )
+    order: Literal["asc", "desc"] = Field(default="asc", description="The direction of `sort`.")
 
 
 class NewJob(Request):
@@ -248,7 +252,7 @@ class JobPage(BaseModel):
     jobs: list[JobSummary]  # type: ignore[valid-type]
     next: int | None = Field(
         description="The `before` of the next page; null: this was the last one. A page may be short, even empty, and "
-        "still have a next one: each request reads a bounded number of rows."
+        "still have a next one: each request reads a bounded number of rows. With `sort`: older jobs were not sorted."
     )
 
 
@@ -303,6 +307,8 @@ class PoolChange(Request):
     def _not_empty(self) -> PoolChange:
         if not self.model_fields_set - {"host"}:
             raise ValueError("give workers, paused, or both")
+        if self.host and "paused" in self.model_fields_set:
+            raise ValueError("only workers can be set on one host")
         return self
 
 
@@ -317,14 +323,12 @@ class PoolAnswer(BaseModel):
 class TypeChange(Request):
     paused: bool = Field(description="Whether to stop starting jobs of this type.")
     force: bool = Field(default=False, description="Even if no pool takes the type and no job has it.")
-    host: Host = ""
 
 
 class TypeAnswer(BaseModel):
     type: str
     paused: bool
     changed: bool = Field(description="Whether this was a change.")
-    host: str = Field(default="", description="Where, if that is not everywhere.")
 
 
 class ScheduleChange(Request):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -17,18 +18,20 @@ from supervisor.admin.api import models
 from supervisor.admin.rendering import page
 from supervisor.admin.state import TheState
 from supervisor.domain.errors import Conflict
-from supervisor.domain.job import Status
+from supervisor.domain.job import Job, Status
 from supervisor.domain.text import seconds
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
 from supervisor.ops.job_details import everything, steps, trials
-from supervisor.store.base import Filter, Operations, Page
+from supervisor.store.base import Filter, Operations, Page, Sort
 
 PAGE = 50  # jobs on a page
+SORTED = 200  # jobs of another order, which has no further pages
+COLUMNS = {"id": "Job", "status": "State", "type": "Type", "attempts": "Attempts", "changed": "Last change"}
 RERUNNABLE = (*RETRIABLE, Status.DONE)
 ALLOWED = {"retry": RETRIABLE, "cancel": CANCELLABLE, "delete": DELETABLE}
 # For selected jobs; the page's script puts their ids in place of 0, which no job has.
 EACH = {name: {"status": [status.value for status in allowed], "id": [0]} for name, allowed in ALLOWED.items()}
-MOST_EDITABLE = 90_000  # characters of a payload in a form
+MOST_EDITABLE = 90_000  # characters of a payload in a form, and of one that can be copied
 MOST_ATTEMPTS = 50  # shown of one job; a job that keeps failing may have thousands
 
 router = APIRouter(include_in_schema=False)
@@ -71,13 +74,28 @@ class JobQueryForm(BaseModel):
     requires: str = ""
     finished: Annotated[str, AfterValidator(_duration)] = ""
     priority: _Number | None = None
+    sort: Annotated[str, Field(pattern=f"^-?({'|'.join(Sort)})$")] = ""  # descending with a minus sign
     before: _Number | None = None
     problems: tuple[str, ...] = ()
 
     @property
     def is_narrow(self) -> bool:
         """Whether it filters by anything other than the state."""
-        return self.model_copy(update={"status": (), "before": None}) != JobQueryForm()
+        return self.model_copy(update={"status": (), "before": None, "sort": ""}) != JobQueryForm()
+
+    @property
+    def by(self) -> Sort | None:
+        """What the list is sorted by; None: the latest jobs first."""
+        return Sort(self.sort.removeprefix("-")) if self.sort else None
+
+    @property
+    def descending(self) -> bool:
+        return self.sort.startswith("-")
+
+    def sorted_by(self, name: str) -> str:
+        """The address of the list sorted by a column; the other way round if it is sorted by that already."""
+        ways = (name, f"-{name}") if name in (Sort.TYPE, Sort.STATUS) else (f"-{name}", name)
+        return self.address(sort=ways[self.sort == ways[0]])
 
     def as_filter(self, now: float, statuses: Sequence[Status] | None = None) -> dict[str, Any]:
         """The same as a filter of the API; `statuses` are others, which allow an action."""
@@ -145,6 +163,7 @@ async def jobs(request: Request, state: TheState) -> Response:
         bulk={} if query.problems else bulk(query, shown.time),
         each=EACH,
         states=list(Status),
+        columns=COLUMNS,
         counts=None if query.is_narrow else shown.jobs,
         finished=FINISHED,
         running={worker.job: worker for worker in shown.workers if worker.job},
@@ -153,6 +172,10 @@ async def jobs(request: Request, state: TheState) -> Response:
 
 def _page(operations: Operations, query: JobQueryForm, now: float) -> Page:
     """One query reads a bounded number of rows; after an empty page, a few more queries are tried."""
+    if query.by is not None:
+        return operations.jobs.arranged(
+            query.which(now), by=query.by, descending=query.descending, before=query.before, limit=SORTED
+        )
     found = operations.jobs.page(query.which(now), before=query.before, limit=PAGE)
     for _ in range(4):
         if found.jobs or found.next is None:
@@ -210,7 +233,34 @@ async def job(request: Request, state: TheState, job_id: models.JobId) -> HTMLRe
         hidden=max(0, len(tried) - MOST_ATTEMPTS),
         steps=steps(found, latest),
         worker=next((worker for worker in shown.workers if worker.job == found.id), None),
+        copies=_copies(found, show=state.settings.show_payloads),
         retriable=found.status in RETRIABLE,
         rerunnable=found.status in RERUNNABLE,
         cancellable=found.status in CANCELLABLE and not found.cancel_requested_at,
     )
+
+
+def _copies(job: Job, *, show: bool) -> dict[str, str]:
+    """What can be copied: with a `payload` that may be shown, commands that enqueue the same job again; otherwise, and
+    with one that is too long, that show this one. The page's script appends its own origin and `path` to that of curl.
+    """
+    payload = json.dumps(job.payload, ensure_ascii=False) if show else ""
+    request = 'curl --header "Authorization: Bearer $TOKEN"'
+    if not payload or len(payload) > MOST_EDITABLE:
+        command = f"supervisor jobs show {job.id}"
+        return {"payload": "", "command": command, "curl": f"{request} ", "path": f"/api/admin/jobs/{job.id}"}
+    settings = {name: getattr(job, name) for name in ("priority", "requires", "max_attempts", "unique_key", "meta")}
+    given = {name: value for name, value in settings.items() if value not in (None, 0, "")}
+    words = ["supervisor", "enqueue"]
+    for name, value in given.items():
+        text = json.dumps(value, ensure_ascii=False) if name == "meta" else str(value)
+        words.append(f"--{name.replace('_', '-')}={text}")
+    if job.type.startswith("-") or payload.startswith("-"):
+        words.append("--")
+    body = json.dumps({"type": job.type, "payload": job.payload} | given, ensure_ascii=False)
+    return {
+        "payload": payload,
+        "command": shlex.join([*words, job.type, payload]),
+        "curl": f"{request} --json {shlex.quote(body)} ",
+        "path": "/api/admin/jobs",
+    }

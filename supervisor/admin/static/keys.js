@@ -1,4 +1,4 @@
-// Keys. Single letters work only outside of fields, and not while a dialog is open.
+// Keys, and buttons that copy. Single letters work only outside of fields, and not while a dialog is open.
 "use strict";
 
 (() => {
@@ -71,5 +71,28 @@
     const typing = event.target.matches("input:not([type=checkbox]), textarea, select");
     if (typing && event.key === "Escape") event.target.blur();
     else if (!typing && act(event.key) !== false) event.preventDefault();
+  });
+
+  // The clipboard exists only on pages of this machine and with TLS; the older way works everywhere.
+  async function copy(text) {
+    if (navigator.clipboard) return navigator.clipboard.writeText(text);
+    const field = element("textarea", { value: text, className: "unseen" });
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    if (!done) throw new Error("refused");
+  }
+
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button[data-copy]");
+    if (!button) return;
+    const { copy: text, path } = button.dataset;
+    const said = document.getElementById("said");
+    await copy(path ? text + location.origin + path : text).then(
+      () => said.replaceChildren(element("span", { textContent: "Copied." })),
+      () => said.replaceChildren(element("span", { textContent: "The browser did not allow copying." })),
+    );
+    setTimeout(() => /^(Copied|The browser)/.test(said.textContent) && said.replaceChildren(), 3000);
   });
 })();

@@ -12,7 +12,7 @@ import os
 import sys
 from contextlib import suppress
 
-import typer
+from click.exceptions import Exit
 
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.options import Target, on_target
@@ -36,4 +36,4 @@ def top(target: Target) -> None:
     from supervisor.cli.top.live import run
 
     gc.enable()  # the command line starts with it disabled
-    raise typer.Exit(run(engine))
+    raise Exit(run(engine))

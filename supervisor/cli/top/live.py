@@ -27,7 +27,6 @@ from supervisor.cli.top.screen import screen
 from supervisor.cli.top.view import Action, Seen, View
 from supervisor.domain.errors import QueueError, StoreBusy, StoreError
 from supervisor.ops import commands
-from supervisor.ops.run_logs import end_of
 from supervisor.ops.status import Costs, gather
 from supervisor.store.base import Engine, Operations
 
@@ -65,7 +64,6 @@ def _run(live: Live, poller: Poller, heard: int) -> int:
             answers, seen = seen.answers, poller.seen
             view.see(seen.overview, seen.failures)
             view.message = view.message if seen.answers == answers else seen.answer
-        poller.job = None if view.logged is None else view.logged.job
         columns, lines = os.get_terminal_size()  # the console would prefer $COLUMNS, which does not change
         live.console.size = (columns or 80, lines or 24)
         live.update(screen(seen, view, *live.console.size, time.monotonic()), refresh=True)
@@ -110,11 +108,10 @@ def decode(sent: bytes) -> list[str]:
 
 
 class Poller:
-    """`seen` is replaced as a whole, and a byte is written to `wake` each time. The log is that of `job`."""
+    """`seen` is replaced as a whole, and a byte is written to `wake` each time."""
 
     def __init__(self, engine: Engine, wake: int) -> None:
         self.seen = Seen()
-        self.job: int | None = None
         self._engine = engine
         self._wake = wake
         self._wanted: queue.SimpleQueue[Action | None] = queue.SimpleQueue()  # None: stop
@@ -148,8 +145,7 @@ class Poller:
         try:
             operations = self._open()
             overview = gather(self._engine, operations, costs=self._costs)
-            log = None if (job := self.job) is None else (job, end_of(operations, job) or "")
-            known = replace(self.seen, overview=overview, failures=_failures(operations), log=log)
+            known = replace(self.seen, overview=overview, failures=_failures(operations))
             return replace(known, at=time.monotonic(), trouble="")
         except (StoreError, OSError) as error:
             return replace(self.seen, trouble=self._told(error))

@@ -12,19 +12,20 @@ from rich.layout import Layout
 from rich.table import Table
 from rich.text import Text
 
+from supervisor.cli import tables
 from supervisor.cli.output import COLOURS
 from supervisor.cli.tables import span
 from supervisor.cli.top.view import COLUMNS, NAMES, Name, Seen, View
-from supervisor.domain.text import MAX_CELL, clean, final_lines
+from supervisor.domain.text import MAX_CELL, clean
 from supervisor.ops.diagnosis import diagnose
 
 NARROWEST, LOWEST = 40, 20
 STALE = 3.0  # seconds after which what is shown counts as old
 _LEAST = 4  # lines of a pane
-_KEYS = "q quit  ? help  Tab pane  ↑↓ select  +- size  p pause  r retry  l log  c cancel"
+_KEYS = "q quit  ? help  Tab pane  ↑↓ select  +- size  p pause  r retry  c cancel"
 _HELP = (
     "↑↓ jk select", "PgUp PgDn scroll", "Tab next pane", "p pause/resume", "+ - workers", "a autoscale",
-    "r retry failed", "c cancel job", "l log", "q quit",
+    "r retry failed", "c cancel job", "q quit",
 )  # fmt: skip
 
 
@@ -38,7 +39,7 @@ def screen(seen: Seen, view: View, width: int, height: int, now: float) -> Rende
     whole = Layout()
     whole.split_column(
         Layout(Group(*head), size=len(head) + 1),
-        _body(seen, view, height - len(head) - 1 - len(foot)),
+        _body(view, height - len(head) - 1 - len(foot)),
         Layout(Group(*foot), size=len(foot)),
     )
     return whole
@@ -64,11 +65,11 @@ def _head(seen: Seen, now: float) -> Iterator[Text]:
     yield _line("; ".join(up))
 
 
-def _body(seen: Seen, view: View, room: int) -> Layout:
-    if view.page == "help":
+def _body(view: View, room: int) -> Layout:
+    if view.helping:
         return Layout(Columns([Text(entry) for entry in _HELP], column_first=True, padding=(0, 3)))
-    if view.overview is None or view.page == "log":
-        return Layout(Text(" ") if view.overview is None else _Log(seen, view))
+    if view.overview is None:
+        return Layout(Text(" "))
     wants = {name: len(view.panes[name]) + 2 for name in NAMES}  # with the names of the columns and an empty line
     fits = sum(wants.values()) <= room
     body = Layout()
@@ -96,8 +97,8 @@ class _Pane:
         start = max(0, min(view.place(name) - shown // 2, len(rows) - shown)) if here else 0
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", caption_justify="left")
         table.caption = f"… and {len(rows) - shown} more {name}" if len(rows) > room else None
-        several = view.overview is not None and view.overview.several_hosts
-        kept = [number for number, column in enumerate(COLUMNS[name]) if several or column != "host"]
+        hidden = set() if view.overview is None else tables.hidden(view.overview)
+        kept = [number for number, column in enumerate(COLUMNS[name]) if column not in hidden]
         for number in kept:
             column, mark = COLUMNS[name][number], "" if number else "▸" if here else " "
             table.add_column(mark + column.rstrip(">").upper(), justify="right" if column.endswith(">") else "left")
@@ -107,25 +108,6 @@ class _Pane:
             cells = [f"{'›' if selected else ' '}{row.cells[0]}", *(row.cells[number] for number in kept[1:])]
             table.add_row(*map(_line, cells), style="reverse" if here and selected else row.style)
         yield table
-
-
-@dataclass
-class _Log:
-    """A heading, and the end of what the job has printed."""
-
-    seen: Seen
-    view: View
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        worker, (job, text), height = self.view.logged, self.seen.log or (None, ""), options.height or 2
-        if worker is None:
-            yield _line("no job is running here", "dim")
-            return
-        if job != worker.job or not text:
-            text = "nothing yet" if job == worker.job else "…"
-        yield _line(f"LOG OF JOB {worker.job}, {worker.cells[0]}", "bold")
-        for line in final_lines(text[-height * 1000 :]).split("\n")[1 - height :]:
-            yield _line(line.expandtabs())
 
 
 def _line(value: object, style: str = "") -> Text:

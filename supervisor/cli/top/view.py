@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from supervisor.cli.tables import NOTHING, activity, paused, span
-from supervisor.domain.text import counted, human_size, pending_again
+from supervisor.cli import tables
+from supervisor.cli.tables import paused, span
+from supervisor.domain.text import counted, pending_again
 from supervisor.ops import commands
 from supervisor.ops.views import Overview, PoolView, TypeView, WorkerView
 from supervisor.store.base import Filter, Operations
@@ -15,10 +16,10 @@ from supervisor.store.base import Filter, Operations
 Name = Literal["pools", "workers", "types"]
 NAMES: tuple[Name, ...] = ("pools", "workers", "types")
 
-# A name that ends in > is aligned to the right. "host" is shown if there are several.
+# A name that ends in > is aligned to the right.
 COLUMNS: dict[Name, tuple[str, ...]] = {
-    "pools": ("pool", "host", "size>", "due>", "oldest>", "rate>", "why"),
-    "workers": ("worker", "host", "pid>", "state", "job>", "for>", "memory>", "doing"),
+    "pools": tables.OF_POOLS,
+    "workers": tables.OF_WORKERS,
     "types": ("type", "pending>", "running>", "failed>", "errors/h>", "mean>", "latest failure"),
 }
 _ORDER = {"busy": 0, "draining": 1, "starting": 2}  # of workers; others follow
@@ -30,7 +31,7 @@ class Seen:
     """What is known: the last successful read, its time (monotonic seconds), and why newer reads fail.
 
     `failures` is the latest message of each type. `answer` is the result of the last action; `answers` counts the
-    actions. `log` is a job and what it has printed.
+    actions.
     """
 
     overview: Overview | None = None
@@ -39,7 +40,6 @@ class Seen:
     trouble: str = ""
     answer: str = ""
     answers: int = 0
-    log: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,9 @@ def _key(name: str, one: PoolView | WorkerView) -> str:
 
 
 def _pool(pool: PoolView) -> Row:
-    size = f"{pool.size}/{pool.target}" + (f" +{pool.spares}" if pool.spares_wanted else "")
-    rate = f"{pool.rate:.3g}/s"
     return Row(
         _key(pool.name, pool),
-        (pool.name, pool.host, size, pool.due_shown, span(pool.oldest_age), rate, pool.remark),
+        tables.of_pool(pool),
         style="red" if pool.broken else "yellow" if pool.paused or pool.problem else "",
         types=pool.types,
         pool=pool.name,
@@ -91,15 +89,11 @@ def _pool(pool: PoolView) -> Row:
 
 
 def _worker(worker: WorkerView, pool: PoolView | None) -> Row:
-    job = NOTHING if worker.job is None else str(worker.job)
-    job += f" +{worker.running - 1}" if worker.running > 1 else ""
-    memory = NOTHING if worker.memory is None else human_size(worker.memory)
-    who = (worker.name, worker.host, worker.pid, worker.state)
     of_pool = Row("", ()) if pool is None else _pool(pool)
     return replace(
         of_pool,
         key=_key(worker.name, worker),
-        cells=(*who, job, span(worker.running_for), memory, activity(worker)),
+        cells=tables.of_worker(worker),
         style="dim" if worker.job is None else "",
         job=worker.job,
     )
@@ -157,7 +151,7 @@ class View:
         self.selected: dict[Name, str] = {}
         self.asked: Action | None = None
         self.message = ""
-        self.page: Literal["panes", "log", "help"] = "panes"
+        self.helping = False
         self.quitting = False
 
     def see(self, overview: Overview | None, failures: Mapping[str, str]) -> None:
@@ -177,17 +171,6 @@ class View:
         rows = self.panes[self.pane]
         return rows[self.place(self.pane)] if rows else None
 
-    @property
-    def logged(self) -> Row | None:
-        """The worker whose log is shown: the selected one, else the one whose job runs longest in the selected pool or
-        of the selected type.
-        """
-        row, busy = self.row, [worker for worker in self.panes["workers"] if worker.job is not None]
-        for worker in busy:
-            if worker == row if self.pane == "workers" else row and set(worker.types) & set(row.types):
-                return worker
-        return None
-
     def press(self, key: str) -> Action | None:
         """Returns the action to perform, if any."""
         if self.asked is not None:
@@ -206,10 +189,8 @@ class View:
         row = self.row
         if key == "q":
             self.quitting = True
-        elif self.page == "help" or (self.page == "log" and key in ("l", "escape")):
-            self.page = "panes"
-        elif key in ("l", "?"):
-            self.page = "log" if key == "l" else "help"
+        elif self.helping or key == "?":
+            self.helping = not self.helping
         elif key in ("tab", "backtab"):
             step = 1 if key == "tab" else -1
             self.pane = NAMES[(NAMES.index(self.pane) + step) % len(NAMES)]

@@ -6,14 +6,23 @@ from collections.abc import Iterable
 from functools import cache, partial
 from typing import Any
 
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.utils.module_loading import import_string
 
 from supervisor.client import Queue
-from supervisor.contrib.django import checks
-from supervisor.contrib.django._tasks import DEFAULT_ALIAS, BaseTaskBackend, InvalidTask, base, exceptions, signals
 from supervisor.contrib.django.place import Place
-from supervisor.contrib.django.results import filled, result_of
+from supervisor.contrib.django.results import (
+    DEFAULT_ALIAS,
+    BaseTaskBackend,
+    InvalidTask,
+    base,
+    exceptions,
+    filled,
+    result_of,
+    signals,
+)
 from supervisor.domain.errors import InvalidJob, JobNotFound
 from supervisor.domain.job import Job
 
@@ -68,8 +77,20 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
             raise exceptions.TaskResultDoesNotExist(result_id) from None
 
     def check(self, **kwargs: Any) -> list[Any]:
-        """What Django's system check says about the configuration."""
-        return checks.problems(self.place, self.queues)
+        """What `manage.py check` says of OPTIONS, and of transactions that would fail."""
+        try:
+            self.place.url()
+            self.place.types(self.queues)
+        except ImproperlyConfigured as error:
+            return [checks.Error(str(error), id="supervisor.E001")]
+        name, connection = self.place.database, self._connection()
+        if not self.place.shared() or connection.vendor != "sqlite":
+            return []
+        if str(connection.settings_dict["OPTIONS"].get("transaction_mode")).upper() in ("IMMEDIATE", "EXCLUSIVE"):
+            return []
+        what = f"Transactions of the database {name!r} that read before they write fail at once with"
+        hint = f'Set DATABASES["{name}"]["OPTIONS"]["transaction_mode"] to "IMMEDIATE".'
+        return [checks.Warning(f'{what} "database is locked" while a worker writes.', hint=hint, id="supervisor.W001")]
 
     def result_of_job(self, job_id: int) -> Any:
         """The result of a job. Raises JobNotFound, ImportError if the task does not exist, and ImproperlyConfigured."""

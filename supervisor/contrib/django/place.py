@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from supervisor.config.checks import absolute
-from supervisor.contrib.django._tasks import DEFAULT_QUEUE
+from supervisor.contrib.django.results import DEFAULT_QUEUE
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type
 
@@ -25,21 +25,6 @@ _OF_LIBPQ = ("service", "passfile", "sslmode", "sslcert", "sslkey", "sslrootcert
 def file_of(url: str) -> str:
     """The real path of a database's file."""
     return os.path.realpath(url.removeprefix("sqlite:///"))
-
-
-def same_database(one: str, other: str) -> bool:
-    """Whether two URLs lead to the same database, whoever uses it."""
-    if one.startswith("sqlite:") or other.startswith("sqlite:"):
-        return file_of(one) == file_of(other)
-    return _identity(one) == _identity(other)
-
-
-def _identity(url: str) -> tuple[str | None, ...]:
-    from psycopg.conninfo import conninfo_to_dict  # only for a server
-
-    found = conninfo_to_dict(url)
-    defaults = {"host": "localhost", "port": "5432"}
-    return tuple(str(found.get(name) or defaults.get(name, "")) for name in ("host", "port", "dbname"))
 
 
 class Place:
@@ -83,12 +68,9 @@ class Place:
 
     def shared(self) -> bool:
         """Whether the jobs are in that Django database, so that they can be part of its transactions."""
-        url = self.url()
-        if self.database not in connections:
-            return False
-        if connections[self.database].vendor == "postgresql":
-            return same_database(url, self._server())
-        return file_of(url) == self._file()
+        if self._url is None:
+            return True
+        return self._url.startswith("sqlite:") and file_of(self.url()) == self._file()
 
     def _server(self) -> str:
         """The URL of the Django database on a server, with its password."""

@@ -37,9 +37,16 @@ if not apps.ready:
 autodiscover_modules("tasks")
 
 from supervisor.contrib.django import TasksBackend  # noqa: E402 - it needs the settings
-from supervisor.contrib.django._tasks import DEFAULT_ALIAS, Status, base, normalize_json, signals, tasks  # noqa: E402
 from supervisor.contrib.django.place import file_of  # noqa: E402
-from supervisor.contrib.django.results import moment  # noqa: E402
+from supervisor.contrib.django.results import (  # noqa: E402
+    DEFAULT_ALIAS,
+    TaskStatus,
+    base,
+    moment,
+    normalize_json,
+    signals,
+    tasks,
+)
 
 connections.close_all()  # what an app has opened while it was loaded: workers must not inherit it
 
@@ -62,7 +69,7 @@ class Signals:
             stack = "".join(traceback.format_exception(error))
             path = f"{type(error).__module__}.{type(error).__qualname__}"
             result.errors.append(base.TaskError(exception_class_path=path, traceback=stack))
-            _finish(result, Status.FAILED)
+            _finish(result, TaskStatus.FAILED)
 
 
 class Tasks:
@@ -118,7 +125,7 @@ def _run(payload: Any, ctx: Context) -> Any:
         except TypeError as error:
             raise InvalidJob("result", str(error)) from error
         object.__setattr__(result, "_return_value", value)
-        _finish(result, Status.SUCCESSFUL)
+        _finish(result, TaskStatus.SUCCESSFUL)
         return value
     finally:
         close_old_connections()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from supervisor.config.settings import PoolSettings, Settings
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.text import human
-from supervisor.ops.diagnosis import Finding, fault, note, warning
+from supervisor.ops.diagnosis import Finding, fault, warning
 
 if TYPE_CHECKING:
     from supervisor.config.problems import Report
@@ -92,15 +92,10 @@ def permissions(settings: Settings) -> Iterator[Finding]:
 
 def _runtime_folder() -> Iterator[Finding]:
     """The folder of scoreboards, if the environment names one: see `app.runtime_folder`."""
-    for variable in ("RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"):
-        if value := os.environ.get(variable, "").partition(":")[0]:
-            folder = Path(value)
-            if not os.access(folder, os.W_OK | os.X_OK):
-                fact = f"{folder} (${variable}) is not writable, so scoreboards are stored beside the database"
-                yield note("permissions", fact, "no action needed if this is intended")
-            elif open_to_all(folder):
-                yield fault("permissions", f"{folder} (${variable}): any user can write there", f"chmod o-w {folder}")
-            return
+    named = os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR") or ""
+    folder = Path(named.partition(":")[0])
+    if named and os.access(folder, os.W_OK | os.X_OK) and open_to_all(folder):
+        yield fault("permissions", f"{folder}: any user can write there", f"chmod o-w {folder}")
 
 
 def open_to_all(path: Path) -> bool:

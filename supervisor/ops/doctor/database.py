@@ -25,8 +25,7 @@ from supervisor.system import kernel
 _ROOM = 256 << 20  # bytes below which a disk is nearly full
 _LONG_LOG = 64 << 20  # bytes; the maintainer keeps it far smaller, unless a reader blocks checkpoints
 _LONG_HOLD = 1.0  # seconds
-_LATE = 60.0  # seconds after which an expired claim should have been reclaimed; also the tolerance for clocks
-_SLACK = 86400.0  # seconds past retention after which the pruner must have run
+_LATE = 60.0  # seconds after which an expired claim should have been reclaimed
 
 
 def examine(url: str, settings: Settings | None = None) -> list[Finding]:
@@ -161,12 +160,12 @@ def inside(engine: Engine, settings: Settings | None) -> Iterator[Finding]:
         # The doctor is also asked before the supervisor is started.
         found = [finding for finding in diagnose(seen) if finding.name != "no_supervisor"]
         living = {one.id for one in seen.supervisors if one.alive is not False}
-        found += [*_strays(engine, operations), *_rows(operations, settings, living)]
+        found += [*_strays(engine, operations), *_claims(operations, living)]
         yield from found
         if not any(finding.about == "leftovers" for finding in found):
             yield good("leftovers", "none")
         listening = settings is not None and settings.listen_database is not None
-        yield from services.server(engine, operations, seen, listening=listening)
+        yield from services.server(operations, seen, listening=listening)
         if settings is not None and settings.admin is not None:
             yield from services.admin(settings.admin, seen)
 
@@ -184,11 +183,8 @@ def _strays(engine: Engine, operations: Operations) -> Iterator[Finding]:
         yield note("leftovers", fact, f"delete them from {folder} while no supervisor is starting")
 
 
-def _rows(operations: Operations, settings: Settings | None, living: set[str]) -> Iterator[Finding]:
-    now = operations.statistics.now()
-    kept = (None, None) if settings is None else (settings.retention.done, settings.retention.failed)
-    past = [0.0 if seconds is None else now - seconds - _SLACK for seconds in kept]
-    found = operations.statistics.anomalies(now, _LATE, *past)
+def _claims(operations: Operations, living: set[str]) -> Iterator[Finding]:
+    found = operations.statistics.anomalies(operations.statistics.now() - _LATE)
     start = "" if living else "start a supervisor: "
     if abandoned := sum(count for owner, count in found.held.items() if owner not in living):
         fact = f"{counted(abandoned, 'job is', 'jobs are')} still running in workers that have ended"
@@ -198,16 +194,6 @@ def _rows(operations: Operations, settings: Settings | None, living: set[str]) -
         fact = f"{counted(found.expired, 'job has a claim', 'jobs have claims')} that expired over a minute ago"
         advice = f"{start}it reclaims them; if one is running, see `supervisor status` for its problem"
         yield warning("leftovers", fact, advice)
-    if found.orphans:
-        fact = f"{found.orphans} rows in job_errors or job_runs without their job, deleted with foreign keys off"
-        yield note("leftovers", fact, "no action needed: a running supervisor deletes them eventually")
-    if found.overdue:
-        advice = f"{start}it deletes them in small steps; `supervisor purge --older-than …` deletes them immediately"
-        yield note("leftovers", f"{counted(found.overdue, 'job is', 'jobs are')} a day past retention", advice)
-    if found.future:
-        fact = f"{counted(found.future, 'job has', 'jobs have')} start or end times over a minute in the future"
-        advice = "was the clock set back? no lock depends on it, but delays and retention do"
-        yield warning("clock", fact, advice)
 
 
 def _named(paths: list[Path]) -> str:

@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import resource
-import shutil
 import sqlite3
 import sys
 import sysconfig
@@ -18,7 +17,6 @@ from supervisor.config.settings import PoolSettings, Settings
 from supervisor.domain.text import human_size
 from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 from supervisor.system.resources import available
-from supervisor.worker.environment import threads_of, worth_telling
 
 # Names as in /proc/self/mounts.
 NETWORK = re.compile(
@@ -139,34 +137,19 @@ def limits(settings: Settings) -> Iterator[Finding]:
             yield warning("limits", fact, f"Limit{key}={max(usual, 2 * needed)} in the unit, or `ulimit`{more}")
     if not low:
         yield good("limits", f"descriptors and processes are sufficient for {workers} workers")
-    threads = {name: its for name, its in threads_of(settings.pools).items() if worth_telling(settings.pools[name])}
-    if threads:
-        each = "; ".join(f"{name} {its}" for name, its in threads.items())
-        yield good("threads", f"of numerical libraries in each worker: {each}")
 
 
-def gpus(settings: Settings, devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nvidia")) -> list[Finding]:
-    """No findings without `gpus`. Only NVIDIA's devices are checked."""
+def gpus(settings: Settings, devices: Path = Path("/dev")) -> list[Finding]:
+    """No findings without `gpus`. Only NVIDIA's devices with a number are checked: of others, only the handler can tell
+    whether they exist.
+    """
     wanted = sorted({gpu for pool in settings.pools.values() for gpu in pool.gpus})
-    if not wanted:
-        return []
-    found = list(_devices(wanted, devices))
-    if not (driver / "version").exists():
-        fact = f"the configuration names {', '.join(wanted)}, but NVIDIA's driver is not loaded"
-        advice = "install the driver or pass the devices to the container; other vendors' devices are not checked"
-        found.append(warning("gpus", fact, advice))
-    if settings.machine.devices and shutil.which("nvidia-smi") is None:
-        fact = "nvidia-smi is not installed, so the memory of [devices] cannot be measured and is not kept to"
-        found.append(warning("gpus", fact, "install it with the driver, or remove [devices]"))
-    return found or [good("gpus", f"{', '.join(wanted)} can be used")]
-
-
-def _devices(wanted: list[str], folder: Path) -> Iterator[Finding]:
-    """Those with a number can be checked; of others, only the handler can tell whether they exist."""
-    for name in [*(f"nvidia{gpu}" for gpu in wanted if gpu.isdecimal()), "nvidiactl", "nvidia-uvm"]:
-        device = folder / name
-        if device.exists() and not os.access(device, os.R_OK | os.W_OK):
+    found = []
+    for device in [devices / f"nvidia{gpu}" for gpu in wanted if gpu.isdecimal()]:
+        if not device.exists():
+            advice = "`nvidia-smi -L` lists the devices; correct `gpus`, or install the driver"
+            found.append(fault("gpus", f"{device} does not exist", advice))
+        elif not os.access(device, os.R_OK | os.W_OK):
             advice = "run as a user of its group (often video), or see deploy/systemd/gpu.conf"
-            yield fault("gpus", f"this user has no access to {device}", advice)
-        elif not device.exists() and name.removeprefix("nvidia").isdecimal():
-            yield fault("gpus", f"{device} does not exist", "`nvidia-smi -L` lists the devices; correct `gpus`")
+            found.append(fault("gpus", f"this user has no access to {device}", advice))
+    return found or ([good("gpus", f"{', '.join(wanted)} can be used")] if wanted else [])

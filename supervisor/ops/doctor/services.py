@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
-import select
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,20 +19,20 @@ from supervisor.engine import open_engine
 from supervisor.maintenance.lease import read_published
 from supervisor.ops.diagnosis import Finding, Level, fault, good, note, warning
 from supervisor.ops.views import Overview
-from supervisor.store.base import Engine, Operations, ServerState
+from supervisor.store.base import Operations, ServerView
 
 _WRONG = 2.0  # seconds that a clock may differ
 _OF_A_SUPERVISOR, _OF_A_WORKER = 3, 2  # connections at most
-_HEARD = 3.0  # seconds for a notification
 _POOLER = "a pooler, such as PgBouncer in transaction mode, stands before the server"
 _UNITS = tuple(Path(name) for name in ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"))
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|min|m|s|h|d)?")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_KEY = re.compile(r"^(\w+)[ \t]*=[ \t]*(.*)$", re.MULTILINE)
 _MARGIN = 5.0  # seconds beyond the longest shutdown_grace
 _CLOCK_ADVICE = "synchronize it; jobs run by the server's clock, but logs and handlers show this one"
 
 
-def server(engine: Engine, operations: Operations, seen: Overview, *, listening: bool) -> Iterator[Finding]:
+def server(operations: Operations, seen: Overview, *, listening: bool) -> Iterator[Finding]:
     """Nothing for a file. `listening`: there is a `listen_database`."""
     began = time.time()
     state = operations.statistics.server()
@@ -43,7 +41,7 @@ def server(engine: Engine, operations: Operations, seen: Overview, *, listening:
     ahead = (began + time.time()) / 2 - state.time
     if state.standby:
         yield fault("server", "it is a standby, or read-only", "name the primary in the URL")
-    yield from pooling(engine, state, listening=listening)
+    yield from pooling(state, listening=listening)
     yield from _clocks(ahead, operations)
     yield _connections(state, seen)
     if not state.sees_all:
@@ -58,36 +56,20 @@ def pooler(settings: Settings) -> list[str]:
     engine, listening = open_engine(settings.database, settings.listen_database), settings.listen_database is not None
     with suppress(StoreError), closing(engine.operations()) as operations:
         if (state := operations.statistics.server()) is not None:
-            found = pooling(engine, state, listening=listening)
+            found = pooling(state, listening=listening)
             return [f"{one.fact}; {one.advice}" for one in found if one.advice]
     return []
 
 
-def pooling(engine: Engine, server: ServerState, *, listening: bool) -> Iterator[Finding]:
-    """Whether notifications are heard, where a pooler does not pass them on."""
+def pooling(server: ServerView, *, listening: bool) -> Iterator[Finding]:
+    """Whether there is a connection for notifications, where a pooler does not pass them on."""
     if not server.pooled and listening:
         yield note("pooler", "no pooler stands before the server", "leave out listen_database")
     elif server.pooled and not listening:
         fact = f"{_POOLER}: without a direct connection for notifications, a new job waits up to a second"
         yield warning("pooler", fact, "set listen_database to the URL of the server itself")
-    elif server.pooled and (deaf := _deaf(engine)):
-        yield warning("pooler", f"{_POOLER}, and listen_database does not help: {deaf}", "name the server itself there")
     elif server.pooled:
         yield good("pooler", f"{_POOLER}; notifications come by the connection of listen_database")
-
-
-def _deaf(engine: Engine) -> str:
-    """Why a notification is not heard; empty if it is."""
-    with closing(engine.changes()) as feed, closing(engine.maintenance()) as store:
-        feed.version()
-        if feed.problem:
-            return feed.problem
-        feed.resume()
-        store.locks.writable()  # a transaction, which is announced
-        waiting = select.poll()
-        if (descriptor := feed.fileno()) is not None:
-            waiting.register(descriptor, select.POLLIN)
-        return "" if waiting.poll(_HEARD * 1000) and feed.drain() else "it leads to another database"
 
 
 def _clocks(here: float, operations: Operations) -> Iterator[Finding]:
@@ -104,7 +86,7 @@ def _clocks(here: float, operations: Operations) -> Iterator[Finding]:
         yield good("clocks", f"this host's agrees with the server's{others}")
 
 
-def _connections(server: ServerState, seen: Overview) -> Finding:
+def _connections(server: ServerView, seen: Overview) -> Finding:
     """Programs that enqueue come on top."""
     workers = sum(pool.max_workers + pool.spares_wanted for pool in seen.pools)
     most = _OF_A_SUPERVISOR * len(seen.supervisors) + _OF_A_WORKER * workers
@@ -141,15 +123,14 @@ def systemd(settings: Settings, folders: tuple[Path, ...] = _UNITS) -> list[Find
     return found
 
 
-def _service(unit: Path, folders: Iterable[Path]) -> Mapping[str, str]:
-    """The keys of [Service], with drop-ins: the last value counts. Empty if they cannot be read."""
+def _service(unit: Path, folders: Iterable[Path]) -> dict[str, str]:
+    """Its keys, with those of drop-ins: the last value counts. Empty if they cannot be read."""
     drop_ins = [path for folder in folders for path in (folder / f"{unit.name}.d").glob("*.conf")]
-    parser = configparser.RawConfigParser(strict=False, delimiters=("=",), allow_no_value=True, default_section="")
-    parser.optionxform = str  # type: ignore[assignment,method-assign] # keys have capitals
-    with suppress(OSError, configparser.Error):
+    found: dict[str, str] = {}
+    with suppress(OSError):
         for path in (unit, *sorted(drop_ins, key=lambda path: path.name)):
-            parser.read_string(path.read_text(encoding="utf-8", errors="replace").replace("\\\n", " "))
-    return {key: value or "" for key, value in parser.items("Service")} if parser.has_section("Service") else {}
+            found |= _KEY.findall(path.read_text(encoding="utf-8", errors="replace").replace("\\\n", " "))
+    return found
 
 
 def _is_ours(keys: Mapping[str, str], settings: Settings) -> bool:

@@ -12,7 +12,7 @@ from supervisor.store.postgres.backlog import PostgresBacklog
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.ownership import PostgresClaimLocks, PostgresRegistry
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.statistics import KeeperView, ServerState, Statistics, TableView
+from supervisor.store.sql.statistics import KeeperView, ServerView, Statistics, TableView
 from supervisor.store.sql.stores import DatabaseCheck, EventLog, MaintenanceStore, Operations
 
 
@@ -51,11 +51,13 @@ class PostgresStatistics(Statistics):
         rows = self._connection.rows(QUERIES.count_closed, {"most": _COUNTED})
         return [(type_, Status(status), count) for type_, status, count in rows]
 
-    def server(self) -> ServerState | None:
+    def server(self) -> ServerView | None:
         """Raises StoreError."""
-        [row] = self._connection.rows(QUERIES.server_state)
-        tables = tuple(TableView(text_of(name), *rest) for name, *rest in self._connection.rows(QUERIES.table_rows))
+        [(time, standby, used, most, queue, sees_all)] = self._connection.rows(QUERIES.server_state)
+        tables = [TableView(text_of(name), *rest) for name, *rest in self._connection.rows(QUERIES.table_rows)]
         found = self._connection.rows(QUERIES.keepers)  # of each kind the strongest
-        keepers = tuple(KeeperView(kind, text_of(who), *age) for kind, who, *age in found)
-        powerless = tuple(text_of(name) for (name,) in self._connection.rows(QUERIES.powerless))
-        return ServerState._make((*row, tables, keepers, self._connection.pooled, powerless))
+        keepers = [KeeperView(kind, text_of(who), *age) for kind, who, *age in found]
+        powerless = [text_of(name) for (name,) in self._connection.rows(QUERIES.powerless)]
+        return ServerView(
+            time, standby, used, most, queue, sees_all, tables, keepers, self._connection.pooled, powerless
+        )

@@ -688,6 +688,13 @@ WHERE id >= :floor AND id <= :latest
   AND (:tags::text = '[]' OR coalesce(supervisor_json_v1(meta) -> 'tags' @> supervisor_json_v1(:tags), false))
 ORDER BY id DESC;
 
+-- name: arrange
+-- These jobs in another order.
+SELECT id FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+ORDER BY CASE :by::text WHEN 'type' THEN type WHEN 'status' THEN status END,
+         CASE :by::text WHEN 'priority' THEN priority WHEN 'attempts' THEN attempts WHEN 'due' THEN scheduled_at
+                        WHEN 'changed' THEN coalesce(completed_at, started_at, created_at) END, id;
+
 -- name: unsuccessful_types
 -- Types of failed or of quarantined jobs, by one seek per type.
 WITH RECURSIVE types (type) AS (
@@ -874,15 +881,6 @@ SELECT count(*) FROM (
   SELECT 1 FROM jobs WHERE status = 'running' AND (lock_expires_at IS NULL OR lock_expires_at < :past)
   LIMIT :limit) AS found;
 
--- name: count_orphans
--- Foreign keys cannot be switched off here.
-SELECT 0;
-
--- name: count_future
--- Jobs that ended, or began, after now: the clock has been set back since.
-SELECT count(*) FROM (
-  SELECT 1 FROM jobs WHERE greatest(coalesce(completed_at, 0), coalesce(started_at, 0)) > :future
-  LIMIT :limit) AS found;
 
 -- name: slowest_types
 -- Mean seconds per job of each type among the latest done ones: of those before the last one that runs, since above it

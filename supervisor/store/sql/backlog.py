@@ -19,10 +19,6 @@ class JobSelector(NamedTuple):
     capabilities: str = ""
     min_priority: int | None = None
 
-    def narrowed(self, types: tuple[str, ...]) -> JobSelector:
-        """With these types in place of its own. Cheap if they are the same."""
-        return self if types is self.types else self._replace(types=types)
-
 
 class Depth(NamedTuple):
     """A backlog: due jobs (counted up to a limit), when the first of them became due, when the next will be due."""

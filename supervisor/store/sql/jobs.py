@@ -7,6 +7,7 @@ statement reads more than that, however rare the jobs are, so that no reader hol
 
 from __future__ import annotations
 
+import enum
 import heapq
 import itertools
 import json
@@ -40,6 +41,18 @@ class Filter(NamedTuple):
     text: str = ""
 
 
+class Sort(enum.StrEnum):
+    """By what a list of jobs is sorted, and then by id. `changed`: when it ended, else began, else was created."""
+
+    ID = "id"
+    TYPE = "type"
+    STATUS = "status"
+    PRIORITY = "priority"
+    ATTEMPTS = "attempts"
+    DUE = "due"
+    CHANGED = "changed"
+
+
 class Page(NamedTuple):
     """Some jobs, the latest first. `next` is the id before which to continue; None: there are no more.
 
@@ -64,7 +77,7 @@ PATIENCE = 0.1  # seconds that a page may take; then it is returned as it is
 _BATCH = 500  # ids from an index that are compared at once
 _STRETCH = 10_000  # rows of the table that are compared at once: about 3 ms
 _FEW = 20_000  # up to so many unfinished jobs are sorted; with more, the table is walked
-
+_ARRANGED = 10_000  # jobs that are sorted by anything but their ids
 _LAST = 2**63 - 1  # the greatest id
 
 _UNSUCCESSFUL = {Status.FAILED, Status.QUARANTINED}
@@ -117,6 +130,18 @@ class Jobs(Concern):
         """Matching jobs, found in a bounded time; see `Page`."""
         found, floor = self.some_ids(which, before=before, limit=limit, patience=PATIENCE)
         return Page(_jobs(self._connection, found), floor)
+
+    def arranged(self, which: Filter, *, by: Sort, descending: bool, before: int | None, limit: int) -> Page:
+        """The first matching jobs of another order. Only the latest 10,000 are put in order, and only as many as are
+        found in a bounded time; if there may be more, `next` is the id below which they are.
+        """
+        found, floor = self.some_ids(which, before=before, limit=_ARRANGED, patience=PATIENCE)
+        ids = [
+            row[0] for row in self._connection.rows(self._queries.arrange, {"ids": json.dumps(found), "by": by.value})
+        ]
+        wanted = (ids[::-1] if descending else ids)[:limit]
+        place = {job_id: index for index, job_id in enumerate(wanted)}
+        return Page(sorted(_jobs(self._connection, wanted), key=lambda job: place[job.id]), floor)
 
     def count(self, which: Filter, *, limit: int) -> int:
         """The number of matching jobs, counted up to `limit`."""

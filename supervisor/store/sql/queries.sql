@@ -136,14 +136,6 @@ DELETE FROM job_controls WHERE kind = :kind AND name = :name;
 INSERT INTO job_controls (kind, name, value, updated_at) VALUES ('reload', '', 1, :now)
 ON CONFLICT (kind, name) DO UPDATE SET value = job_controls.value + 1, updated_at = excluded.updated_at;
 
--- name: count_overdue
--- Finished jobs past their retention: reads every row, for the doctor alone.
-SELECT count(*) FROM (
-  SELECT 1 FROM jobs
-  WHERE (status IN ('done', 'cancelled') AND completed_at < :done_before)
-     OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before)
-  LIMIT :limit) AS found;
-
 -- name: failures_by_type
 SELECT j.type, count(*) FROM job_errors e JOIN jobs j ON j.id = e.job_id
 WHERE e.created_at >= :since GROUP BY j.type ORDER BY 2 DESC;

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from supervisor.domain.intake import known_time
 from supervisor.domain.job import shown
@@ -145,19 +145,16 @@ def _gone(key: str, value: str) -> GoneView | None:
 
 
 class HostControl(NamedTuple):
-    """What operators have set for the hosts that match a pattern alone: a type is `paused`, or a pool has so many
-    `workers`.
-    """
+    """What operators have set for the hosts that match a pattern alone: a pool has so many `workers`."""
 
-    kind: str
     host: str
-    name: str
-    value: int
+    pool: str
+    workers: int
 
 
 class ControlState(NamedTuple):
     """What operators have set: paused types, pool sizes by name, the number of reloads requested, drained hosts, and
-    `on_hosts` what holds on some hosts.
+    `on_hosts` the sizes that hold on some hosts.
     """
 
     paused: frozenset[str]
@@ -166,24 +163,19 @@ class ControlState(NamedTuple):
     drained: frozenset[str] = frozenset()
     on_hosts: tuple[HostControl, ...] = ()
 
-    def paused_on(self, host: str) -> frozenset[str]:
-        """The types that are paused on this host, without those that are paused everywhere."""
-        return frozenset(one.name for one in self.on_hosts if one.kind == "paused" and fnmatchcase(host, one.host))
-
     def size_on(self, pool: str, host: str) -> int | None:
         """The size that was set for the host itself, else for the longest pattern that it matches, else everywhere."""
-        found = [one for one in self.on_hosts if one.kind == "workers" and one.name == pool]
-        matching = [one for one in found if fnmatchcase(host, one.host)]
+        matching = [one for one in self.on_hosts if one.pool == pool and fnmatchcase(host, one.host)]
         best = max(matching, key=lambda one: (one.host == host, len(one.host), one.host), default=None)
-        return self.sizes.get(pool) if best is None else best.value
+        return self.sizes.get(pool) if best is None else best.workers
 
-    def hosts_of(self, kind: str, name: str) -> list[str]:
-        """The hosts, or patterns of hosts, for which something was set."""
-        return sorted(one.host for one in self.on_hosts if (one.kind, one.name) == (kind, name))
+    def hosts_of(self, pool: str) -> list[str]:
+        """The hosts, or patterns of hosts, for which a size was set."""
+        return sorted(one.host for one in self.on_hosts if one.pool == pool)
 
 
 _DRAINED = "drained:"  # and the host: keys of job_meta
-_ON_HOST = "host:"  # and a list, as JSON: the kind of control, the host, the type or pool
+_ON_HOST = "host:"  # and a list, as JSON: "workers", the host, the pool
 
 
 class Controls(Concern):
@@ -204,45 +196,28 @@ class Controls(Concern):
         rows = self._connection.rows(self._queries.cancels, {"supervisor": supervisor, "limit": limit})
         return [(job, token, owner) for job, token, owner in rows]
 
-    def pause(self, type: str, now: float, host: str = "") -> None:
-        """Everywhere, or on the hosts whose name matches `host`."""
-        if host:
-            self._connection.apply(self._queries.set_meta, {"key": _key("paused", host, type), "value": "1"})
-        else:
-            self._connection.apply(self._queries.set_control, {"kind": "paused", "name": type, "value": 1, "now": now})
+    def pause(self, type: str, now: float) -> None:
+        self._connection.apply(self._queries.set_control, {"kind": "paused", "name": type, "value": 1, "now": now})
 
-    def resume(self, type: str, host: str = "") -> bool:
-        """Everywhere, also where it was paused on single hosts; or take back one pause of exactly this `host`. Returns
-        whether it was paused so.
-        """
-        if host:
-            return bool(self._connection.apply(self._queries.delete_meta, {"key": _key("paused", host, type)}))
-        return self._everywhere("paused", type, None)
+    def resume(self, type: str) -> bool:
+        """Returns whether it was paused."""
+        return bool(self._connection.apply(self._queries.clear_control, {"kind": "paused", "name": type}))
 
     def scale(self, pool: str, workers: int | None, now: float, host: str = "") -> None:
         """Fix a pool's size; None returns it to automatic scaling. Everywhere, in the place of what was set for single
         hosts; or on the hosts whose name matches `host`, where None leaves what was set for others.
         """
-        if not host:
-            control = {"kind": "workers", "name": pool, "value": workers, "now": now}
-            self._everywhere("workers", pool, None if workers is None else control)
-        elif workers is None:
-            self._connection.apply(self._queries.delete_meta, {"key": _key("workers", host, pool)})
-        else:
-            self._connection.apply(self._queries.set_meta, {"key": _key("workers", host, pool), "value": str(workers)})
-
-    def _everywhere(self, kind: str, name: str, control: Mapping[str, Any] | None) -> bool:
-        """In the place of what was set for single hosts. Returns whether there was something."""
-        hosts = self.current().hosts_of(kind, name)
+        hosts = [host] if host else self.current().hosts_of(pool)
         with self._connection.write() as raw:
-            changed = [
-                raw.execute(self._queries.delete_meta, {"key": _key(kind, host, name)}).rowcount for host in hosts
-            ]
-            if control is None:
-                changed.append(raw.execute(self._queries.clear_control, {"kind": kind, "name": name}).rowcount)
-            else:
+            for one in hosts:
+                raw.execute(self._queries.delete_meta, {"key": _key(one, pool)})
+            if host and workers is not None:
+                raw.execute(self._queries.set_meta, {"key": _key(host, pool), "value": str(workers)})
+            elif not host and workers is not None:
+                control = {"kind": "workers", "name": pool, "value": workers, "now": now}
                 raw.execute(self._queries.set_control, control)
-        return sum(changed) > 0
+            elif not host:
+                raw.execute(self._queries.clear_control, {"kind": "workers", "name": pool})
 
     def request_reload(self, now: float) -> None:
         self._connection.apply(self._queries.bump_reload, {"now": now})
@@ -257,14 +232,14 @@ class Controls(Concern):
         return bool(self._connection.apply(self._queries.delete_meta, {"key": f"{_DRAINED}{host}"}))
 
 
-def _key(kind: str, host: str, name: str) -> str:
-    return _ON_HOST + json.dumps([kind, host, name])
+def _key(host: str, pool: str) -> str:
+    return _ON_HOST + json.dumps(["workers", host, pool])
 
 
-def _on_host(told: str, value: int) -> HostControl | None:
+def _on_host(key: str, value: int) -> HostControl | None:
     """None if another program has written it."""
     try:
-        kind, host, name = json.loads(shown(told))
+        kind, host, pool = json.loads(shown(key))
     except (ValueError, TypeError):
         return None
-    return HostControl(kind, str(host), str(name), value) if isinstance(kind, str) else None
+    return HostControl(str(host), str(pool), value) if kind == "workers" else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
@@ -69,7 +69,8 @@ class KeeperView:
         return self.transactions > _MANY_XIDS if self.seconds is None else self.seconds > _OLD
 
 
-class ServerState(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ServerView:
     """A database server. `time` is its clock (Unix seconds), `max_connections` what is left for ordinary users;
     `notifications` the part of their queue that is in use, 1 being all; `keepers` what keeps dead rows, as far as we
     see it, and `sees_all` whether we may see the transactions of other users. `pooled`: a pooler stands before it.
@@ -82,26 +83,22 @@ class ServerState(NamedTuple):
     max_connections: int
     notifications: float
     sees_all: bool
-    tables: tuple[TableView, ...]
-    keepers: tuple[KeeperView, ...]
+    tables: list[TableView]
+    keepers: list[KeeperView]
     pooled: bool = False
-    powerless: tuple[str, ...] = ()
+    powerless: list[str] = field(default_factory=list)
 
 
 class Anomalies(NamedTuple):
-    """Rows that should not be there. `held` counts running jobs by the id of the supervisor whose worker has them,
-    "" standing for none that is known, apart from claims of foreign programs; `overdue` are finished jobs past
-    their retention, `future` those that began or ended after now. Counts go up to a limit.
+    """Running jobs that nobody runs. `held` counts running jobs by the id of the supervisor whose worker has them,
+    "" standing for none that is known, apart from claims of foreign programs; `expired` is counted up to a limit.
     """
 
     held: Mapping[str, int]
     expired: int
-    orphans: int  # rows of errors and runs without a job
-    overdue: int
-    future: int
 
 
-_COUNTED = 10_000  # anomalies are counted up to this
+_COUNTED = 10_000  # expired claims are counted up to this
 _ROWS = 10_000  # the latest attempts, which are considered
 
 
@@ -154,27 +151,11 @@ class Statistics(Concern):
         """How long the latest jobs of each type took, the slowest first."""
         return [TypeSpeed(shown(row[0]), *row[1:]) for row in self._connection.rows(self._queries.slowest_types)]
 
-    def anomalies(self, now: float, slack: float, done_before: float, failed_before: float) -> Anomalies:
-        """Rows that should not be there; may take seconds on a large table. Each is counted up to a limit."""
-        known = {
-            "past": now - slack,
-            "future": now + slack,
-            "done_before": done_before,
-            "failed_before": failed_before,
-            "limit": _COUNTED,
-        }
-
-        def counted(query: str) -> int:
-            row = self._connection.row(query, known)
-            return int(row[0]) if row else 0
-
-        return Anomalies(
-            held={shown(owner): count for owner, count in self._connection.rows(self._queries.held_by_supervisor)},
-            expired=counted(self._queries.count_expired),
-            orphans=counted(self._queries.count_orphans),
-            overdue=counted(self._queries.count_overdue),
-            future=counted(self._queries.count_future),
-        )
+    def anomalies(self, past: float) -> Anomalies:
+        """`expired` are the claims that expired before this time."""
+        expired = self._connection.row(self._queries.count_expired, {"past": past, "limit": _COUNTED})
+        held = self._connection.rows(self._queries.held_by_supervisor)
+        return Anomalies({shown(owner): count for owner, count in held}, int(expired[0]) if expired else 0)
 
     def now(self) -> float:
         """Unix seconds by the clock that decides when jobs are due: a server's, otherwise this machine's. A command
@@ -182,7 +163,7 @@ class Statistics(Concern):
         """
         return time.time()
 
-    def server(self) -> ServerState | None:
+    def server(self) -> ServerView | None:
         """None for an engine without a server."""
         return None
 

@@ -548,6 +548,13 @@ WHERE id >= :floor AND id <= :latest
          WHERE t.value NOT IN (SELECT m.value FROM json_each(meta, '$.tags') m)) END))
 ORDER BY id DESC;
 
+-- name: arrange
+-- These jobs in another order; texts where numbers belong come last.
+SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))
+ORDER BY CASE :by WHEN 'type' THEN type WHEN 'status' THEN status WHEN 'priority' THEN priority
+                  WHEN 'attempts' THEN attempts WHEN 'due' THEN scheduled_at
+                  WHEN 'changed' THEN coalesce(completed_at, started_at, created_at) END, id;
+
 -- name: unsuccessful_types
 -- Types of failed or of quarantined jobs, by one seek per type.
 WITH RECURSIVE types (type) AS (
@@ -719,17 +726,6 @@ GROUP BY 1;
 SELECT count(*) FROM (
   SELECT 1 FROM jobs_held WHERE lock_expires_at IS NULL OR lock_expires_at < :past LIMIT :limit);
 
--- name: count_orphans
--- Rows whose job another program has deleted with foreign keys off.
-SELECT (SELECT count(*) FROM (SELECT 1 FROM job_errors e WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = e.job_id)
-                              LIMIT :limit))
-     + (SELECT count(*) FROM (SELECT 1 FROM job_runs r WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = r.job_id)
-                              LIMIT :limit));
-
--- name: count_future
--- Jobs that ended, or began, after now: the clock has been set back since.
-SELECT count(*) FROM (
-  SELECT 1 FROM jobs WHERE max(coalesce(completed_at, 0), coalesce(started_at, 0)) > :future LIMIT :limit);
 
 -- name: slowest_types
 -- Mean seconds per job of each type among the latest done ones.

@@ -8,12 +8,12 @@ at most half its size (`Exchange.limits`), until the job that fails or kills run
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil
+from math import ceil, inf
 from time import monotonic
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 
-from supervisor.domain.batching import AutoBatchSize, Candidate, as_key, at_path, together
+from supervisor.domain.batching import AutoBatchSize, Candidate, as_cost, as_key, at_path, together
 from supervisor.domain.errors import Retry
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement, released, suspected
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MOST_CLAIMED = 256
 _LEAST_SHARE = 0.25  # of the claims that have the first one's key: with less, batches are not full
-_WEIGHT = 0.5  # of the latest claims in the average
+_WEIGHT = 0.5  # of the latest claims in the averages
 _DEEPEST = 8  # causes of an error
 
 
@@ -91,17 +91,19 @@ class Batches(Sequential):
 
 
 class BatchPlan:
-    """What batches consist of: the first `batch_size` jobs, or those with one key, in a size that it may find itself. A
-    `cautious` worker runs one job at a time.
+    """What batches consist of: the first `batch_size` jobs, or those with one key, within a budget, in a size that it
+    finds itself. A `cautious` worker runs one job at a time.
     """
 
     def __init__(self, pool: PoolSettings, *, cautious: bool = False) -> None:
         self._most = 1 if cautious else pool.batch_size
-        self._key = pool.batch_key
+        self._key, self._cost = pool.batch_key, pool.batch_cost
+        self._budget = pool.batch_budget or inf
         automatic = pool.batch_auto and not cautious
         self._auto = AutoBatchSize(pool.batch_size, pool.latency_target) if automatic else None
         self._ordinary = True  # no job of the batch was in one that went wrong
         self._share = 1.0  # average part of the claims that have the first one's key
+        self._affordable = float(self._most)  # average number of jobs within the budget
         self._ended: float | None = None  # when the last batch did, monotonic seconds
 
     @property
@@ -111,32 +113,40 @@ class BatchPlan:
 
     @property
     def want(self) -> int:
-        """How many to claim for that: more if the jobs have different keys."""
-        return min(_MOST_CLAIMED, ceil(self.size / max(self._share, _LEAST_SHARE)))
+        """How many to claim for that: more if the jobs have different keys, fewer if the budget ends batches sooner."""
+        jobs = min(self.size, 1.5 * self._affordable + 1)
+        return min(_MOST_CLAIMED, ceil(jobs / max(self._share, _LEAST_SHARE)))
 
     def divide(self, claims: Sequence[Claim], limits: Mapping[int, int]) -> tuple[list[Claim], list[Claim]]:
         """The claims that run together now, and the others. `limits` has the largest batch of a job that was in one
         that went wrong.
         """
-        keys = [self._key_of(claim) for claim in claims]
-        if len(claims) > 1:
-            self._share += _WEIGHT * (keys.count(keys[0]) / len(keys) - self._share)
-        candidates = [
-            Candidate(key, limits.get(claim.job_id, self._most)) for key, claim in zip(keys, claims, strict=True)
-        ]
-        chosen = set(together(candidates, self.size))
+        candidates = [self._candidate(claim, limits.get(claim.job_id, self._most)) for claim in claims]
+        chosen = set(together(candidates, self.size, self._budget))
+        self._learn(candidates, len(chosen))
         batch = [claim for place, claim in enumerate(claims) if place in chosen]
         self._ordinary = not any(claim.job_id in limits for claim in batch)
         return batch, [claim for place, claim in enumerate(claims) if place not in chosen]
 
-    def _key_of(self, claim: Claim) -> str | None:
-        """None for a job without a usable payload, which runs alone: what is wrong with it is its own."""
-        if not self._key:
-            return ""
+    def _candidate(self, claim: Claim, most: int) -> Candidate:
+        """A job that has no usable key or cost runs alone: what is wrong with it is its own."""
+        if not (self._key or self._cost):
+            return Candidate("", 0.0, most)
         try:
-            return as_key(at_path(decoded(claim.payload), self._key))
-        except (BadPayload, RecursionError):
-            return None
+            payload = decoded(claim.payload)
+            key = as_key(at_path(payload, self._key)) if self._key else ""
+            return Candidate(key, as_cost(at_path(payload, self._cost)) if self._cost else 0.0, most)
+        except (BadPayload, ValueError, RecursionError):
+            return Candidate(None, 0.0, 1)
+
+    def _learn(self, candidates: Sequence[Candidate], chosen: int) -> None:
+        same = sum(candidate.key == candidates[0].key for candidate in candidates)
+        if len(candidates) > 1:
+            self._share += _WEIGHT * (same / len(candidates) - self._share)
+        if chosen < same and chosen < self.size:
+            self._affordable += _WEIGHT * (chosen - self._affordable)
+        else:
+            self._affordable = max(self._affordable, chosen)
 
     def ran(self, settlements: Sequence[Settlement], began: float, ended: float, *, rested: bool) -> None:
         """A batch has run; times are monotonic seconds. One of which nothing succeeded says nothing about its size.
@@ -247,16 +257,29 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether this, or what caused it, is a lack of memory: of this machine, or of a device.
 
     torch raises `torch.cuda.OutOfMemoryError`, earlier a RuntimeError "CUDA out of memory"; other libraries have
-    classes of that name, too. A program's exceptions come as text.
+    classes of that name, too.
     """
     cause: BaseException | None = error
     for _ in range(_DEEPEST):
         if cause is None:
-            return False
-        if isinstance(cause, MemoryError) or (isinstance(cause, Reported) and cause.kind == "memory"):
-            return True
-        text = described(cause)[0].lower()
-        if "outofmemoryerror" in text or ("out of memory" in text and isinstance(cause, (RuntimeError, Reported))):
+            break
+        if _says_so(cause):
             return True
         cause = cause.__cause__
     return False
+
+
+def _says_so(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    if isinstance(error, Reported):  # a program's exceptions come as text
+        text = str(error).lower()
+        return error.kind == "memory" or "out of memory" in text or "outofmemoryerror" in text
+    if any(base.__name__ == "OutOfMemoryError" for base in type(error).__mro__):
+        return True
+    try:
+        return isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
+    except JobInterrupted:
+        raise
+    except BaseException:  # its text is the handler's code
+        return False

@@ -10,8 +10,9 @@ import pytest
 
 from supervisor.domain.errors import LeaseHeld, StoreError
 from supervisor.domain.settlement import done, released
-from supervisor.maintenance.lease import HostWatch, LeaseRenewal
+from supervisor.maintenance.lease import LeaseRenewal
 from supervisor.maintenance.recovery import Recovered, Recovery
+from supervisor.maintenance.reports import ControlWatch
 from supervisor.store.base import Engine, JobSelector, SupervisorRecord
 from supervisor.store.postgres.ownership import PostgresRegistry
 from supervisor.system.scoreboard import GATE_BYTES, ClaimGate, boot_time
@@ -203,7 +204,7 @@ def test_without_an_answer_the_lease_ends_by_itself(desk: Desk, record: Supervis
 
 
 def test_draining_is_passed_on(desk: Desk, gate: ClaimGate) -> None:
-    watch = HostWatch(desk.maintenance.controls, "far", gate)
+    watch = ControlWatch(desk.maintenance.controls, (), "far", gate, lambda _: None)
     gate.renewed(boot_time() + 60, 0.0, again=True)
     controls = desk.operations.controls
     assert controls.drain("far", NOW)

@@ -234,7 +234,7 @@ class TestLooking:
             *desk.operations.statistics.speeds(),
             *desk.maintenance.backlog.queue_sizes(4e9),
             *desk.operations.jobs.latest(status=None, type=None, before=None, limit=10),
-            desk.operations.statistics.anomalies(4e9, 1.0, 0.0, 0.0),
+            desk.operations.statistics.anomalies(4e9),
         ]
         assert len(repr(looks)) < 200_000
         assert sorted(str(type_) for type_, _, _ in desk.operations.statistics.counts())

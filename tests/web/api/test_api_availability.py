@@ -142,13 +142,6 @@ class TestAPausedType:
         assert checked(asked(site, key="k"), 202) == {"id": 1, "status": "pending"}
         unavailable(asked(site, key="other"))
 
-    def test_on_the_only_host_that_takes_it_takes_none_either(self, site: Site) -> None:
-        host = site.get("/api/admin/overview")["supervisors"][0]["host"]
-        site.put("/api/admin/types/tag", {"paused": True, "host": host})
-        error, hint = unavailable(asked(site))
-        assert error == f"the type tag is paused on {host}"
-        assert hint == f"`supervisor resume tag --host '{host}'` resumes it"
-
 
 class TestSeveralHosts:
     @pytest.fixture
@@ -159,7 +152,7 @@ class TestSeveralHosts:
         return site
 
     def test_a_pool_is_in_no_ones_way_while_that_of_another_host_may_serve(self, site: Site) -> None:
-        site.put("/api/admin/types/tag", {"paused": True, "host": "beta"})
+        drain(site, "beta")
         assert asked(site).status_code == 202
         drain(site, "alpha")
         assert unavailable(asked(site)) == (

@@ -70,6 +70,8 @@ def test_pages_follow_each_other_by_next(site: Site) -> None:
         ({"finished_after": "1e400"}, "finished_after"),
         ({"finished_before": "2026-11-21T10:00:00"}, "finished_before"),
         ({"finished_before": str(NOW * 1e6)}, "finished_before"),
+        ({"sort": "payload"}, "sort"),
+        ({"sort": "id", "order": "up"}, "order"),
         ({"id": "0"}, "id.0"),
         ({"newest": "1"}, "newest"),
     ],
@@ -131,6 +133,20 @@ def test_payloads_and_results_are_searched_where_they_may_be_seen(make_site: Cal
     assert counted["matching"] == 1
     hidden = make_site(supervised=False)
     assert "payloads are hidden" in hidden.post(f"{JOBS}/cancel", {"filter": {"text": SECRET}}, 403)["error"]
+
+
+def test_a_list_is_sorted_by_a_column_both_ways(site: Site) -> None:
+    low, high, middle = (site.desk.put(priority=priority) for priority in (-5, 9, 3))
+
+    def listed(**params: Any) -> list[int]:
+        return [job["id"] for job in site.get(JOBS, **params)["jobs"]]
+
+    assert listed(sort="priority") == [low, middle, high]
+    assert listed(sort="priority", order="desc", limit=2) == [high, middle]
+    assert listed(sort="id") == [low, high, middle]
+    assert listed(sort="priority", before=middle) == [low, high]
+    assert listed(sort="type", order="desc") == [middle, high, low]
+    assert listed(id=[low, middle], sort="priority", order="desc") == [middle, low]
 
 
 @pytest.mark.parametrize("job_id", ["4711", str(2**63 - 1)])
@@ -406,7 +422,7 @@ def test_a_job_that_has_succeeded_runs_again_only_if_that_is_said(site: Site) ->
     job_id = site.desk.put()
     site.desk.finish(job_id)
 
-    assert "has succeeded" in site.post(f"{JOBS}/{job_id}/retry", status=409)["error"]
+    assert "only with `done`" in site.post(f"{JOBS}/{job_id}/retry", status=409)["error"]
     assert site.post(f"{JOBS}/{job_id}/retry", {"payload": {}}, 409)
     assert site.get(f"{JOBS}/{job_id}")["status"] == "done"
     assert site.post(f"{JOBS}/{job_id}/retry", {"done": True})["status"] == "pending"

@@ -66,19 +66,13 @@ def test_a_type_is_paused_and_goes_on(site: Site) -> None:
     assert controls(site) == (set(), {})
 
 
-def test_a_type_and_a_pool_are_changed_on_one_host(site: Site) -> None:
+def test_a_pool_is_scaled_on_one_host(site: Site) -> None:
     here = socket.gethostname()
-    changed = site.put(f"{API}/types/tag", {"paused": True, "host": here})
-    assert changed == {"type": "tag", "paused": True, "changed": True, "host": here}
     changed = site.put(f"{API}/pools/tag", {"workers": 3, "host": here})
-    assert changed == {"name": "tag", "workers": 3, "types": ["tag", "caption"], "paused": ["tag"], "host": here}
-    [seen] = [pool for pool in site.get(f"{API}/pools")["pools"] if pool["name"] == "tag"]
-    assert seen["paused"] == ["tag"]
-    [seen] = [view for view in site.get(f"{API}/types")["types"] if view["type"] == "tag"]
-    assert (seen["paused"], seen["paused_on"]) == (False, [here])
+    assert changed == {"name": "tag", "workers": 3, "types": ["tag", "caption"], "paused": [], "host": here}
     assert controls(site) == (set(), {})
 
-    assert site.put(f"{API}/pools/tag", {"paused": True, "host": here})["paused"] == ["tag", "caption"]
+    assert site.put(f"{API}/pools/tag", {"paused": True})["paused"] == ["tag", "caption"]
     assert site.put(f"{API}/pools/tag", {"paused": False, "workers": None})["paused"] == []
     assert site.desk.operations.controls.current().on_hosts == ()
 
@@ -86,10 +80,10 @@ def test_a_type_and_a_pool_are_changed_on_one_host(site: Site) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
-        ("types/tag", {"paused": True, "host": "nowhere"}, 404),
-        ("types/tag", {"paused": True, "host": "no where"}, 422),
+        ("types/tag", {"paused": True, "host": "here"}, 422),
         ("pools/tag", {"workers": 1, "host": "nowhere"}, 404),
-        ("pools/tag", {"paused": True, "workers": 1, "host": "nowhere"}, 404),
+        ("pools/tag", {"workers": 1, "host": "no where"}, 422),
+        ("pools/tag", {"paused": True, "workers": 1, "host": "nowhere"}, 422),
         ("pools/tag", {"host": "nowhere"}, 422),
         ("pools/nope", {"workers": 1}, 404),
         ("pools/nope", {"paused": True}, 404),
@@ -235,7 +229,7 @@ def test_what_is_able_to_work_is_ready(site: Site) -> None:
 BROKEN = [
     ("stopping", BULLETIN | {"stopping": "it was told to"}, "stopping"),
     ("trouble", BULLETIN | {"trouble": "the disk is full"}, "the disk is full"),
-    ("pool", BULLETIN | {"pools": {"tag": POOL | {"problem": "ImportError: no module x"}}}, "no module x"),
+    ("pool", BULLETIN | {"pools": {"tag": POOL | {"problem": "ImportError: no module x", "broken": True}}}, "module x"),
     ("recovery", BULLETIN | {"pools": {"tag": POOL | {"why": "starting"}}}, "recovery"),
 ]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import json
+import shlex
 from collections.abc import Callable
 
 import pytest
@@ -59,6 +61,44 @@ def test_the_keys_are_listed(shared: Site, visit: Visit) -> None:
     page.keyboard.press("n")  # nothing is enqueued with read-only access
 
     assert page.url.endswith("/workers")
+
+
+def test_a_job_is_copied_as_id_payload_command_and_request(openly: Site, visit: Visit) -> None:
+    payload = {"text": "it's ä", "n": 1}
+    job = openly.queue.enqueue("picky", payload, priority=4, unique_key="-k", meta={"tags": ["x"]})
+    openly.done(job)
+    page = visit(openly, permissions=CLIPBOARD).open(f"/jobs/{job}")
+    page.wait_for_load_state()
+
+    def copied(name: str) -> str:
+        page.evaluate("navigator.clipboard.writeText('')")
+        page.get_by_role("button", name=name, exact=True).click()
+        expect(page.locator("#said")).to_have_text("Copied.")
+        page.wait_for_function("navigator.clipboard.readText()")
+        return str(page.evaluate("navigator.clipboard.readText()"))
+
+    assert copied("Id") == str(job)
+    assert json.loads(copied("Payload")) == payload
+    command = shlex.split(copied("Command"))
+    assert command[0] == "supervisor"
+    made = openly.command(*command[1:]).stdout
+    curl = shlex.split(copied("curl"))
+    body = {"type": "picky", "payload": payload, "priority": 4, "unique_key": "-k", "meta": {"tags": ["x"]}}
+    assert json.loads(curl[4]) == body
+    assert curl[:4] == ["curl", "--header", "Authorization: Bearer $TOKEN", "--json"]
+    assert curl[5] == page.url.replace(f"/jobs/{job}", "/api/admin/jobs")
+    again = openly.done(int(made))
+    assert (again.payload, again.priority, again.unique_key, again.meta) == (payload, 4, "-k", {"tags": ["x"]})
+
+
+def test_where_payloads_are_hidden_nothing_of_them_is_copied(common: Site, visit: Visit) -> None:
+    job = common.queue.enqueue("work", {"secret": "cat"})
+    common.done(job)
+    page = visit(common).open(f"/jobs/{job}")
+
+    assert page.get_by_role("button", name="Payload", exact=True).count() == 0
+    assert page.get_by_role("button", name="Command").get_attribute("data-copy") == f"supervisor jobs show {job}"
+    assert "secret" not in page.content()
 
 
 def test_times_are_those_of_the_reader_with_utc_at_hand(shared: Site, visit: Visit) -> None:
