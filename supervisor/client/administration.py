@@ -54,7 +54,7 @@ class Administration:
 
     @property
     def url(self) -> str:
-        """The database's URL, with an absolute path."""
+        """The database's URL, with an absolute path; after a move the new one."""
         return self._engine.url
 
     @property

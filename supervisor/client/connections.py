@@ -11,10 +11,15 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from supervisor.domain.errors import QueueError
+from supervisor.domain.errors import QueueError, StoreError, StoreMoved, StoreUnavailable
+from supervisor.domain.text import without_password
+from supervisor.engine import open_engine
 from supervisor.store.base import Engine, Producer
 
 Answer = TypeVar("Answer")
+
+_MOST_MOVES = 10
+
 
 if sys.version_info[:2] == (3, 14):
 
@@ -67,7 +72,7 @@ class Connections:
     def using(self, seat: Seat, work: Callable[[Producer], Answer]) -> Answer:
         """What `work` returns. Raises StoreError if the database cannot be used.
 
-        A signal handler that has interrupted a call
+        If the jobs were moved to another one, that is used from now on. A signal handler that has interrupted a call
         reads with a connection of its own; if that call writes, and it would, too, it raises NotReentrant.
         """
         if seat.interrupted:
@@ -85,7 +90,7 @@ class Connections:
             seat.clear()
         seat.in_doubt = seat.writes  # now: a second exception could keep us from noting it afterwards
         try:
-            answer = work(self.store(seat))
+            answer = self._followed(seat, work)
         except QueueError:
             seat.in_doubt = False
             raise
@@ -95,6 +100,47 @@ class Connections:
             raise
         seat.in_doubt = False
         return answer
+
+    def _followed(self, seat: Seat, work: Callable[[Producer], Answer]) -> Answer:
+        try:
+            return work(self.store(seat))
+        except StoreError as error:
+            if not self.follows(seat, error):
+                raise
+        return work(self.store(seat))
+
+    def follows(self, seat: Seat, error: StoreError) -> bool:
+        """Whether an error says that the jobs were moved: nothing was written, and now the seat's producer is there.
+
+        The caller holds the guard.
+        """
+        if isinstance(error, StoreMoved):
+            self._follow(seat, error.url)
+            return True
+        if seat.producer is None or isinstance(error, StoreUnavailable):
+            return False
+        moved_to = seat.producer.moved_to()
+        if moved_to:
+            self._follow(seat, moved_to)
+        return bool(moved_to)
+
+    def _follow(self, seat: Seat, url: str) -> None:
+        where = without_password(self.engine.url)
+        for _ in range(_MOST_MOVES):
+            try:
+                engine = open_engine(url)
+                producer = engine.producer(self.patience, create=False)
+            except StoreMoved as error:
+                url = error.url
+                continue
+            except StoreError as error:
+                raise StoreError(f"{where}: the jobs were moved to {url}, which cannot be used here: {error}") from None
+            if self.engine.url != url:  # other seats may follow later
+                _warn(where, url)
+            seat.clear()
+            self.engine, self.create, seat.producer = engine, False, producer
+            return
+        raise StoreError(f"{where}: the jobs were moved too often to follow them; use {url}")
 
     def close(self) -> None:
         for seat in (self.writer, self.reader, self.lister):
@@ -106,6 +152,13 @@ class Connections:
         """Close them while nobody else can use them."""
         for seat in (self.writer, self.reader, self.lister):
             seat.clear()
+
+
+def _warn(old: str, new: str) -> None:
+    """Somebody should correct the configuration, before the old database is deleted."""
+    import logging  # only now: a queue loads little
+
+    logging.getLogger("supervisor").warning("%s: the jobs were moved to %s; this program should use that URL", old, new)
 
 
 class Seat:

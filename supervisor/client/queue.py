@@ -230,7 +230,21 @@ class Queue(Administration):
 
     def _put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
         """See `Producer.put_each`."""
-        return self._connections.using(self._connections.writer, lambda producer: producer.put_each(jobs))
+        writer = self._connections.writer
+        answers = self._connections.using(writer, lambda producer: producer.put_each(jobs))
+        refused = {at: answer for at, answer in enumerate(answers) if isinstance(answer, StoreError)}
+        if refused:
+            again: list[tuple[int, bool] | Exception] = []
+            try:
+                with writer.guard:
+                    moved = self._connections.follows(writer, next(iter(refused.values())))
+                if moved:
+                    again = self._put_each([jobs[at] for at in refused])
+            except StoreError as error:
+                again = [error] * len(refused)
+            for at, answer in zip(refused, again, strict=False):
+                answers[at] = answer
+        return answers
 
     def enqueue_many(
         self,

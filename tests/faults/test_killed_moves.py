@@ -83,7 +83,7 @@ def completes(ground: Ground, source: str, target: str) -> None:
     report = moved(source, target)
     assert contents(target) == ground.rows
     assert report.rows["jobs"] == JOBS
-    assert Queue(target).enqueue("tag") > 1000
+    assert Queue(source).enqueue("tag") > 1000  # it follows
     again = moved(source, target)
     assert again.moved_at is not None
     assert replace(again, moved_at=None) == replace(report, moved_at=None)

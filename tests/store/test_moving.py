@@ -15,13 +15,14 @@ import pytest
 
 from supervisor import AsyncQueue, Queue, StoreError
 from supervisor.cli import main
-from supervisor.domain.errors import Conflict, InvalidOption, StoreBusy, StoreUnavailable
+from supervisor.domain.errors import Conflict, InvalidOption, StoreBusy, StoreMoved, StoreUnavailable
 from supervisor.domain.job import NewJob
 from supervisor.domain.text import without_password
 from supervisor.engine import open_engine
 from supervisor.ops import move as moving
 from supervisor.ops.move import MoveReport
 from supervisor.store.moving import KEYS, TABLES
+from supervisor.testing import run_due
 from tests.postgres_server import Databases
 from tests.store.kit import supervisor_record
 from tests.store.movable import OF_AN_ENGINE, contents, fill
@@ -107,30 +108,50 @@ def test_a_round_trip_gives_equal_rows(made: Made, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_source_says_where_the_jobs_are_and_takes_no_change(made: Made, way: str) -> None:
+def test_the_source_says_where_the_jobs_are_and_queues_follow(made: Made, way: str) -> None:
     source, target = made(way)
-    old, reader = Queue(source), Queue(source)
+    old = Queue(source)
     first = old.enqueue("tag", {"n": 1})
+    reader = Queue(source)
     assert reader.job(first).payload == {"n": 1}
 
     moved(source, target)
 
-    new = re.escape(without_password(target))
     for sql in ("INSERT INTO jobs (type) VALUES ('tag')", "UPDATE jobs SET priority = 1", "DELETE FROM jobs"):
-        with pytest.raises((sqlite3.IntegrityError, psycopg.Error), match=new):
+        with pytest.raises((sqlite3.IntegrityError, psycopg.Error), match=re.escape(without_password(target))):
             write(source, sql)
+    with pytest.raises(StoreMoved, match="the jobs were moved to"):
+        open_engine(source).operations()
+    assert old.enqueue("tag") == first + 1
+    assert old.enqueue_many("tag", [1, 2]) == [first + 2, first + 3]
+    assert Queue(source).put("tag", unique_key="k") == (first + 4, True)
+    assert without_password(old.url) == without_password(target)
+    asyncio.run(asynchronous(source, first + 5))
+    write(target, f"UPDATE jobs SET priority = 7 WHERE id = {first}")
     reader._connections.reader.producer._look_at = 0.0  # type: ignore[union-attr]  # in half a second
-    for use in (
-        lambda: open_engine(source).operations(),
-        lambda: old.enqueue("tag"),
-        lambda: old.enqueue_many("tag", [1, 2]),
-        lambda: Queue(source).put("tag", unique_key="k"),
-        lambda: asyncio.run(asynchronous(source)),
-        lambda: reader.job(first),
-    ):
-        with pytest.raises(StoreError, match=f"the jobs were moved to {new}"):
-            use()
-    assert Queue(target).enqueue("tag") == first + 1
+    assert reader.job(first).priority == 7
+    run_due(Queue(target), {"tag": lambda payload, ctx: payload})
+    assert reader.job(first).result == {"n": 1}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whoever_follows_is_told_to_correct_the_url(
+    made: Made, way: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = made(way)
+    Queue(source).enqueue("tag")
+    moved(source, target)
+    caplog.clear()
+    with Queue(source) as queue:
+        job = queue.enqueue("tag")
+        assert queue.job(job).status == "pending"
+    words = f"the jobs were moved to {without_password(target)}; this program should use that URL"
+    assert [record.getMessage() for record in caplog.records] == [f"{without_password(source)}: {words}"]
+    caplog.clear()
+    capsys.readouterr()
+    assert main(["--database", source, "enqueue", "tag", "--wait", "--timeout", "0s"]) == 1
+    assert capsys.readouterr().out == f"{job + 1}\n"
+    assert words in caplog.text
 
 
 def test_a_move_that_was_complete_says_so_and_compares_nothing(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,9 +169,34 @@ def test_a_move_that_was_complete_says_so_and_compares_nothing(made: Made, capsy
         assert re.search(r"jobs +1 row\n", printed)
 
 
-async def asynchronous(url: str) -> None:
+async def asynchronous(url: str, expected: int) -> None:
     async with AsyncQueue(url) as queue:
-        await queue.enqueue("tag")
+        assert await queue.enqueue("tag") == expected
+
+
+def test_jobs_that_wait_in_one_transaction_follow_together(made: Made) -> None:
+    source, target = made("there")
+    queue = Queue(source)
+    queue.enqueue("tag")
+
+    async def many() -> list[int]:
+        async with AsyncQueue.of(queue) as opened:
+            return await asyncio.gather(*(opened.enqueue("tag", n) for n in range(20)))
+
+    moved(source, target)
+    assert sorted(asyncio.run(many())) == list(range(2, 22))
+    assert Queue(target).count("tag") == 21
+
+
+def test_a_queue_without_the_password_names_the_new_database(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = made("there")
+    queue = Queue(source)
+    queue.enqueue("tag")
+    moved(source, target)
+    monkeypatch.setenv("PGPASSWORD", "wrong")
+    for one in (queue, Queue(source)):
+        with pytest.raises(StoreError, match=r"the jobs were moved to postgresql://.* cannot be used here: .*password"):
+            one.enqueue("tag")
 
 
 def test_what_the_target_cannot_hold_is_listed_and_stays(made: Made, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,15 +66,20 @@ class Producer:
         rows = self._connection.rows(self._connection.queries.job_events, {"ids": json.dumps(list(ids))})
         return {row[0]: event_of(row) for row in rows}
 
+    def moved_to(self) -> str:
+        """The URL of the database to which all jobs were moved; empty if they were not."""
+        row = self._connection.row(self._connection.queries.meta, {"key": MOVED_TO})
+        return "" if row is None else str(row[0])
+
     def gone(self) -> bool:
-        """Whether this is no longer the database that the URL names, or its jobs were moved: then open it anew.
+        """Whether this is no longer the database that the URL names, or its jobs were moved: then open another.
 
         Looked up twice a second: inserts are refused at once, and looks may be late.
         """
         if time.monotonic() < self._look_at:
             return False
         self._look_at = time.monotonic() + _LOOK_EVERY
-        return self._connection.row(self._connection.queries.meta, {"key": MOVED_TO}) is not None
+        return bool(self.moved_to())
 
     def close(self) -> None:
         self._connection.close()
