@@ -1,20 +1,18 @@
-"""What a handler's module does at its import, to its streams or with files of its own: jobs of all workers run all the same."""
+"""What a handler's module does at its import, to its streams or with files of its own: all workers run its jobs."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import sys
+from pathlib import Path
+
 import pytest
+
 from supervisor.system import child, standard_streams
 from tests.samples import sampled
 from tests.site_under_test import MakeSite, wait_for
-import contextlib
-import sqlite3
-from pathlib import Path
-import pytest
-from tests.site_under_test import MakeSite
-
-
 
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\n'
 HANDLERS = """
@@ -87,7 +85,6 @@ def test_a_child_that_cannot_say_why_it_fails_still_ends_there(monkeypatch: pyte
     os.close(pidfd)
     monkeypatch.delattr(sys, "stderr")
     standard_streams.flush()
-
 
 
 FILES_HANDLERS = """
