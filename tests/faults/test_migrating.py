@@ -26,7 +26,7 @@ from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.system.failpoints import VARIABLE
 from tests import next_release
 from tests.faults.surroundings import command
-from tests.site_under_test import MakeSite, Site, wait_for
+from tests.site_under_test import MakeSite, Site
 
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 PATIENT = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\nlock_time = "1s"\nprefetch = 1\n'
@@ -56,23 +56,6 @@ def migrate(site: Site, environment: Mapping[str, str]) -> subprocess.CompletedP
     return subprocess.run(
         words, cwd=site.folder, env=environment, capture_output=True, text=True, check=False, timeout=60
     )
-
-
-@pytest.mark.sqlite
-@pytest.mark.fault(26)
-def test_two_supervisors_that_start_on_an_older_schema_both_work_and_one_has_migrated(
-    make_site: MakeSite, following: Mapping[str, str]
-) -> None:
-    site = make_site(POOL)
-    jobs = [site.queue.enqueue("work") for _ in range(20)]
-    first, second = (site.start(wait=False, program=PROGRAM, env=following) for _ in range(2))
-    for supervisor in (first, second):
-        wait_for(lambda s=supervisor: site.event("recovered", pid_of=s), site.log.read_text())  # type: ignore[misc]
-    for job in jobs:
-        site.done(job)
-    site.verdict()
-    assert [site.stop(first), site.stop(second)] == [0, 0]
-    check_backups(site, jobs)
 
 
 @pytest.mark.sqlite
