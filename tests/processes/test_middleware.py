@@ -53,6 +53,8 @@ def test_one_that_cannot_be_imported_is_told_by_check_and_by_the_pool(make_site:
 
     ended = site.command("check", code=2)
     assert "pools.noop.middleware[1]: nowhere:Thing: importing it failed: ModuleNotFoundError" in ended.stderr
+    program = make_site('[pools.noop]\ncommand = ["cat"]\nmiddleware = ["nowhere:Thing"]\n', WORKING)
+    assert "pools.noop.middleware[0]: nowhere:Thing" in program.command("check", code=2).stderr
     site.start()
     waiting, done = site.queue.enqueue("noop"), site.queue.enqueue("other")
     site.done(done)
@@ -88,9 +90,3 @@ def test_a_failure_is_told_before_it_is_committed_and_again_after_a_death_in_bet
 
     assert (site.folder / "told").read_text().splitlines() == ["1 True running None"] * 2
     assert (site.job(job).attempts, site.job(job).last_error) == (1, "ValueError: no")
-
-
-def test_middleware_around_a_program(make_site: MakeSite) -> None:
-    config = '[pools.noop]\ncommand = ["cat"]\nmiddleware = ["nowhere:Thing"]\n'
-    site = make_site(config, WORKING)
-    assert "pools.noop.middleware[0]: nowhere:Thing" in site.command("check", code=2).stderr
