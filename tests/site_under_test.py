@@ -316,6 +316,11 @@ class Site:
         lines = Ledger(self.ledger, self.where).lines()
         return [(line.token, line.pid, line.at) for line in lines if line.what == what and line.job == job_id]
 
+    def held(self, type_: str = "work", count: int = 1) -> tuple[list[int], Path]:
+        """Enqueue so many jobs that run until a file is there; the jobs, and that file."""
+        gate = self.folder / "gate"
+        return self.queue.enqueue_many(type_, [{"until": str(gate)}] * count), gate
+
     def running_pid(self, job_id: int) -> int:
         """The pid in which a job's handler is running; waits until it has begun."""
         return wait_for(lambda: self.runs("start", job_id), f"job {job_id} to start")[-1][1]

@@ -96,7 +96,7 @@ def show(target: Target, job_id: int, as_json: bool) -> None:
     """
     from supervisor.cli import tables
     from supervisor.cli.logs import Printer
-    from supervisor.ops.job_details import everything, trials
+    from supervisor.ops.job_details import everything, limits_of, trials
     from supervisor.ops.run_logs import part_of
     from supervisor.ops.serving import why_waiting
 
@@ -107,13 +107,15 @@ def show(target: Target, job_id: int, as_json: bool) -> None:
         several = len({one.host for one in operations.registry.supervisors()}) > 1
     if doing is not None and doing.progress is not None:
         job = replace(job, progress=doing.progress, progress_text=doing.text or None)
+    settings = target.settings_if_any()
+    limits = [] if settings is None else limits_of(job, settings)
     if as_json:
-        more = {"worker": worker, "host": host, "waits": waits or None, "errors": attempts, "runs": runs}
-        document(job.as_json() | more)
+        more = {"worker": worker, "host": host, "waits": waits or None, "limits": [one.as_json() for one in limits]}
+        document(job.as_json() | more | {"errors": attempts, "runs": runs})
         return
     who = f"{worker} on {host}" if worker and host and several else worker
     tried = trials(runs, attempts)
-    tables.job(job, now, tried, who, waits)
+    tables.job(job, now, tried, who, waits, limits)
     tables.runs(runs)
     latest = next((trial for trial in tried if trial.run is not None and trial.run.log), None)
     parts = []

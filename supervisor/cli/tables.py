@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.output import compact, heading, show, table
 from supervisor.domain.text import clean, counted, human, human_size
-from supervisor.ops.job_details import Trial, steps
 
 if TYPE_CHECKING:
     from supervisor.domain.job import Job, Run
+    from supervisor.ops.job_details import Limits, Trial
     from supervisor.ops.views import Overview, PoolView, ScheduleView, TypeView, WorkerView
 
 NOTHING = "–"
@@ -117,8 +117,13 @@ def _details(job: Job, now: float) -> str:
     return "; ".join(words) or compact(job.payload)
 
 
-def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: str) -> None:
-    """Print one job with everything that is known about it: its worker, why a pending one waits."""
+def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: str, limits: list[Limits]) -> None:
+    """Print one job with everything that is known about it: its worker, why a pending one waits, its limits in the
+    pools that take it.
+    """
+    from supervisor.ops.job_details import in_words
+
+    most = {each.retry.max_attempts for each in limits} | ({found.max_attempts} - {None})
     fields: list[tuple[str, object]] = [
         ("id", found.id),
         ("type", found.type),
@@ -126,7 +131,8 @@ def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: 
         ("waits", waits),
         ("priority", found.priority),
         ("requires", found.requires or NOTHING),
-        ("attempts", f"{found.attempts} of {found.max_attempts or 'the pool’s limit'}"),
+        ("attempts", f"{found.attempts} of {(len(most) == 1 and most.pop()) or 'the pool’s limit'}"),
+        ("limits", in_words(limits)),
         ("crashes", found.crashes),
         ("unique key", NOTHING if found.unique_key is None else found.unique_key),
         ("progress", f"{percent(found.progress)} {found.progress_text or ''}".rstrip()),
@@ -145,6 +151,8 @@ def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: 
 
 
 def _timeline(found: Job, tried: Sequence[Trial], now: float) -> list[tuple[str, str, str]]:
+    from supervisor.ops.job_details import steps
+
     rows, before = [], None
     for step in steps(found, tried):
         rows.append((when(step.at), NOTHING if before is None else f"+{span(step.at - before)}", step.what))

@@ -124,6 +124,10 @@ class Handler:
             if self._setup is not None:
                 self._finish(self._setup(ctx))
 
+    def refusal(self, type: str, payload: Any) -> str:
+        """Why no job of this type can have this payload, for people; "" if that is not known before it runs."""
+        return ""
+
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raises HandlerError if the handler rejects these options."""
         if self._check_options is None:

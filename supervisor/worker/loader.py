@@ -152,6 +152,15 @@ class TaskHandler(Handler):
             raise BadPayload(str(error)) from None
         return task.function(**arguments)
 
+    def refusal(self, type: str, payload: Any) -> str:
+        task = self._tasks.get(type)
+        try:
+            if task is not None:
+                task.parameters.arguments(payload, None)
+        except Mismatch as error:
+            return f"the task {type!r} would refuse it: {error}"
+        return ""
+
     def _result_of_call(self, payload: Any, ctx: Context) -> Any:
         return self._result(self._called(payload, ctx), ctx)
 

@@ -254,16 +254,16 @@ def loaded_by(statement: str) -> list[str]:
         "import supervisor; supervisor.Queue",
         "from supervisor import Queue, Retry, Fail, Job, Status, InvalidJob, StoreError",
         "from supervisor import Queue; Queue('sqlite:////nowhere/jobs.db')",
+        "from supervisor import Queue; Queue('sqlite:///FOLDER/jobs.db').enqueue('tag', {'a': 1})",
+        "from pathlib import Path; from supervisor.config import load; load(Path('FOLDER/supervisor.toml'))",
     ],
 )
-def test_whoever_only_enqueues_loads_nothing_beyond_the_standard_library(statement: str) -> None:
-    assert loaded_by(statement) == []
+def test_whoever_enqueues_or_reads_the_configuration_loads_the_standard_library_alone(
+    statement: str, tmp_path: Path
+) -> None:
+    (tmp_path / "supervisor.toml").write_text('[pools.tag]\nhandler = "jobs:tag"\n', encoding="utf-8")
 
-
-def test_enqueueing_loads_nothing_either(tmp_path: Path) -> None:
-    statement = f"from supervisor import Queue; Queue('sqlite:///{tmp_path}/jobs.db').enqueue('tag', {{'a': 1}})"
-
-    assert loaded_by(statement) == []
+    assert loaded_by(statement.replace("FOLDER", str(tmp_path))) == []
 
 
 @pytest.mark.parametrize(
@@ -285,14 +285,6 @@ def test_a_quick_command_loads_click_alone(tmp_path: Path, command: list[str]) -
 
     libraries = {name.partition(".")[0] for name in loaded if re.fullmatch(r"[\w.]+", name)}
     assert not libraries & (HEAVY - {"click"}), loaded
-
-
-def test_reading_the_configuration_loads_nothing_beyond_the_standard_library(tmp_path: Path) -> None:
-    file = tmp_path / "supervisor.toml"
-    file.write_text('[pools.tag]\nhandler = "jobs:tag"\n', encoding="utf-8")
-    statement = f"from pathlib import Path; from supervisor.config import load; load(Path({str(file)!r}))"
-
-    assert loaded_by(statement) == []
 
 
 RUNNERS = ("supervisor.worker.runners.batch", "supervisor.worker.runners.concurrent")

@@ -41,21 +41,6 @@ def test_no_module_imports_half_the_house() -> None:
     assert {name_of(path): len(ours(path)) for path in sources(*PACKAGES) if len(ours(path)) > MOST_IMPORTS} == {}
 
 
-def test_no_module_leads_back_to_itself() -> None:
-    """Imports for types and inside functions count, too."""
-    graph = {name_of(path): ours(path) for path in sources(*PACKAGES)}
-
-    def reached(start: str) -> set[str]:
-        found, ahead = set[str](), [start]
-        while ahead:
-            for module in graph.get(ahead.pop(), set()) - found:
-                found.add(module)
-                ahead.append(module)
-        return found
-
-    assert [module for module in graph if module in reached(module)] == []
-
-
 def fields_of(node: ast.ClassDef) -> set[str]:
     """Those of a dataclass, and what its methods set."""
     declared = {ast.unparse(part.target) for part in node.body if isinstance(part, ast.AnnAssign)}

@@ -426,3 +426,41 @@ def test_purge_deletes_what_finished_long_ago_in_the_states_given(
     assert statuses(database) == ["done", "failed", "pending"]
     assert cli("purge", "--older-than", "7d").out == "1 job deleted\n"
     assert statuses(database) == ["done", "pending"]
+
+
+TASKS = """
+from supervisor import task
+
+@task(timeout="30s", max_attempts=3, retry={"backoff": "fixed", "base": "10s"}, give_up_on=["KeyError", "OSError"])
+def tag(path): ...
+
+@task
+def plain(path): ...
+"""
+
+
+def test_the_limits_of_a_job_are_shown_wherever_they_come_from(cli: Run, project: Path) -> None:
+    (project / "tags.py").write_text(TASKS)
+    (project / "supervisor.toml").write_text(
+        '[pools.tags]\ntasks = ["tags"]\n'
+        '[pools.gpu]\nhandler = "jobs:greet"\ntypes = ["plain"]\ncapabilities = ["gpu"]\n'
+        'timeout = "1h"\n[types.plain]\nmax_attempts = 1\n'
+    )
+    for arguments in (["tag"], ["tag", "--max-attempts", "7"], ["plain"], ["plain", "--requires", "gpu"], ["other"]):
+        cli("enqueue", *arguments)
+
+    shown = [" ".join(cli("jobs", "show", str(n)).out.split()) for n in range(1, 6)]  # long lines are wrapped
+
+    policy = "fixed backoff of 10s, given up on KeyError, OSError"
+    assert f"attempts 0 of 3 limits 30s a run, 3 attempts, {policy} crashes" in shown[0]
+    assert f"attempts 0 of 7 limits 30s a run, 7 attempts, {policy} crashes" in shown[1]
+    assert "limits in tags: 2m a run, 1 attempt; in gpu: 60m a run, 1 attempt crashes" in shown[2]
+    assert "limits 60m a run, 1 attempt crashes" in shown[3]
+    assert "attempts 0 of the pool’s limit crashes" in shown[4]
+    [limits] = cli("jobs", "show", "1", "--json").document["limits"]
+    assert (limits["pool"], limits["timeout"], limits["retry"]["max_attempts"]) == ("tags", 30.0, 3)
+    assert cli("jobs", "show", "5", "--json").document["limits"] == []
+
+    (project / "supervisor.toml").write_text("[pools.tags]\nnonsense = 1\n")
+    alone = cli("--database", f"sqlite:///{project}/jobs.db", "jobs", "show", "1")
+    assert (alone.code, "limits" in alone.out) == (0, False)

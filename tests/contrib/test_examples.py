@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import ROOT, blocks
+from tests.docs.test_snippets import free_port
 
 httpx = pytest.importorskip("httpx")
 
@@ -48,12 +48,6 @@ def running(folder: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def skip_unless_installed(example: str) -> None:

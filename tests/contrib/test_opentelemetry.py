@@ -14,6 +14,7 @@ from tests.site_under_test import HANDLERS, Site
 pytest.importorskip("opentelemetry.sdk")
 
 MakeSite = Callable[..., Site]
+Spans = dict[str, dict[str, Any]]  # by name
 WORKING = (
     HANDLERS
     + """
@@ -110,19 +111,26 @@ def traced(make_site: MakeSite) -> Iterator[tuple[Site, Program]]:
     program.queue.close()
 
 
-def spans(site: Site) -> dict[str, dict[str, Any]]:
+def spans(site: Site) -> Spans:
     return {span["name"]: span for span in map(json.loads, (site.folder / "spans").read_text().splitlines())}
 
 
-def test_one_trace_from_the_request_to_the_run_and_to_what_it_enqueues(traced: tuple[Site, Program]) -> None:
+def run_of(traced: tuple[Site, Program], type_: str, *more: int) -> tuple[int, str, list[str], Spans]:
+    """Run one job that a request has enqueued, and those whose ids follow by so many: its id, the trace, the spans of
+    the enqueues, and all spans of the workers.
+    """
     site, program = traced
     process = site.start()
-    [job], trace, [created] = program.request("first")
-    program.queue.wait(job, timeout=30)
-    program.queue.wait(job + 1, timeout=30)
+    [job], trace, created = program.request(type_)
+    for number in (0, *more):
+        program.queue.wait(job + number, timeout=30)
     site.stop(process)
+    return job, trace, created, spans(site)
 
-    found = spans(site)
+
+def test_one_trace_from_the_request_to_the_run_and_to_what_it_enqueues(traced: tuple[Site, Program]) -> None:
+    job, trace, [created], found = run_of(traced, "first", 1)
+
     assert {span["context"]["trace_id"] for span in found.values()} == {trace}
     run = found["process first"]
     assert run["parent_id"] == created
@@ -145,38 +153,23 @@ def test_one_trace_from_the_request_to_the_run_and_to_what_it_enqueues(traced: t
 
 
 def test_spans_of_an_async_handler_are_inside_its_run(traced: tuple[Site, Program]) -> None:
-    site, program = traced
-    process = site.start()
-    [job], trace, _ = program.request("asynchronous")
-    program.queue.wait(job, timeout=30)
-    site.stop(process)
+    _, trace, _, found = run_of(traced, "asynchronous")
 
-    found = spans(site)
     assert found["inner"]["parent_id"] == found["process asynchronous"]["context"]["span_id"]
     assert found["inner"]["context"]["trace_id"] == trace
 
 
 def test_an_error_is_the_status_of_the_span(traced: tuple[Site, Program]) -> None:
-    site, program = traced
-    process = site.start()
-    [job], _, _ = program.request("failing")
-    program.queue.wait(job, timeout=30)
-    site.stop(process)
-
-    run = spans(site)["process failing"]
+    run = run_of(traced, "failing")[-1]["process failing"]
     assert run["status"]["status_code"] == "ERROR"
     assert run["attributes"]["error.type"] == "ValueError"
     assert [event["name"] for event in run["events"]] == ["exception"]
 
 
 def test_a_linked_run_has_a_trace_of_its_own(traced: tuple[Site, Program]) -> None:
-    site, program = traced
-    process = site.start()
-    [job], trace, [created] = program.request("linked")
-    program.queue.wait(job, timeout=30)
-    site.stop(process)
+    _, trace, [created], found = run_of(traced, "linked")
 
-    run = spans(site)["process linked"]
+    run = found["process linked"]
     assert run["parent_id"] is None
     assert run["context"]["trace_id"] != trace
     assert [link["context"]["span_id"] for link in run["links"]] == [created]

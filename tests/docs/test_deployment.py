@@ -24,7 +24,7 @@ import pytest
 from supervisor.config import settings
 from supervisor.domain.text import seconds
 from tests.docs.markdown import ROOT
-from tests.docs.test_snippets import environment
+from tests.docs.test_snippets import environment, free_port
 from tests.docs.test_unit_file import UNIT, needs_systemd_analyze
 from tests.site_under_test import Site, wait_for
 
@@ -200,11 +200,6 @@ def upstream(tmp_path: Path) -> Iterator[Path]:
         Upstream.go_on.set()
         server.shutdown()
         thread.join()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ import pytest
 from supervisor.store.migrate import shipped
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import Connection
-from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.system.failpoints import VARIABLE
 from tests import next_release
 from tests.faults.surroundings import command
@@ -195,7 +195,7 @@ def test_a_migration_that_dies_is_made_whole_by_the_next_one(make_site: MakeSite
 @pytest.mark.fault(26)
 def test_a_migration_killed_at_any_statement_leaves_the_old_schema_or_the_new_one(tmp_path: Path) -> None:
     old = tmp_path / "old.db"
-    connection = Connection(Place(old), synchronous="FULL", create=True)
+    connection = Connection(DatabaseFiles(old), synchronous="FULL", create=True)
     schema.migrate(connection)
     connection.raw.execute("INSERT INTO jobs(type) VALUES ('tag')")
     connection.raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -240,7 +240,7 @@ def killed_at(database: Path, statement: int) -> bool:
     if pid == 0:
         code = 1
         try:
-            connection = Connection(Place(database), synchronous="FULL")
+            connection = Connection(DatabaseFiles(database), synchronous="FULL")
             seen = 0
 
             def count(_: str) -> None:

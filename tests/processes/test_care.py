@@ -15,7 +15,6 @@ from supervisor import Status
 from supervisor.system.slot import State
 from tests import forkserver
 from tests.site_under_test import Site, descendants, wait_for
-from tests.stopwatch import Stopwatch
 
 MakeSite = Callable[..., Site]
 
@@ -161,23 +160,6 @@ def test_a_template_that_does_not_answer_is_replaced(make_site: MakeSite) -> Non
     job = site.queue.enqueue("work")
     assert site.done(job, patience=40).crashes == 0
     assert site.told("template_stuck")
-
-
-def test_controls_of_the_command_line_take_effect_within_a_second(make_site: MakeSite) -> None:
-    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
-    site.start()
-    site.done(site.queue.enqueue("work"))
-    site.rows("INSERT INTO job_controls VALUES ('paused', 'work', 1, 0)")
-    site.rows("INSERT INTO job_controls VALUES ('workers', 'work', 3, 0)")
-    watch = Stopwatch()
-    wait_for(lambda: len(site.workers("work")) == 3, "three workers")
-    assert watch.seconds() < 2
-    job = site.queue.enqueue("work")
-    site.rows("DELETE FROM job_controls WHERE kind = 'workers'")
-    wait_for(lambda: len(site.workers("work")) == 1 or site.event("pool_scaled", target=2), "the size given back", 40)
-    assert site.job(job).status is Status.PENDING
-    site.rows("DELETE FROM job_controls")
-    site.done(job)
 
 
 def test_a_free_threaded_build_is_told(make_site: MakeSite) -> None:

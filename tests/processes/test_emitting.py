@@ -179,8 +179,7 @@ def test_a_stream_goes_on_after_the_death_of_any_process(make_site: MakeSite, ki
     site = make_site(f'[pools.held]\nhandler = "jobs:held"\nworkers = 1\n{ADMIN}', HANDLERS)
     supervisor = site.start()
     admin = admin_of(site, supervisor)
-    go = site.folder / "go"
-    job = site.queue.enqueue("held", {"until": str(go)})
+    [job], go = site.held("held")
     with followed(admin, job) as stream:
         seen = until(stream, "chunk")
         assert chunks(seen) == ["begin 1"]
@@ -266,8 +265,7 @@ def test_many_clients_follow_one_job_and_each_gets_all_of_it(make_site: MakeSite
     site = make_site(f'[pools.held]\nhandler = "jobs:held"\nworkers = 1\n{ADMIN}', HANDLERS)
     supervisor = site.start()
     admin = admin_of(site, supervisor)
-    go = site.folder / "go"
-    job = site.queue.enqueue("held", {"until": str(go)})
+    [job], go = site.held("held")
     found: list[list[Any]] = []
     begun = threading.Barrier(clients + 1, timeout=60)
 

@@ -16,7 +16,7 @@ import pytest
 
 from supervisor import AsyncQueue, FollowEvent, JobNotFound, Queue, Status, WaitTimeout
 from tests.processes.test_emitting import HANDLERS
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
 PATIENCE = 30.0
@@ -55,8 +55,7 @@ def follow_elsewhere(url: str, job: int, found: Any) -> None:
 def test_whoever_follows_a_job_sees_it_from_its_wait_to_its_end(make_site: MakeSite) -> None:
     site = held_site(make_site)
     site.queue.pause("held", force=True)
-    go = site.folder / "go"
-    job = site.queue.enqueue("held", {"until": str(go)})
+    [job], go = site.held("held")
     events = site.queue.follow(job, PATIENCE)
     first = next(events)
     assert (first.name, first.job.status, first.attempt) == ("job", Status.PENDING, 0)
@@ -73,8 +72,7 @@ def test_whoever_follows_a_job_sees_it_from_its_wait_to_its_end(make_site: MakeS
 
 def test_who_comes_later_and_other_processes_get_the_run_from_its_start(make_site: MakeSite) -> None:
     site = held_site(make_site)
-    go = site.folder / "go"
-    job = site.queue.enqueue("held", {"until": str(go)})
+    [job], go = site.held("held")
     first = site.queue.follow(job, PATIENCE)
     until(first, "chunk")
     context = multiprocessing.get_context("spawn")
@@ -97,8 +95,7 @@ def test_who_comes_later_and_other_processes_get_the_run_from_its_start(make_sit
 @pytest.mark.each_engine
 def test_tasks_of_an_event_loop_follow_jobs_together_and_leave_nothing_behind(make_site: MakeSite) -> None:
     site = held_site(make_site, workers=2)
-    go = site.folder / "go"
-    jobs = site.queue.enqueue_many("held", [{"until": str(go)}] * 2)
+    jobs, go = site.held("held", 2)
 
     async def story() -> list[list[FollowEvent]]:
         async with AsyncQueue(site.queue.url) as queue:
@@ -183,25 +180,11 @@ def test_who_is_slow_is_told_how_many_chunks_are_lost_and_the_time_limit_holds(m
     site.queue.cancel(job)
 
 
-@pytest.mark.fault(104)
-def test_a_run_after_the_death_of_a_worker_is_another_attempt(make_site: MakeSite) -> None:
-    site = held_site(make_site)
-    go = site.folder / "go"
-    job = site.queue.enqueue("held", {"until": str(go)})
-    events = site.queue.follow(job, PATIENCE)
-    assert chunks(until(events, "chunk")) == ["begin 1"]
-    kill(site.workers("held")[0].pid)
-    until(events, "attempt")
-    go.touch()
-    assert [words.split()[0] for words in chunks(until(events, "end"))] == ["begin", "end"]
-
-
 @pytest.mark.each_engine
 def test_a_run_whose_chunks_cannot_be_read_here_says_so(make_site: MakeSite) -> None:
     site = held_site(make_site)
     site.rows("UPDATE job_supervisors SET scoreboard = '/nowhere/scoreboard'")  # as it is on another host
-    go = site.folder / "go"
-    job = site.queue.enqueue("held", {"until": str(go)})
+    [job], go = site.held("held")
 
     async def asynchronously() -> list[FollowEvent]:
         async with AsyncQueue(site.queue.url) as queue:
@@ -223,8 +206,7 @@ def test_a_run_whose_chunks_cannot_be_read_here_says_so(make_site: MakeSite) -> 
 
 def test_a_fork_in_between_goes_on(make_site: MakeSite, tmp_path: Path) -> None:
     site = held_site(make_site)
-    go = site.folder / "go"
-    job = site.queue.enqueue("held", {"until": str(go)})
+    [job], go = site.held("held")
     events = site.queue.follow(job, PATIENCE)
     until(events, "chunk")
     with warnings.catch_warnings():

@@ -96,13 +96,11 @@ def make_hosts(
     return lambda config=POOL: Hosts(make_site(config, url=postgres.fresh_database()), tmp_path_factory.mktemp("hosts"))
 
 
-def test_the_jobs_of_a_killed_host_run_on_another_one_within_20_seconds(
-    make_hosts: Callable[..., Hosts], tmp_path: Path
-) -> None:
-    hosts, gate = make_hosts(), tmp_path / "gate"
+def test_the_jobs_of_a_killed_host_run_on_another_one_within_20_seconds(make_hosts: Callable[..., Hosts]) -> None:
+    hosts = make_hosts()
     site = hosts.site
     first = hosts.start("one")
-    jobs = [site.queue.enqueue("work", {"until": str(gate)}) for _ in range(2)]
+    jobs, gate = site.held(count=2)
     for job in jobs:
         site.running_pid(job)
     hosts.start("two")
@@ -119,14 +117,12 @@ def test_the_jobs_of_a_killed_host_run_on_another_one_within_20_seconds(
     assert re.search(rf"one +{first.pid} +\S+ ago +ended", told)
 
 
-def test_a_host_that_is_cut_off_claims_nothing_and_resumes_by_itself(
-    make_hosts: Callable[..., Hosts], tmp_path: Path
-) -> None:
-    hosts, gate = make_hosts(), tmp_path / "gate"
+def test_a_host_that_is_cut_off_claims_nothing_and_resumes_by_itself(make_hosts: Callable[..., Hosts]) -> None:
+    hosts = make_hosts()
     site = hosts.site
     with Proxy(site.url) as proxy:
         first = hosts.start("one", url=proxy.url(site.url))
-        jobs = [site.queue.enqueue("work", {"until": str(gate)}) for _ in range(2)]
+        jobs, gate = site.held(count=2)
         for job in jobs:
             site.running_pid(job)
         hosts.start("two")
@@ -151,25 +147,6 @@ def test_a_host_that_is_cut_off_claims_nothing_and_resumes_by_itself(
 
 
 @pytest.mark.long
-def test_a_short_cut_costs_nothing(make_hosts: Callable[..., Hosts], tmp_path: Path) -> None:
-    hosts, gate = make_hosts(), tmp_path / "gate"
-    site = hosts.site
-    with Proxy(site.url) as proxy:
-        first = hosts.start("one", url=proxy.url(site.url))
-        job = site.queue.enqueue("work", {"until": str(gate)})
-        site.running_pid(job)
-        hosts.start("two")
-        proxy.black_hole()
-        time.sleep(5)
-        proxy.heal()
-        time.sleep(2)  # the other host would have seen that the lease has ended
-        gate.touch()
-        hosts.settled(job)
-        site.verdict()
-        assert site.stop(first) == 0
-
-
-@pytest.mark.long
 def test_on_partition_stop_ends_what_runs(make_hosts: Callable[..., Hosts]) -> None:
     hosts = make_hosts(f'on_partition = "stop"\n{POOL}')
     site = hosts.site
@@ -188,11 +165,11 @@ def test_on_partition_stop_ends_what_runs(make_hosts: Callable[..., Hosts]) -> N
         assert site.stop(first) == 0
 
 
-def test_a_drained_host_finishes_what_runs_and_claims_nothing(make_hosts: Callable[..., Hosts], tmp_path: Path) -> None:
-    hosts, gate = make_hosts(), tmp_path / "gate"
+def test_a_drained_host_finishes_what_runs_and_claims_nothing(make_hosts: Callable[..., Hosts]) -> None:
+    hosts = make_hosts()
     site = hosts.site
     first = hosts.start("one", "--drain-then-exit")
-    job = site.queue.enqueue("work", {"until": str(gate)})
+    [job], gate = site.held()
     site.running_pid(job)
     hosts.start("two")
     site.command("drain", "one")
@@ -243,7 +220,7 @@ def test_a_pool_is_scaled_on_one_host_alone_also_after_its_restart(
     first = hosts.start("one")
     wait_for(lambda: shown() == {"one": 2, "two": 4}, "the size to hold again", PATIENCE)
 
-    assert "scales automatically on tw*" in site.command("scale", "work", "auto", "--host", "tw*").stdout
+    assert "is sized by the configuration again on tw*" in site.command("scale", "work", "auto", "--host", "tw*").stdout
     wait_for(lambda: shown() == {"one": 2, "two": 2}, "the size of before", PATIENCE)
     site.verdict()
     assert site.stop(first) == 0

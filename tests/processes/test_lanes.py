@@ -36,8 +36,7 @@ def idle(site: Site, pool: str) -> bool:
 
 def occupied(site: Site, jobs: int = 6) -> tuple[list[int], Path]:
     """Long jobs: two run, the others wait; all end when the file is there."""
-    go = site.folder / "go"
-    long = site.queue.enqueue_many("work", [{"until": str(go)}] * jobs)
+    long, go = site.held("work", jobs)
     wait_for(lambda: site.count("running") == 2, "both workers to be busy")
     wait_for(lambda: idle(site, "urgent"), "the worker for urgent jobs")
     return long, go

@@ -90,8 +90,7 @@ def test_a_job_that_reports_nothing_writes_nothing_and_one_that_reports_all_the_
     site = make_site(POOL.replace("workers = 1", "workers = 2"), HANDLERS)
     count_writes(site)
     site.start()
-    go = site.folder / "go"
-    silent = site.queue.enqueue("steps", {"until": str(go)})
+    [silent], go = site.held("steps")
     wait_for(lambda: site.queue.job(silent).status is Status.RUNNING, "the silent job")
     began = time.monotonic()
     loud = site.queue.enqueue("steps", {"storm": EVERY * 5})
@@ -126,8 +125,7 @@ def test_every_job_of_a_batch_shows_the_progress_of_the_batch(make_site: MakeSit
     site = make_site(
         '[pools.together]\nhandler = "jobs:Together"\nworkers = 1\nbatch_size = 3\nbatch_wait = "5s"\n', HANDLERS
     )
-    go = site.folder / "go"
-    jobs = site.queue.enqueue_many("together", [{"until": str(go)}] * 3)
+    jobs, go = site.held("together", 3)
     site.start()
     for job in jobs:
         reached(site, job, 0.25, "all of them")

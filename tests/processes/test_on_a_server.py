@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -42,32 +40,11 @@ def test_jobs_of_any_program_run_and_end(on_a_server: Callable[..., Site]) -> No
     assert site.done(job).result["pid"] in [worker.pid for worker in site.workers()]
     assert "work" in site.command("status").stdout
     assert site.command("jobs", "list").stdout
+    assert site.command("backup", str(site.folder / "copy"), code=3).stderr.count("\n") == 1
     assert site.stop(supervisor) == 0
     site.verdict(others=[job])
     assert site.rows("SELECT count(*) FROM job_supervisors") == [(0,)]
     assert site.rows("SELECT count(*) FROM job_workers") == [(0,)]
-
-
-def test_commands_say_in_one_sentence_what_is_wrong_with_a_server(
-    on_a_server: Callable[..., Site], postgres: Databases
-) -> None:
-    site = on_a_server()
-    assert "can be reached" in " ".join(site.command("doctor", code=None).stdout.split())  # it is wrapped
-    empty = postgres.fresh_database()
-    refused = site.command("status", "--database", empty, code=3).stderr
-    assert "has no job tables yet; `supervisor migrate` fixes that" in refused
-    assert site.command("backup", str(site.folder / "copy"), code=3).stderr.count("\n") == 1
-    nowhere = site.command("status", "--database", "postgresql://ann:secret@127.0.0.1:1/x", code=3).stderr
-    assert "refused" in nowhere
-    assert "secret" not in nowhere
-
-
-def test_a_burst_ends_when_nothing_is_left(on_a_server: Callable[..., Site]) -> None:
-    site = on_a_server()
-    site.queue.enqueue_many("work", [{} for _ in range(20)])
-    supervisor = site.start("--burst", wait=False)
-    assert supervisor.wait(60) == 0
-    site.verdict()
 
 
 def test_workers_whose_registration_is_gone_register_again(on_a_server: Callable[..., Site]) -> None:
@@ -96,34 +73,6 @@ def kill_a_worker(site: Site) -> None:
     assert site.queue.cancel(job)
     wait_for(lambda: site.job(job).status.finished, "its end")
     site.verdict(hit=[job], cancelled=[job])
-
-
-def test_a_killed_maintainer_is_replaced_and_nothing_is_lost(on_a_server: Callable[..., Site]) -> None:
-    site = on_a_server()
-    supervisor = site.start()
-    first = site.maintainer(supervisor)
-    kill(first)
-    job = site.queue.enqueue("work")
-    assert site.done(job)
-    wait_for(lambda: site.maintainer(supervisor) not in (0, first), "another maintainer")
-    site.verdict()
-
-
-def test_a_killed_supervisors_jobs_run_with_the_next_one(on_a_server: Callable[..., Site], tmp_path: Path) -> None:
-    site = on_a_server()
-    gate = tmp_path / "gate"
-    jobs = [site.queue.enqueue("work", {"until": str(gate)}) for _ in range(2)]
-    supervisor = site.start()
-    for job in jobs:
-        site.running_pid(job)
-    supervisor.send_signal(signal.SIGKILL)
-    supervisor.wait()
-    gate.touch()
-    site.start()
-    for job in jobs:
-        site.done(job)
-    site.verdict(hit=jobs)
-    wait_for(lambda: site.rows("SELECT count(*) FROM job_supervisors") == [(1,)], "the dead one to be forgotten")
 
 
 def test_pausing_and_cancelling_take_effect(on_a_server: Callable[..., Site]) -> None:
@@ -162,25 +111,6 @@ def test_a_restarted_server_loses_nothing_and_work_goes_on(
     later = site.queue.enqueue("work")
     site.done(later)
     site.verdict(hit=jobs)
-
-
-@pytest.mark.fault(86)
-@pytest.mark.postgres
-def test_sessions_that_are_ended_again_and_again_stop_nobody(
-    on_a_server: Callable[..., Site], postgres: Databases
-) -> None:
-    site = on_a_server()
-    jobs = [site.queue.enqueue("work", {"seconds": 0.02}) for _ in range(100)]
-    site.start()
-
-    for number in range(1, 6):
-        wait_for(lambda: site.count("done") >= 15 * number, "some to be done", 60.0)  # noqa: B023 - called at once
-        assert postgres.kill_backends(site.url)
-    wait_for(lambda: site.count("done") == len(jobs), "all to be done", 60.0)
-    site.verdict(hit=jobs)
-    # Nobody takes a worker's own new connection for a descriptor that a handler has replaced.
-    assert not site.event("worker_died")
-    assert site.rows("SELECT sum(crashes) FROM jobs") == [(0,)]
 
 
 def test_jobs_that_have_succeeded_are_deleted_if_none_are_kept(

@@ -65,8 +65,12 @@ def batches(site: Site) -> list[list[dict[str, Any]]]:
     return [json.loads(line) for line in (site.folder / "batches").read_text().splitlines()]
 
 
-def with_pool(make_site: MakeSite, *lines: str, handler: str = "Batch") -> Site:
-    return make_site(POOL.replace("jobs:Batch", f"jobs:{handler}") + "\n".join(lines) + "\n", HANDLERS)
+def with_pool(make_site: MakeSite, *lines: str, handler: str = "Batch", workers: int = 1) -> Site:
+    """Only the plain handler has batches of a fixed size."""
+    pool = POOL.replace("jobs:Batch", f"jobs:{handler}").replace("workers = 1", f"workers = {workers}")
+    if handler != "Batch":
+        pool = pool.replace("batch_size = 16", 'batch_size = "auto"')
+    return make_site(pool + "\n".join(lines) + "\n", HANDLERS)
 
 
 def nobody_charged(site: Site) -> bool:
@@ -74,8 +78,9 @@ def nobody_charged(site: Site) -> bool:
     return charged == [(0,)] and site.rows("SELECT count(*) FROM job_errors") == [(0,)]
 
 
-def test_jobs_with_different_keys_do_not_meet(make_site: MakeSite) -> None:
-    site = with_pool(make_site, 'batch_key = "options.model"')
+@pytest.mark.parametrize("workers", [1, 3])
+def test_jobs_with_different_keys_do_not_meet(make_site: MakeSite, workers: int) -> None:
+    site = with_pool(make_site, 'batch_key = "options.model"', workers=workers)
     models = ["small", "large", None]
     site.queue.enqueue_many("batch", [{"options": {"model": models[n % 3]}} for n in range(240)])
     site.start()
@@ -115,9 +120,6 @@ def test_a_batch_stays_within_its_budget_and_what_is_above_it_runs_alone(make_si
 @pytest.mark.parametrize("how", ["host", "device", "own class"])
 def test_batches_that_run_out_of_memory_become_smaller_and_no_job_fails(make_site: MakeSite, how: str) -> None:
     site = with_pool(make_site, f'options = {{ how = "{how}" }}', handler="Limited")
-    (site.folder / "supervisor.toml").write_text(
-        (site.folder / "supervisor.toml").read_text().replace("batch_size = 16", 'batch_size = "auto"')
-    )
     jobs = site.queue.enqueue_many("batch", [{}] * 400)
     site.start()
     site.verdict(hit=jobs)
@@ -133,9 +135,6 @@ def test_batches_that_run_out_of_memory_become_smaller_and_no_job_fails(make_sit
 @pytest.mark.fault(101)
 def test_a_job_that_alone_is_too_large_fails_alone(make_site: MakeSite) -> None:
     site = with_pool(make_site, 'options = { how = "device" }', handler="Limited")
-    (site.folder / "supervisor.toml").write_text(
-        (site.folder / "supervisor.toml").read_text().replace("batch_size = 16", 'batch_size = "auto"')
-    )
     jobs = site.queue.enqueue_many("batch", [{"large": True} if n == 60 else {} for n in range(120)])
     site.start()
     site.verdict(hit=jobs, failed=[jobs[60]])
@@ -144,25 +143,10 @@ def test_a_job_that_alone_is_too_large_fails_alone(make_site: MakeSite) -> None:
 
 def test_a_worker_finds_the_size_of_its_batches_itself(make_site: MakeSite) -> None:
     site = with_pool(make_site, 'max_batch_size = 64\nlatency_target = "200ms"', handler="FixedCost")
-    (site.folder / "supervisor.toml").write_text(
-        (site.folder / "supervisor.toml").read_text().replace("batch_size = 16", 'batch_size = "auto"')
-    )
     site.queue.enqueue_many("batch", [{}] * 2500)
     site.start()
     site.verdict()
     sizes = [len(batch) for batch in batches(site)]
     assert sizes[0] == 1
     assert sorted(sizes)[-10] >= 48
-    assert nobody_charged(site)
-
-
-def test_several_workers_share_the_keys(make_site: MakeSite) -> None:
-    site = with_pool(make_site, 'batch_key = "model"')
-    (site.folder / "supervisor.toml").write_text(
-        (site.folder / "supervisor.toml").read_text().replace("workers = 1", "workers = 3")
-    )
-    site.queue.enqueue_many("batch", [{"model": n % 7} for n in range(700)])
-    site.start()
-    site.verdict()
-    assert all(len({payload["model"] for payload in batch}) == 1 for batch in batches(site))
     assert nobody_charged(site)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
 from collections.abc import Callable
@@ -112,48 +111,6 @@ def test_a_reload_replaces_the_workers_and_an_invalid_file_changes_nothing(make_
     assert site.done(site.queue.enqueue("work")).result["pid"] != before
 
 
-def test_workers_may_start_in_a_fresh_interpreter(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [pools.work]
-        handler = "jobs:work"
-        workers = 1
-        start = "spawn"
-        """
-    )
-    site.start()
-    first = site.done(site.queue.enqueue("work")).result["pid"]
-    os.kill(first, signal.SIGKILL)
-    assert site.done(site.queue.enqueue("work")).result["pid"] != first
-
-
-def test_a_burst_waits_for_retries_and_tells_failure_by_its_exit_code(make_site: MakeSite) -> None:
-    config = """
-        [pools.flaky]
-        handler = "jobs:flaky"
-        workers = 2
-        retry = { max_attempts = 3, base = "50ms", jitter = 0 }
-        """
-    handlers = "def flaky(payload, ctx):\n    if ctx.attempt < payload['good']: raise ValueError('not yet')\n"
-    site = make_site(config, handlers)
-    good = site.queue.enqueue("flaky", {"good": 3})
-    assert site.start("--burst", wait=False).wait(30) == 0
-    assert site.job(good).attempts == 3
-    later = site.queue.enqueue("flaky", {"good": 1}, delay="1h")
-    bad = site.queue.enqueue("flaky", {"good": 9})
-    assert site.start("--burst", wait=False).wait(30) == 1
-    assert site.job(bad).status is Status.FAILED
-    assert site.job(later).status is Status.PENDING
-
-
-def test_a_burst_does_not_wait_for_a_retry_in_the_far_future(make_site: MakeSite) -> None:
-    handlers = "from supervisor import Retry\ndef later(payload, ctx):\n    raise Retry('later', after='30d')\n"
-    site = make_site('[pools.later]\nhandler = "jobs:later"\nworkers = 1\n', handlers)
-    job = site.queue.enqueue("later")
-    assert site.start("--burst", wait=False).wait(30) == 0
-    assert (site.job(job).status, site.job(job).attempts) == (Status.PENDING, 1)
-
-
 def test_an_option_that_does_not_exist_and_a_wrong_signature_break_the_pool_before_any_job(make_site: MakeSite) -> None:
     config = """
         [pools.mail]
@@ -216,33 +173,6 @@ def test_children_are_enqueued_with_the_completion_or_not_at_all(make_site: Make
     assert site.rows("SELECT json_extract(payload, '$.attempt') FROM jobs WHERE type = 'child'") == [(2,)]
     site.queue.enqueue("again", {"left": 3}, unique_key="again")
     wait_for(lambda: site.rows("SELECT count(*) FROM jobs WHERE type = 'again' AND status = 'done'") == [(4,)])
-
-
-def test_classes_with_a_life_and_async_handlers_work(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [defaults]
-        workers = 1
-        [pools.model]
-        handler = "jobs:Model"
-        options = { factor = 3 }
-        [pools.soon]
-        handler = "jobs:soon"
-        """,
-        "import asyncio\n"
-        "class Model:\n"
-        "    def setup(self, ctx): self.factor = ctx.options['factor']\n"
-        "    def handle(self, payload, ctx):\n"
-        "        ctx.progress(0.5, 'half')\n        return payload['x'] * self.factor\n"
-        "    def teardown(self, ctx): open('LEDGER', 'a').write('teardown 0 0 0 0\\n')\n"
-        "async def soon(payload, ctx):\n    await asyncio.sleep(0.01)\n    return 'soon'\n",
-    )
-    supervisor = site.start()
-    model = site.done(site.queue.enqueue("model", {"x": 14}))
-    assert (model.result, model.progress) == (42, 1.0)
-    assert site.done(site.queue.enqueue("soon")).result == "soon"
-    site.stop(supervisor)
-    assert "teardown" in site.ledger.read_text()
 
 
 def test_another_program_gets_its_turn_at_writing_beside_saturating_workers(make_site: MakeSite) -> None:

@@ -25,8 +25,7 @@ workers = 2
 def test_a_restart_finishes_what_runs_and_loses_nothing_of_what_comes_in(make_site: Callable[..., Site]) -> None:
     site = make_site(POOLS)
     old = site.start()
-    gate = site.folder / "gate"
-    running = [site.queue.enqueue("work", {"until": str(gate)}) for _ in range(3)]
+    running, gate = site.held("work", 3)
     long = site.queue.enqueue("long", {"until": str(site.folder / "later")})
     for job in (*running, long):
         site.running_pid(job)
@@ -53,8 +52,7 @@ def test_the_next_version_may_start_before_the_old_one_has_ended(make_site: Call
     """As with a supervisor that a container's runtime stops after it has started another."""
     site = make_site(POOLS)
     old = site.start()
-    gate = site.folder / "gate"
-    running = [site.queue.enqueue("work", {"until": str(gate)}) for _ in range(3)]
+    running, gate = site.held("work", 3)
     for job in running:
         site.running_pid(job)
 

@@ -39,18 +39,6 @@ def test_a_failed_job_runs_again_after_a_while_and_succeeds_once_it_can(make_sit
     assert site.told("failed_jobs_revived")
 
 
-def test_a_job_gets_no_more_chances_than_it_is_granted(make_site: MakeSite) -> None:
-    site = make_site(f'{POOL}retry_failed_every = "100ms"\nretry_failed_times = 2\n', SECOND)
-    first, second = (site.queue.enqueue("flaky", {"until": "/nowhere"}) for _ in range(2))
-    site.start()
-    used = "SELECT used FROM job_second_chances ORDER BY job_id"
-    wait_for(lambda: site.rows(used) == [(2,), (2,)] and site.count("failed") == 2, "all their chances")
-    # A third job shows that the walk has come past the two.
-    third = site.queue.enqueue("flaky", {"until": "/nowhere"})
-    wait_for(lambda: len(site.runs("start", third)) == 3, "the third job's chances")
-    assert [len(site.runs("start", job)) for job in (first, second)] == [3, 3]
-
-
 def test_a_burst_ends_with_its_failures(make_site: MakeSite) -> None:
     site = make_site(f'{POOL}retry_failed_every = "1ms"\n', SECOND)
     job = site.queue.enqueue("flaky", {"until": "/nowhere"})

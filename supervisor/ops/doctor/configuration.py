@@ -13,12 +13,13 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.config.settings import PoolSettings, Settings
 from supervisor.domain.errors import ConfigError
+from supervisor.domain.schedule import Schedule
 from supervisor.domain.text import human
 from supervisor.ops.diagnosis import Finding, fault, warning
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from supervisor.config.problems import Report
 
 Faults = list[tuple[tuple[str | int, ...], str]]
-"""Paths of keys in a pool's table, each with a problem."""
+"""Paths of keys in a pool's table, or from `schedules` on, each with a problem."""
+Payloads = list[tuple[int, str, str]]
+"""The numbers of schedules, with the type and the payload of their jobs."""
 
 _TAIL = 300  # characters of what a child wrote before it died
 _SECRET = re.compile(r"(?i)token|secret|passw|credential|api_?key|private")
@@ -57,10 +60,13 @@ def problems_here(settings: Settings, report: Report) -> list[str]:
     if problem := admin_files.upload_problem(settings):
         report.add(("spool", "folder"), problem)
     report_missing(settings, report)
-    for name, faults in broken_handlers(settings).items():
+    schedules = settings.schedules if not report.problems else ()  # otherwise they may be fewer than in the file
+    for name, faults in broken_handlers(settings, schedules).items():
         known = [problem.text for problem in report.of_sources if problem.at[:2] == ("pools", name)]
         for at, text in faults:
-            if not text.endswith(tuple(known)):  # a module that is missing has been found missing by its source
+            if at[0] == "schedules":
+                report.add(at, text)
+            elif not text.endswith(tuple(known)):  # a module that is missing has been found missing by its source
                 report.add(("pools", name, *at), text)
     return report.sentences()
 
@@ -104,28 +110,32 @@ def open_to_all(path: Path) -> bool:
     return bool(mode & 0o002 and not mode & 0o1000)
 
 
-def broken_handlers(settings: Settings) -> dict[str, Faults]:
-    """The problems of the handlers, by pool. Pools with the same handler, options and environment are checked once."""
+def broken_handlers(settings: Settings, schedules: Sequence[Schedule] = ()) -> dict[str, Faults]:
+    """The problems of the handlers, by pool, and of the payloads that these schedules have for their tasks. Pools with
+    the same handler, options and environment are checked once.
+    """
     tried: dict[str, Faults] = {}
     found = {}
     for name, pool in settings.pools.items():
         if pool.handler or pool.middleware:  # otherwise a program, or reported as missing or malformed already
             key = repr((pool.handler, pool.batch_size > 1, sorted(pool.env.items()), pool.path, pool.options))
-            key += repr(pool.middleware)
+            payloads = [(n, one.type, one.payload) for n, one in enumerate(schedules) if one.type in pool.types]
+            key += repr((pool.middleware, payloads))
             if key not in tried:
-                tried[key] = _try(pool, settings)
+                tried[key] = _try(pool, settings, payloads)
             found[name] = tried[key]
     return {name: faults for name, faults in found.items() if faults}
 
 
-def _try(pool: PoolSettings, settings: Settings) -> Faults:
-    """Import one handler and its middleware as a worker would, and let it check the pool's options."""
+def _try(pool: PoolSettings, settings: Settings, payloads: Payloads) -> Faults:
+    """Import one handler and its middleware as a worker would, and let it check the pool's options and the payloads."""
     from supervisor.system import signals
     from supervisor.worker.environment import SINGLE_THREADED
 
     key = ("handler" if ":" in pool.handler else "tasks",)
     env = {**SINGLE_THREADED, **os.environ, "SUPERVISOR_DATABASE": settings.database, **pool.env}
-    wanted = pool.path, settings.folder, dict(pool.options), pool.handler, key, pool.batch_size > 1, pool.middleware
+    place = pool.path, settings.folder
+    wanted = place, dict(pool.options), pool.handler, key, pool.batch_size > 1, pool.middleware, payloads
     # Files, not pipes: a process left behind by the module would keep a pipe open.
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as question:
         pickle.dump(wanted, question)
@@ -164,12 +174,15 @@ def _answer() -> None:
     from supervisor.worker.loader import load, search_first
 
     standard_streams.make_safe()
-    path, folder, options, handler, key, batches, middleware = pickle.load(sys.stdin.buffer)  # noqa: S301 - our parent's
-    search_first(path, folder)
+    place, options, handler, key, batches, middleware, payloads = pickle.load(sys.stdin.buffer)  # noqa: S301 - our parent's
+    search_first(*place)
     faults: Faults = []
     try:
         if handler:
-            load(handler, batches=batches).check_options(options)
+            loaded = load(handler, batches=batches)
+            loaded.check_options(options)
+            refused = ((number, loaded.refusal(type_, json.loads(text))) for number, type_, text in payloads)
+            faults += [(("schedules", number, "payload"), why) for number, why in refused if why]
     except HandlerError as error:
         found = [(("options", *at), text) for at, text in error.options] or [(key, " ".join(str(error).split()))]
         faults += found
