@@ -1,20 +1,5 @@
 """The state machine can fail: with a guard taken out of a statement, it finds a history that goes wrong.
 
-Each statement is broken in turn and put right again. The shortest histories, as Hypothesis shrank them
-(two due jobs of type a to begin with, which=0 is the first worker or the latest claim):
-
-settle_done without the token    a_worker_claims(0), settle_late('released'), a_worker_claims(0),
-                                 settle_anothers('done', place=0): the old claim's result was not refused
-settle without the token         a_worker_claims(0), a_worker_dies(begun=False), a_worker_claims(0),
-                                 settle_anothers('with children', place=0): the same, by a late report
-settle without the owner         a_worker_claims(1), settle_anothers('with children', place=0): another
-                                 worker's result was not refused
-settle that leaves the token     a_worker_claims(0), then any release, death or reclaim: the schema takes it
-                                 for a foreign program's and ignores it
-renew without the owner          a_worker_claims(0) twice, somebody_meddles('locked_by'), renew(30 s later):
-                                 one lock was to be renewed, two were
-claiming by id alone             enqueue(a job that was due 5 s earlier), a_worker_claims(0): the wrong one
-
 Three guards can be taken out with no difference, since the schema or another guard stands behind them.
 `AND status = 'running'` of settle and settle_done: the end of each claim clears locked_by, and no owner
 is NULL. `claim_token + 1` of retry: a finished row that becomes pending with the token it had is stamped

@@ -4,9 +4,6 @@ What holds: a job ends cancelled only if somebody asked for that; a kill that wa
 no other; a child settles nothing and leaves its worker's slot alone; no death is lost with the maintainer that it was
 told to, and none takes a claim from the living; what a ruined worker had finished goes back uncharged once and is
 charged when it happens again, so that every job ends and no innocent one is quarantined.
-
-What the first searches found: caution that counts down with each commit is gone before the suspect has run again,
-where another job comes first. So a worker that was forked cautious stays so, and whoever replaces it is cautious, too.
 """
 
 from __future__ import annotations

@@ -10,10 +10,6 @@ In the world are two supervisors with a worker each, a reclaimer, and recovery b
 a machine that is frozen more than once while a lock is watched; and a clock that is set forward, back and
 forward again between the looks of a reclaimer. That may take a living worker's claim, whose lock was not
 renewed while it did not look expired. The job then runs twice; one outcome is recorded all the same.
-
-What the first searches found in the product, each with a test of its own since: a reclaimer took a lock after
-a pause of the whole machine (tests/store/test_reclaiming.py), and what a worker claimed after its dead
-supervisor had been recovered was nobody's to give back (tests/store/test_recovering.py).
 """
 
 from __future__ import annotations
@@ -117,16 +113,6 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", sampled(BROKEN, quick=5))
 def test_a_broken_guard_is_found(name: str) -> None:
-    """The shortest ways are in the log (`pytest -rP --log-level=INFO`); some of them, with A0 for the worker:
-
-    no token in the settlement     A0 claims job 1, gives it back and does not hear of it, claims it again, gives it
-                                   back by the claim that it has lost: written, and not refused
-    no status, and the owner stays A0 settles job 1 and does not hear of it, and settles it again: done after done
-    a put-back leaves the token    A0 claims job 1 and gives it back: A0 has lost it, and its token is still the job's
-    a reclaim by age alone         A0 claims job 1, the clock says that its lock has run out, the reclaimer sees it and
-                                   takes job 1 from A0, which lives and renews it
-    what had not begun is charged  A0 claims job 1 and is killed; its death is charged to job 1, which had not begun
-    """
     world, guards = BROKEN[name]
     found = search(world, **guards)
 

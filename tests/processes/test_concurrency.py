@@ -30,6 +30,11 @@ async def until(path):
     while not os.path.exists(path):
         await asyncio.sleep(0.01)
 
+def tell(ctx):
+    ctx.log.info("logged", by=ctx.job_id)
+    ctx.progress(0.5, f"half of {ctx.job_id}")
+    ctx.enqueue("many", {"do": "child"})
+
 async def on_loop(payload, ctx):
     record("start", ctx)
     what = payload.get("do")
@@ -63,9 +68,7 @@ async def on_loop(payload, ctx):
     elif what == "say":
         print(f"printed by {ctx.job_id}")
         await asyncio.sleep(0.05)
-        ctx.log.info("logged", by=ctx.job_id)
-        ctx.progress(0.5, f"half of {ctx.job_id}")
-        ctx.enqueue("many", {"do": "child"})
+        tell(ctx)
     elif what == "leave":
         asyncio.create_task(leftover(payload["until"]))
         asyncio.get_running_loop().call_later(3600, print)
@@ -115,9 +118,7 @@ def in_threads(payload, ctx):
     elif what == "say":
         print(f"printed by {ctx.job_id}")
         time.sleep(0.05)
-        ctx.log.info("logged", by=ctx.job_id)
-        ctx.progress(0.5, f"half of {ctx.job_id}")
-        ctx.enqueue("many", {"do": "child"})
+        tell(ctx)
     elif what == "fork":
         if os.fork() == 0:
             return 1
@@ -383,7 +384,7 @@ def in_threads(payload, ctx):
     assert (site.folder / f"failed-{failing}").read_text() == "ValueError('oh')"
 
 
-@pytest.mark.parametrize("kind", ["on_loop", "in_threads"])
+@KINDS
 def test_middleware_may_call_the_handler_in_another_thread(make_site: MakeSite, kind: str) -> None:
     handlers = (
         HANDLERS

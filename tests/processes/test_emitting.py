@@ -81,19 +81,9 @@ def forks(payload, ctx):
     ctx.emit("parent")
 """
 PROGRAM = """
-import job_handler
-class Either:
-    def handle_batch(self, payloads, ctx):
-        for payload, job in zip(payloads, ctx.jobs):
-            for word in payload["words"]:
-                job.emit(word)
-        return [len(payload["words"]) for payload in payloads]
-def text(payload, ctx):
-    for word in payload["words"]:
-        ctx.emit(word)
-    return len(payload["words"])
 import sys
-job_handler.serve(Either if sys.argv[1:] else text)
+import job_handler, jobs
+job_handler.serve(jobs.Together if sys.argv[1:] else jobs.text)
 """
 KINDS = {
     "fork": 'handler = "jobs:text"',

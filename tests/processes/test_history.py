@@ -231,14 +231,19 @@ def test_a_killed_supervisors_tallies_go_when_it_is_recovered(make_site: MakeSit
     assert recorded(site) == {"work": (17, 11)}
 
 
+def in_status(site: Site) -> dict[str, str]:
+    """The row of the type, by the heads of its columns."""
+    types = site.command("status").stdout.partition("Types, slowest first")[2].splitlines()
+    heading, row = (next(line for line in types if line.startswith(start)) for start in ("TYPE ", "work "))
+    return dict(zip(heading.split(), row.split(), strict=True))
+
+
 def test_what_ended_in_the_current_minute_counts_beside_its_failures(make_site: MakeSite) -> None:
     site = make_site(POOLS + ADMIN, HANDLERS)
     admin = admin_of(site, site.start())
     work_off(site)
     wait_for(lambda: counted(site) == {"work": (17, 11)}, "the tallies")
-    types = site.command("status").stdout.partition("Types, slowest first")[2].splitlines()
-    heading, row = (next(line for line in types if line.startswith(start)) for start in ("TYPE ", "work "))
-    shown = dict(zip(heading.split(), row.split(), strict=True))
+    shown = in_status(site)
     assert (shown["DONE/H"], shown["ERRORS/H"]) == ("17", "11")
     assert shown["WAIT"] != "–"
     answer = httpx.get(admin.listen, headers=admin.bearer | {"Accept": "text/html"}, timeout=60)
@@ -258,15 +263,11 @@ def test_status_shows_each_types_last_hour(make_site: MakeSite) -> None:
     assert (hour["done"], hour["failed"]) == (17, 11)
     assert 0 < hour["mean_run"] < 1
     assert 0 < hour["mean_wait"] < 10
-    printed = site.command("status").stdout
-    [heading] = [line for line in printed.splitlines() if line.startswith("TYPE ")]
-    [row] = [line for line in printed.splitlines() if line.startswith("work ")]
-    assert dict(zip(heading.split(), row.split(), strict=True))["DONE/H"] == "17"
+    shown = in_status(site)
+    assert shown["DONE/H"] == "17"
     # Failed attempts, however long, are in neither of the two.
     site.rows("UPDATE job_history SET run_seconds = 1e6")
-    printed = site.command("status").stdout
-    again = [line for line in printed.splitlines() if line.startswith("work ")]
-    assert [line.split()[-2:] for line in again] == [row.split()[-2:]]
+    assert list(in_status(site).values())[-2:] == list(shown.values())[-2:]
 
 
 def test_an_idle_supervisor_writes_nothing(make_site: MakeSite, clock: Clock) -> None:
