@@ -17,7 +17,7 @@ from pathlib import Path
 from supervisor.domain import intake
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES
-from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.files import DatabaseFiles
 
 FILE = Path(__file__).parent / "node" / "definitions.json"
 _RUN = (
@@ -42,7 +42,7 @@ def _named(sql: str) -> str:
 def definitions() -> str:
     """The text of the file. The tables are described as they are after all migrations."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
-        schema.bring_up_to_date(fresh, Place(Path("jobs.db")))
+        schema.bring_up_to_date(fresh, DatabaseFiles(Path("jobs.db")))
         parts = fresh.execute(
             "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite%' ORDER BY rowid"
         ).fetchall()

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import supervisor
@@ -16,7 +16,6 @@ from supervisor.config import Settings, load
 from supervisor.config.machine import here, of_host, own_host
 from supervisor.config.settings import untaken
 from supervisor.domain.errors import ConfigError, StoreError
-from supervisor.domain.text import no_pool
 from supervisor.engine import open_engine
 from supervisor.ops.admin_files import granted
 from supervisor.ops.doctor.machine import file_system, interpreter, names
@@ -38,7 +37,7 @@ def run(
     *,
     database: str | None = None,
     listen_database: str | None = None,
-    pools: Iterable[str] = (),
+    pools: Collection[str] = (),
     burst: bool = False,
     observer: Observer | None = None,
     network: bool = False,
@@ -53,14 +52,14 @@ def run(
     """
 
     def read() -> Settings:
-        found = load(config, database=database, to_run=tuple(pools))
+        found = load(config, database=database, to_run=pools)
         if burst:  # which ends when its jobs do
             found = found._replace(pools={name: pool._replace(spares=0) for name, pool in found.pools.items()})
         return found if listen_database is None else found._replace(listen_database=listen_database)
 
     def reread() -> Settings:
         """What the links lead to now, if they have been moved: the configuration, and the folder of what is started."""
-        found = only(_warn_about_untaken(read()), tuple(pools), host)
+        found = of_host(_warn_about_untaken(read()), pools, host)
         for key in ("database", "listen_database"):
             if getattr(found, key) != getattr(whole, key):
                 raise ConfigError([f"{found.path}: {key}: a reload cannot change it; restart the supervisor"])
@@ -74,16 +73,15 @@ def run(
     config, database = whole.path, database and whole.database  # absolute: the current folder may be deleted
     sys.path[:] = [str(start) if entry == str(start.resolve()) else entry for entry in sys.path]  # that of `python -m`
     host = own_host(whole.database)
-    settings = only(whole, tuple(pools), host)
+    settings = of_host(whole, pools, host)
     gc.enable()  # the command line starts with it disabled
-    _refuse_name_clash()
     configure(settings.log.format, settings.log.level)
+    _check_installation()
     sources = _watch(settings) if watch else None
     _warn_about_untaken(whole)
     engine = open_engine(settings.database, settings.listen_database)
     if settings.listen_database is not None:
         os.environ["SUPERVISOR_LISTEN_DATABASE"] = settings.listen_database  # for the queues of handlers
-    _warn_about_python()
     _check_file_system(engine, network)
     if engine.database.exists() and not engine.database.check_integrity(CHECK_SECONDS):
         events(process="supervisor").info(
@@ -169,25 +167,12 @@ def _make_board(path: Path) -> Scoreboard:
         raise StoreError(f"{path}: cannot create the scoreboard: {error.strerror}") from None
 
 
-def _refuse_name_clash() -> None:
+def _check_installation() -> None:
     """If supervisord's distribution is also installed, it is unclear whose package `supervisor` is imported."""
-    finding = names()
-    if finding.level == "fault":
+    if (finding := names()).level == "fault":
         raise ConfigError([f"{finding.fact}: {finding.advice}"])
-
-
-def _warn_about_python() -> None:
-    finding = interpreter()
-    if finding.level == "warning":
+    if (finding := interpreter()).level == "warning":
         events(process="supervisor").warning("untested_python", detail=finding.fact, hint=finding.advice)
-
-
-def only(settings: Settings, names: tuple[str, ...], host: str) -> Settings:
-    """The settings with only these pools, or all without names, as far as they run on this host. Raises ConfigError."""
-    unknown = [name for name in names if name not in settings.pools]
-    if unknown:
-        raise ConfigError([f"{settings.path}: {no_pool(name, settings.pools)}" for name in unknown])
-    return settings._replace(pools=of_host(settings.pools, names, host))
 
 
 def runtime_folder(engine: Engine) -> Path:

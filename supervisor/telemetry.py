@@ -18,22 +18,27 @@ from supervisor.domain.text import clean, clean_lines
 if TYPE_CHECKING:
     from supervisor.domain.settlement import Settlement
 
-# structlog imports rich if it is installed, which takes as long as everything else; we use nothing from it.
-_rich_missing = "rich" not in sys.modules
-if _rich_missing:
-    sys.modules["rich"] = None  # type: ignore[assignment]  # means: it cannot be imported
-try:
-    import structlog
-finally:
-    if _rich_missing:
-        del sys.modules["rich"]
-
 __all__ = ["JobEvents", "configure", "events", "unconfigure"]
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 _OURS = frozenset({"job", "jobs", "pool", "worker"})  # fields of events that `events` keeps, or that are our own
+
+
+@functools.cache
+def _structlog() -> Any:
+    """Imported by whoever logs: it takes as long as everything that most commands import."""
+    # It would import rich, which takes as long again; we use nothing from that.
+    rich_missing = "rich" not in sys.modules
+    if rich_missing:
+        sys.modules["rich"] = None  # type: ignore[assignment]  # means: it cannot be imported
+    try:
+        import structlog
+    finally:
+        if rich_missing:
+            del sys.modules["rich"]
+    return structlog
 
 
 class Stream(Protocol):
@@ -55,7 +60,7 @@ class _Output(NamedTuple):
     theirs: Any
 
     def logger(self, output: Any, first: list[Any], fields: Mapping[str, Any]) -> Any:
-        return structlog.wrap_logger(
+        return _structlog().wrap_logger(
             output,
             processors=[*first, *self.processors],
             wrapper_class=self.wrapper,
@@ -86,6 +91,7 @@ def configure(
     must not end what it describes.
     """
     global _output
+    structlog = _structlog()
     out = stream if stream is not None else sys.stderr
     console = format == "console" or (format == "auto" and out.isatty())
     renderer: Any = structlog.processors.JSONRenderer()
@@ -113,7 +119,7 @@ def unconfigure() -> None:
     """Leave structlog as if `configure` had never been called."""
     global _output
     _output = None
-    structlog.reset_defaults()
+    _structlog().reset_defaults()
 
 
 class _Events:
@@ -124,7 +130,7 @@ class _Events:
 
     def __getattr__(self, name: str) -> Any:
         if _output is None:
-            return getattr(structlog.get_logger(**self._fields), name)
+            return getattr(_structlog().get_logger(**self._fields), name)
         return getattr(_output.logger(_output.ours, [], self._fields), name)
 
 
@@ -136,6 +142,7 @@ def events(*, keep: Callable[[str], None] | None = None, **fields: Any) -> Any:
     """
     if keep is None:
         return _Events(fields)
+    structlog = _structlog()
     first = [structlog.contextvars.merge_contextvars, _keeper(keep, fields)]
     if _output is not None:
         return _output.logger(_output.theirs, first, fields)
@@ -151,7 +158,7 @@ def _never_raising(wrapper: type[Any]) -> type[Any]:
     return Sure
 
 
-def _keeper(keep: Callable[[str], None], known: Mapping[str, Any] | None = None) -> structlog.typing.Processor:
+def _keeper(keep: Callable[[str], None], known: Mapping[str, Any] | None = None) -> Callable[..., Any]:
     """Of a logger with the fields `known`, or of any logger that is not ours."""
 
     def kept(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -192,7 +199,7 @@ def _text_of(value: object) -> str:
 
 def _line(level: str, event: MutableMapping[str, Any], known: Mapping[str, Any]) -> str:
     """An event for people, with the time in UTC: `2026-11-21T18:08:54.123Z info tagging path=cat.jpg`."""
-    fields = dict(structlog.processors.format_exc_info(None, level, dict(event)))
+    fields = dict(_structlog().processors.format_exc_info(None, level, dict(event)))
     message, stack = fields.pop("event", ""), fields.pop("exception", None)
     at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
     more = (f"{name}={_value(value)}" for name, value in fields.items() if name not in known)

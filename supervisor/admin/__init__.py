@@ -1,11 +1,10 @@
 """The admin process: HTTP API, dashboard and metrics, in a supervised child process that runs only with `[admin]`.
 
-    entry.py     the child process, from its fork to its end
-    server.py    the HTTP server, controlled by the supervisor; connection.py limits times and connections
+    app.py       the process from its fork to its end, and the application; state.py is what every route may use
+    server.py    the HTTP server, controlled by the supervisor, with limits of times and connections
     access.py    access control: hosts, tokens, origins, sizes; keys.py has the tokens and sessions, login.py the form
-    app.py       the application; state.py is what every route may use
     store_executor.py  database calls on separate threads
-    watch.py     the overview, read once for all who request it or listen to it
+    watch.py     the overview, read once for all who request it or listen to it; who follows a job
     requests.py  jobs that are enqueued and waited for; uploads.py: files as their payload
     api/         the JSON endpoints, one file per subject
     metrics.py   the metrics for a scraper

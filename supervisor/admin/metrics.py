@@ -6,18 +6,19 @@ MOST_TYPES are summed under OTHERS, which is not a valid type.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 import supervisor
@@ -41,9 +42,11 @@ def routes() -> APIRouter:
 
     @router.get("/metrics", include_in_schema=False)
     async def metrics(request: Request, state: TheState) -> Response:
-        moment = _Moment(await state.watch.overview(), await state.executor.ask(ledger.look))
+        overview, numbers = await state.watch.overview(), await state.executor.ask(ledger.look)
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(moment), media_type=content_type)
+        # A collector of this request: one that is registered globally would cost something between requests.
+        collector = SimpleNamespace(collect=functools.partial(_metrics, overview, numbers))
+        return Response(encode(collector), media_type=content_type)
 
     return router
 
@@ -90,23 +93,15 @@ class Ledger:
         return total
 
 
-class _Moment(Collector):
-    """The metrics of one request. They are not registered globally, so that they cost nothing between requests."""
-
-    def __init__(self, overview: Overview, numbers: Numbers) -> None:
-        self._overview = overview
-        self._numbers = numbers
-
-    def collect(self) -> Iterator[Metric]:
-        overview, numbers = self._overview, self._numbers
-        types = [*overview.types, *([overview.other_types] if overview.other_types is not None else [])]
-        labels = _labels(types, numbers)
-        yield from _supervisors(overview)
-        yield from _memory(overview)
-        yield from _jobs(overview, types, labels)
-        yield from _runs(numbers, labels)
-        yield from _pools(overview, numbers)
-        yield from _store(overview, numbers)
+def _metrics(overview: Overview, numbers: Numbers) -> Iterator[Metric]:
+    types = [*overview.types, *([overview.other_types] if overview.other_types is not None else [])]
+    labels = _labels(types, numbers)
+    yield from _supervisors(overview)
+    yield from _memory(overview)
+    yield from _jobs(overview, types, labels)
+    yield from _runs(numbers, labels)
+    yield from _pools(overview, numbers)
+    yield from _store(overview, numbers)
 
 
 def _one(name: str, about: str, value: float, kind: type[Any] = GaugeMetricFamily) -> Metric:

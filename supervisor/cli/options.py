@@ -84,7 +84,7 @@ DURATION = Parsed(seconds)
 as_json = flag("--json as_json", "Print one JSON document.")
 yes = flag("--yes -y", "Do not ask for confirmation.")
 only_type = option("--type", "Only jobs of this type.", "TYPE")
-patience = option("--timeout", "The maximum time to wait, with --wait.", "DURATION", type=DURATION)
+patience = option("--timeout", "The maximum time to wait, with --wait. Default: no limit.", "DURATION", type=DURATION)
 
 
 def check_patience(wait: bool, timeout: float | None) -> None:
@@ -134,7 +134,8 @@ class Target:
         return None if self.database is not None else self.settings.listen_database
 
     def engine(self, *, create: bool = False) -> Engine:
-        """The engine of an existing database; with `create`, a configured database need not exist yet.
+        """The engine of an existing database; with `create`, a configured database need not exist yet, unless a
+        supervisor still has it open: it was moved away or deleted.
 
         A URL on the command line may be mistyped, so such a database is never created. Raises
         ConfigError, StoreError or Stop.
@@ -146,11 +147,13 @@ class Target:
             exists = engine.database.exists()
         except OSError as error:
             raise Stop(f"{without_password(engine.url)}: cannot be reached: {error.strerror}", code=DATABASE) from None
-        if exists or (create and self.database is None):
+        if exists:
             return engine
         if pids := engine.ownership.holders() if engine.database.file else []:
             who = f"supervisor {', '.join(map(str, pids))} still has the missing file open"
             hint = f"{who}; restore it together with the files beside it, or stop the supervisor"
+        elif create and self.database is None:
+            return engine
         elif self.database is None:
             hint = "`supervisor enqueue` and `supervisor run` create it"
         else:

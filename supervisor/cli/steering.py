@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.exceptions import Exit
 
-from supervisor.cli.errors import wrong_usage
+from supervisor.cli.errors import FAILED, USAGE, wrong_usage
 from supervisor.cli.options import Target, as_json, check_patience, flag, on_target, option, patience
 from supervisor.cli.output import note, result
 from supervisor.domain.text import counted, human
@@ -73,6 +73,7 @@ def scale(target: Target, pool: str, size: str, yes: bool, host: str, as_json: b
     --host, what was set for single hosts is dropped.
     """
     from supervisor.ops import commands
+    from supervisor.ops.supervisors import living
 
     try:
         workers = None if size == "auto" else int(size)
@@ -85,14 +86,18 @@ def scale(target: Target, pool: str, size: str, yes: bool, host: str, as_json: b
         configured = () if settings is None else settings.pools
         before = operations.controls.current()
         commands.scale(operations, pool, workers, configured, operations.statistics.now(), host=host)
+        running = bool(living(operations))
     holds = before.sizes.get(pool) if workers is None and host else workers
-    text = f"pool {pool} " + ("scales automatically" if holds is None else f"now has {counted(holds, 'worker')}")
+    automatic = "is sized by the configuration again"
+    text = f"pool {pool} " + (automatic if holds is None else f"now has {counted(holds, 'worker')}")
     if host:
         text += f" on {host}"
     elif dropped := before.hosts_of(pool):
         text += f", also on {', '.join(dropped)}"
     told = {"pool": pool, "workers": workers}
     result(told | ({"host": host} if host else {}), text, as_json=as_json)
+    if not running and not as_json:
+        note("note: no supervisor is running; this holds as soon as one does")
 
 
 @on_target
@@ -172,9 +177,9 @@ def reload(target: Target, wait: bool, timeout: float | None, as_json: bool) -> 
     for outcome in () if as_json else outcomes.values():
         for problem in outcome["problems"]:
             note(f"error: {problem}")
-    unknown = len(asked) - len(outcomes) if wait else 0
-    if unknown or any(outcome["state"] != "accepted" for outcome in outcomes.values()):
-        raise Exit(1)
+    states = {outcome["state"] for outcome in outcomes.values()}
+    if states - {"accepted"} or (wait and len(outcomes) < len(asked)):
+        raise Exit(USAGE if states <= {"accepted", "refused"} and "refused" in states else FAILED)
 
 
 def _reloaded(name: str, config: str, outcome: dict[str, Any] | None, took: str) -> Iterator[str]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.output import compact, heading, show, table
 from supervisor.domain.text import clean, counted, human, human_size
-from supervisor.ops.job_details import Limits, Trial, in_words, steps
 
 if TYPE_CHECKING:
     from supervisor.domain.job import Job, Run
+    from supervisor.ops.job_details import Limits, Trial
     from supervisor.ops.views import Overview, PoolView, ScheduleView, TypeView, WorkerView
 
 NOTHING = "–"
@@ -121,6 +121,8 @@ def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: 
     """Print one job with everything that is known about it: its worker, why a pending one waits, its limits in the
     pools that take it.
     """
+    from supervisor.ops.job_details import in_words
+
     most = {each.retry.max_attempts for each in limits} | ({found.max_attempts} - {None})
     fields: list[tuple[str, object]] = [
         ("id", found.id),
@@ -149,6 +151,8 @@ def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: 
 
 
 def _timeline(found: Job, tried: Sequence[Trial], now: float) -> list[tuple[str, str, str]]:
+    from supervisor.ops.job_details import steps
+
     rows, before = [], None
     for step in steps(found, tried):
         rows.append((when(step.at), NOTHING if before is None else f"+{span(step.at - before)}", step.what))

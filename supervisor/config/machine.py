@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from supervisor.config.checks import shown
 from supervisor.config.problems import Report
 from supervisor.config.settings import PoolSettings, Settings
 from supervisor.domain.errors import ConfigError
+from supervisor.domain.text import no_pool
 
 
 def here() -> Path:
@@ -53,21 +54,21 @@ def elsewhere(pools: Mapping[str, PoolSettings], host: str) -> dict[str, str]:
     return {name: ", ".join(pool.hosts) for name, pool in pools.items() if not runs_on(pool, host)}
 
 
-def of_host(pools: Mapping[str, PoolSettings], names: Iterable[str], host: str) -> dict[str, PoolSettings]:
-    """The pools that run on this host: of these names, or of all without names.
+def of_host(settings: Settings, names: Collection[str], host: str) -> Settings:
+    """The settings with the pools that run on this host: those of these names, or all without names.
 
     Raises ConfigError for a name of a pool that does not, and if there is none at all.
     """
-    away = elsewhere(pools, host)
-    named = list(names)
-    wrong = [f"the pool {name} runs on {away[name]}, not on the host {host}" for name in named if name in away]
-    found = {name: pools[name] for name in (named or pools) if name not in away}
+    pools, away = settings.pools, elsewhere(settings.pools, host)
+    wrong = [f"{settings.path}: {no_pool(name, pools)}" for name in names if name not in pools]
+    wrong += [f"the pool {name} runs on {away[name]}, not on the host {host}" for name in names if name in away]
+    found = {name: pools[name] for name in (names or pools) if name in pools and name not in away}
     if not (wrong or found):
         told = "; ".join(f"{name} on {where}" for name, where in away.items())
         wrong = [f"no pool runs on the host {host}: {told}"]
     if wrong:
         raise ConfigError(wrong)
-    return found
+    return settings._replace(pools=found)
 
 
 def executable(program: str, folder: Path, env: Mapping[str, str]) -> str:

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from math import inf
 
-from supervisor.domain.tenants import MACHINE, Grant, Patience, Template, Tenant
+from supervisor.domain.tenants import MACHINE, Grant, Patience, Template, Tenant, own_budget
 from supervisor.domain.text import human_size, shortened
 
 Bytes = Mapping[str, int]
@@ -88,10 +88,10 @@ class _Division:
         self._left, self._free, self._held = dict(sizes), dict(sizes), Counter[str]()
         self._closed: set[str] = set()  # for which no more workers start
         self._claimant = ""  # for which others may have to leave
-        self._measuring = next((one.name for one in tenants if one.staying and not one.measured), "")
+        self._measuring = {_group(one): one.name for one in tenants if one.staying and not one.measured}
         for one in tenants:
             for device, there in one.workers.items():
-                _take(self._free, _by_budget(device, there.used, there.on_device))
+                _take(self._free, _by_budget(one, device, there.used, there.on_device))
         self._templates = sum(template.used for template in templates.values())
         self._free[MACHINE] -= self._templates
         self._loaded = {image: 0 if template.ending else template.used for image, template in templates.items()}
@@ -114,7 +114,7 @@ class _Division:
         grant = self.grants[one.name]
         for device, there in one.workers.items():
             each = max(1, there.staying + there.leaving)
-            cost = _by_budget(device, there.used // each, there.on_device // each)
+            cost = _by_budget(one, device, there.used // each, there.on_device // each)
             while grant.kept < most and grant.keep[device] < there.staying and self._place(one, cost, self._left):
                 grant.keep[device] += 1
         template = self._owed.get(one.image, 0)
@@ -123,7 +123,8 @@ class _Division:
         )
         if grant.kept < most or nothing:
             self._closed.add(one.name)
-            why = f"no memory is left: {self._users(MACHINE)}"
+            name = min(self._left, key=lambda budget: self._left[budget] if one.used(budget) else inf)
+            why = f"no {_name_of(name)} is left: {self._users(name)}"
             grant.reason = f"makes room for {self._claimant}" if self._claimant else why
 
     def keep_old_code(self) -> None:
@@ -167,8 +168,8 @@ class _Division:
         grant = self.grants[one.name]
         if one.name in self._closed:
             return False
-        if self._measuring and not (one.measured or hold):
-            grant.reason = f"waits until the size of {self._measuring} has been measured"
+        if not one.measured and _group(one) in self._measuring and not hold:
+            grant.reason = f"waits until the size of {self._measuring[_group(one)]} has been measured"
             return False
         device, cost = self._next(one)
         if not self._place(one, cost, self._open):
@@ -177,7 +178,7 @@ class _Division:
             grant.start[device] = grant.start.get(device, 0) + 1
             self._started.add(one.image)
             _take(self._free, self._capped(cost))
-            self._measuring = self._measuring if one.measured else one.name
+            self._measuring |= {} if one.measured else {_group(one): one.name}
             return True
         else:
             self._claimant = one.name
@@ -198,7 +199,8 @@ class _Division:
         machine = need.worker if loaded or one.image in self._started else need.worker + need.template
 
         def cost(device: str) -> Bytes:
-            return _by_budget(device, min(machine, self._sizes[MACHINE] - loaded), need.device)
+            found = _by_budget(one, device, need.worker, need.device)
+            return found | {MACHINE: min(machine, self._sizes[MACHINE] - loaded)}
 
         def rank(device: str) -> tuple[bool, bool, float, int]:
             full = bool(self._short(cost(device), self._free))
@@ -248,13 +250,18 @@ class _Division:
         used = {one.name: one.used(name) for one in self._tenants}
         names = [one for one, value in sorted(used.items(), key=lambda pair: -pair[1]) if value]
         total = sum(used.values()) + (self._templates if name == MACHINE else 0)
-        who = shortened(", ".join(names), 100) or "templates"
-        verb = "uses" if len(names) == 1 else "use"
-        return f"{who} {verb} {human_size(total)} of {human_size(self._sizes[name])}"
+        who = shortened(", ".join(names), 100) + (" uses" if len(names) == 1 else " use")
+        who = who if names else "templates use" if name == MACHINE else "nobody uses"
+        return f"{who} {human_size(total)} of {human_size(self._sizes[name])}"
 
 
-def _by_budget(device: str, machine: int, on_device: int) -> dict[str, int]:
-    return {MACHINE: machine} | ({device: on_device} if device != MACHINE else {})
+def _by_budget(one: Tenant, device: str, worker: int, on_device: int) -> dict[str, int]:
+    return {MACHINE: worker, one.own: worker} | ({device: on_device} if device != MACHINE else {})
+
+
+def _group(one: Tenant) -> str:
+    """Of those in one group that have not been measured, one is at a time."""
+    return one.name if one.alone else ""
 
 
 def _take(budgets: dict[str, int], cost: Bytes) -> None:
@@ -263,4 +270,6 @@ def _take(budgets: dict[str, int], cost: Bytes) -> None:
 
 
 def _name_of(budget: str) -> str:
+    if budget.startswith(own_budget("")):
+        return "memory_budget"
     return "memory" if budget == MACHINE else f"memory of device {budget}"

@@ -18,15 +18,13 @@ class ScalingPolicy(NamedTuple):
     max_workers: int
     jobs_per_worker: int = 1
     scale_down_delay: float = 30.0
-    memory_budget: int | None = None  # bytes, all workers together
 
 
 class Load(NamedTuple):
     """What is known about a pool now. Times are monotonic seconds.
 
     `busy` workers are running jobs; `size` counts all that are not leaving, including starting ones; `drain_rate` is
-    jobs per second, 0 if unknown; `worker_memory` is the largest worker's bytes, 0 if unknown, and then a pool with a
-    budget does not grow beyond its first worker; `needed_at` is when more workers than `min_workers` were last
+    jobs per second, 0 if unknown; `needed_at` is when more workers than `min_workers` were last
     needed; `fixed` is the size an operator has set; `counted` tells whether `due` is known.
     """
 
@@ -39,7 +37,6 @@ class Load(NamedTuple):
     shrunk_at: float
     oldest_age: float = 0.0
     drain_rate: float = 0.0
-    worker_memory: int = 0
     fixed: int | None = None
     counted: bool = True
 
@@ -48,7 +45,6 @@ class Decision(NamedTuple):
     target: int
     reason: str
     needed: bool  # whether the current size is needed now
-    roof: int | None = None  # workers that memory_budget allows, None for no limit
 
 
 class Taken(NamedTuple):
@@ -71,18 +67,15 @@ def decide(load: Load, policy: ScalingPolicy) -> Decision:
     """Up at once; down by one step after a delay without need; never below the number of busy workers."""
     if load.fixed is not None:
         return Decision(load.fixed, f"an operator set {load.fixed}", needed=True)
-    budget, each = policy.memory_budget, load.worker_memory
-    fits = None if budget is None or each == 0 else max(1, budget // each)
     wanted, reason = _wanted(load, policy)
-    roof, roof_reason = _roof(load, policy, fits)
-    if wanted > roof:
-        wanted, reason = roof, roof_reason
-    current = min(load.target, roof)
+    if wanted > policy.max_workers:
+        wanted, reason = policy.max_workers, f"{load.due} due, {load.busy} busy: {_limit(policy, 'max_workers')}"
+    current = min(load.target, policy.max_workers)
     if wanted > current:
-        return Decision(wanted, reason, True, fits)
+        return Decision(wanted, reason, True)
     if wanted == current:
-        return Decision(current, reason, wanted > policy.min_workers or current == policy.min_workers, fits)
-    return Decision(*_smaller(load, policy, current, wanted), False, fits)
+        return Decision(current, reason, wanted > policy.min_workers or current == policy.min_workers)
+    return Decision(*_smaller(load, policy, current, wanted), False)
 
 
 def _wanted(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
@@ -104,17 +97,6 @@ def _wanted(load: Load, policy: ScalingPolicy) -> tuple[int, str]:
 def _limit(policy: ScalingPolicy, key: Literal["min_workers", "max_workers"]) -> str:
     """A limit by the key that the user has written: `workers` if the size is fixed."""
     return f"{'workers' if policy.min_workers == policy.max_workers else key} = {getattr(policy, key)}"
-
-
-def _roof(load: Load, policy: ScalingPolicy, fits: int | None) -> tuple[int, str]:
-    """The most workers allowed, and which limit says so. `fits`: how many the memory budget holds."""
-    roof = policy.max_workers
-    if policy.memory_budget is not None and fits is None and roof > 1:
-        return max(1, min(load.size, roof)), "memory_budget: measuring the first worker"
-    if policy.memory_budget is not None and fits is not None and fits < roof:
-        each, budget = load.worker_memory >> 20, policy.memory_budget >> 20
-        return fits, f"memory_budget: {fits} workers of {each} MiB fit into {budget} MiB"
-    return roof, f"{load.due} due, {load.busy} busy: {_limit(policy, 'max_workers')}"
 
 
 def _smaller(load: Load, policy: ScalingPolicy, current: int, wanted: int) -> tuple[int, str]:

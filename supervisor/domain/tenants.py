@@ -8,10 +8,15 @@ from math import inf
 from typing import NamedTuple
 
 MACHINE = ""
-"""The machine's own memory among the budgets; the others are those of devices."""
+"""The machine's own memory among the budgets; the others are those of devices, and of single pools."""
 
 
 PERIOD = 600.0  # seconds for which a measurement counts at least
+
+
+def own_budget(pool: str) -> str:
+    """The name of its memory_budget among the budgets."""
+    return f"pool {pool}"
 
 
 class Patience(NamedTuple):
@@ -157,10 +162,13 @@ class Residency(NamedTuple):
 class Tenant:
     """A pool that shares the budgets: what it uses and asks for.
 
-    `workers` has an entry for each of its devices, or one for "" without devices. `need` is a guess until it has been
-    `measured`. Pools with the same `image` share a template. `spares` are wanted besides the `wanted` workers. There
-    are `due` jobs, of which the oldest has waited for `oldest_wait` seconds, and `busy` workers. `replacing`: a worker
-    is to be replaced; `patient`: only beside its predecessor, because new code has failed before.
+    `workers` has an entry for each of its devices, or one for "" without devices. Pools with the
+    same `image` share a template. `spares` are wanted besides the `wanted` workers. There are `due` jobs, of which the
+    oldest has waited for `oldest_wait` seconds, and `busy` workers. `replacing`: a worker is to be replaced; `patient`:
+    only beside its predecessor, because new code has failed before.
+
+    `need` is a guess until it has been `measured`. Of pools for which it has not, one starts a worker at a time; but
+    one that has its own budget only, `alone`, waits for itself only.
     """
 
     name: str
@@ -176,6 +184,12 @@ class Tenant:
     replacing: bool = False
     patient: bool = False
     measured: bool = True
+    alone: bool = False
+
+    @property
+    def own(self) -> str:
+        """The name of the pool's own budget."""
+        return own_budget(self.name)
 
     @property
     def idle(self) -> bool:
@@ -202,6 +216,6 @@ class Tenant:
 
     def used(self, budget: str) -> int:
         """Bytes that its workers use of this budget."""
-        if budget == MACHINE:
+        if budget in (MACHINE, self.own):
             return sum(there.used for there in self.workers.values())
         return self.workers[budget].on_device if budget in self.workers else 0

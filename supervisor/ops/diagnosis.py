@@ -216,7 +216,7 @@ def _of_types(seen: Overview) -> Iterator[Finding]:
 
     def about(type_: str, level: Level, fact: str, advice: str, name: str) -> Finding:
         waits = _jobs(pending[type_], "waits", "wait") if type_ in pending else "jobs wait"
-        return Finding(level, "jobs", f"{fact}: {waits}", advice, name, type=type_)
+        return Finding(level, "jobs", f"{fact}: {waits}" if pending.get(type_, 1) else fact, advice, name, type=type_)
 
     if seen.unhandled_types > _MOST_ALONE:
         # The types that are summed up have no pool: those with one come first.

@@ -291,8 +291,11 @@ def _pool(
         "paused": [type_ for type_ in types if type_ in controls.paused],
         "memory": sum(worker.memory or 0 for worker in workers if worker.pool == name),
     }
-    drained = {"why": "drained"} if record.host in controls.drained else {}
-    return posted(PoolView, found, **known, **drained) or PoolView(**known)
+    if record.host in controls.drained:
+        known["why"] = "drained"
+    if (seen.status or {}).get("stopping"):
+        known["why"] = "the supervisor is stopping"
+    return posted(PoolView, found, **known) or PoolView(**known)
 
 
 def _span(begin: float | None, end: float | None) -> float | None:

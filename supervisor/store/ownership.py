@@ -127,13 +127,13 @@ class LockFolder:
 class OwnerLock:
     """Held for as long as the process that created it is alive, or until `release`."""
 
-    def __init__(self, place: LockFolder, supervisor: str) -> None:
-        self._place = place
-        self.path = place.owner_lock(supervisor)
+    def __init__(self, locks: LockFolder, supervisor: str) -> None:
+        self._locks = locks
+        self.path = locks.owner_lock(supervisor)
         self._descriptor = self._take()
 
     def _take(self) -> int:
-        descriptor = self._place.open_shared(self.path)
+        descriptor = self._locks.open_shared(self.path)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -175,14 +175,14 @@ class Ownership:
 
     lease_time = 0.0
 
-    def __init__(self, place: LockFolder, writers: Callable[[], Writers] = Writers) -> None:
-        self._place = place
+    def __init__(self, locks: LockFolder, writers: Callable[[], Writers] = Writers) -> None:
+        self._locks = locks
         self.writers = writers
         self.machine_id, self.boot_id = _read("/etc/machine-id"), _read("/proc/sys/kernel/random/boot_id")
         self.node = f"{socket.gethostname()} {_pid_namespace()}"
 
     def claim(self, supervisor: str) -> OwnerLock:
-        return OwnerLock(self._place, supervisor)
+        return OwnerLock(self._locks, supervisor)
 
     def lives(self, owner: SupervisorRecord) -> bool | None:
         """Whether a supervisor is alive: True, False, or None if this machine cannot tell.
@@ -194,7 +194,7 @@ class Ownership:
         if here and owner.boot_id != self.boot_id:
             return False
         try:
-            descriptor = os.open(self._place.owner_lock(owner.id), os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(self._locks.owner_lock(owner.id), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return self._runs(owner)
         except ValueError:  # not a supervisor's row: its id cannot be part of a file name
@@ -243,8 +243,8 @@ class Ownership:
         or was never written.
         """
         with suppress(OSError, ValueError):
-            self._place.owner_lock(gone).unlink()
-        known = {self._place.owner_lock(supervisor) for supervisor in registered}
+            self._locks.owner_lock(gone).unlink()
+        known = {self._locks.owner_lock(supervisor) for supervisor in registered}
         for path in self._files() - known:
             with suppress(OSError), path.open("rb") as file:
                 fresh = time.time() - os.fstat(file.fileno()).st_ctime < _FRESH
@@ -252,7 +252,7 @@ class Ownership:
                     path.unlink()
 
     def _files(self) -> set[Path]:
-        return set(self._place.folder.glob(self._place.owner_lock("*").name))
+        return set(self._locks.folder.glob(self._locks.owner_lock("*").name))
 
 
 def _pid_namespace() -> str:

@@ -23,9 +23,10 @@ from supervisor.domain.tenants import (
     Template,
     Tenant,
     Workers,
+    own_budget,
 )
 from supervisor.supervision.plan import Missing, allowed
-from supervisor.supervision.pool import Pool, is_typical, spares_wanted
+from supervisor.supervision.pool import Pool, is_typical
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_process import WorkerProcess
@@ -59,7 +60,8 @@ class SharedMemory:
         """Apply the configuration, after that of the pools."""
         self._machine = machine
         memory = machine.memory or int(resources.available() * (1 - _RESERVE))
-        self._budgets = {MACHINE: memory, **machine.devices}
+        own = {own_budget(name): pool.settings.memory_budget for name, pool in self._pools.items()}
+        self._budgets = {MACHINE: memory, **machine.devices, **{name: size for name, size in own.items() if size}}
         self._images = {name: min(self._pools.sharing(pool), default=name) for name, pool in self._pools.items()}
         self._measure()
 
@@ -96,6 +98,7 @@ class SharedMemory:
             workers = max(pool.settings.max_workers, pool.scale.fixed or 0, len(pool.workers))
             workers += pool.settings.spares + 1  # one may be replaced
             most[MACHINE] += workers * need.worker
+            most[own_budget(name)] = workers * need.worker
             most.update(dict.fromkeys(self._devices_of(pool), workers * need.device))
             images[image] = max(images[image], need.template)
         most[MACHINE] += images.total()
@@ -118,8 +121,12 @@ class SharedMemory:
 
     def _need(self, pool: Pool) -> Need | None:
         """As measured, perhaps before the last reload; None if it never was and the budget is stated."""
-        stated = self._machine.memory or self._devices_of(pool)
+        stated = self._is_shared(pool) or pool.settings.memory_budget
         return pool.size.known or (None if stated else Need(pool.size.memory.value))
+
+    def _is_shared(self, pool: Pool) -> bool:
+        """Whether it has a part of a stated budget of others."""
+        return self._machine.memory is not None or bool(self._devices_of(pool))
 
     def _devices_of(self, pool: Pool) -> set[str]:
         return self._machine.devices.keys() & set(pool.settings.gpus)
@@ -137,7 +144,7 @@ class SharedMemory:
         self._divided = True
         self._measure()
         guess = self._largest()
-        tenants = [self._tenant(pool, self._need(pool) or guess, now) for pool in self._pools.values()]
+        tenants = [self._tenant(pool, self._expected(pool, guess), now) for pool in self._pools.values()]
         grants = divide(
             tenants,
             self._budgets,
@@ -167,6 +174,9 @@ class SharedMemory:
         known = [need for pool in self._pools.values() if (need := self._need(pool)) is not None]
         return Need(*map(max, zip(Need(0), *known, strict=True)))
 
+    def _expected(self, pool: Pool, guess: Need) -> Need:
+        return self._need(pool) or (guess if self._is_shared(pool) else Need(0))
+
     def _tenant(self, pool: Pool, need: Need, now: float) -> Tenant:
         living, scale, current = pool.workers.living(), pool.scale, pool.code.current
         staying = [worker for worker in living if not worker.leaving]
@@ -183,7 +193,7 @@ class SharedMemory:
             need,
             self._workers(pool, need),
             self._images.get(pool.name, pool.name),
-            spares_wanted(pool),
+            pool.spares_wanted,
             due,
             scale.busy,
             waited,
@@ -191,6 +201,7 @@ class SharedMemory:
             replacing=any(worker.stale for worker in staying),
             patient=current.failed and not all(worker.release.current for worker in staying),
             measured=self._need(pool) is not None,
+            alone=not self._is_shared(pool),
         )
 
     def _backs_off(self, pool: Pool, now: float) -> bool:
@@ -218,7 +229,7 @@ class SharedMemory:
             before = found.get(image, Template(0, ending=True))
             used, pools = template.memory, [self._pools[name] for name in template.spec.pools if name in self._pools]
             if template.image.loading and not template.gone:
-                used = max(((self._need(pool) or guess).template for pool in pools), default=0)
+                used = max((self._expected(pool, guess).template for pool in pools), default=0)
             kept = template.memory if template.kept_for else 0
             found[image] = Template(before.used + used, before.ending and template.retired, before.kept + kept)
         return found

@@ -85,10 +85,9 @@ def _lacking(pool: Pool, now: float) -> Missing:
 
 def _to_leave(pool: Pool) -> list[WorkerProcess]:
     """Replaced workers whose successor is ready, and surplus ones. A busy worker is not asked to exit; it will be idle
-    eventually. But the size that an operator has fixed is enforced, and if there are more than memory_budget allows,
-    one after another exits between jobs.
+    eventually. But the size that an operator has fixed is enforced.
     """
-    staying, stale, roof = pool.workers.staying(), pool.workers.stale(), pool.scale.roof
+    staying, stale = pool.workers.staying(), pool.workers.stale()
     if pool.needs_canary_worker:
         return [worker for worker in stale if is_idle(worker)]
     if pool.grant is not None and (evicted := _evicted(pool, pool.grant)):
@@ -97,19 +96,10 @@ def _to_leave(pool: Pool) -> list[WorkerProcess]:
     if sum(worker.is_ready for worker in staying) + len(stale) > pool.desired:
         chosen += stale[:1]
     surplus = max(0, len(staying) - pool.desired)
-    if not (surplus or (roof is not None and len(staying) > roof)):
-        return list(dict.fromkeys(chosen))
-    youngest = sorted(_candidates(pool), key=lambda worker: (not is_idle(worker), -worker.asked_at))
-    if pool.scale.fixed is not None or pool.closing:
-        return list(dict.fromkeys([*chosen, *youngest[:surplus]]))
-    idle = [worker for worker in youngest if is_idle(worker)][:surplus]
-    if not idle and roof is not None and len(staying) > max(roof, 1) and not any(map(_leaves, pool.workers.values())):
-        idle = sorted(youngest, key=lambda worker: (not is_idle(worker), -worker.memory.unique))[:1]
-    return list(dict.fromkeys([*chosen, *idle]))
-
-
-def _leaves(worker: WorkerProcess) -> bool:
-    return worker.leaving
+    youngest = sorted(_candidates(pool), key=lambda worker: (not is_idle(worker), -worker.asked_at)) if surplus else []
+    if not (pool.scale.fixed is not None or pool.closing):
+        youngest = [worker for worker in youngest if is_idle(worker)]
+    return list(dict.fromkeys([*chosen, *youngest[:surplus]]))
 
 
 def _is_far_over(worker: WorkerProcess, limit: int | None) -> bool:
@@ -119,15 +109,15 @@ def _is_far_over(worker: WorkerProcess, limit: int | None) -> bool:
 
 
 def _evicted(pool: Pool, grant: Grant) -> list[WorkerProcess]:
-    """Those for which there is no memory: on each device, stale ones, spares, idle ones, the youngest first."""
-    if grant.crowded and not any(map(_leaves, pool.workers.values())):
+    """Those for which there is no memory: on each device, stale ones, spares, idle ones, the largest first."""
+    if grant.crowded and not any(worker.leaving for worker in pool.workers.values()):
         return pool.workers.stale()[:1]
     chosen = []
     for device in grant.keep:
         there = [w for w in pool.workers.living() if not w.leaving and (w.request.device or "") == device]
         surplus = len(there) - grant.most_on(device)
         if surplus > 0:
-            there.sort(key=lambda one: (not one.stale, one.serving, not is_idle(one), -one.asked_at))
+            there.sort(key=lambda one: (not one.stale, one.serving, not is_idle(one), -one.memory.unique))
             chosen += there[:surplus]
     return chosen
 

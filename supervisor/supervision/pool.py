@@ -95,7 +95,6 @@ class Scale:
 
     target: int = 0
     reason: str = "starting"
-    roof: int | None = None  # what memory_budget allows
     fixed: int | None = None  # set by an operator
     waiting: Waiting = field(default_factory=Waiting)
     rate: DrainRate = field(default_factory=DrainRate)
@@ -111,7 +110,7 @@ class Scale:
         places = sum(concurrency - min(slot.claims, concurrency) for slot in slots if slot.places > 1 and slot.together)
         self.due, self.busy = still_due(self.waiting.due, self.waiting.at, taken, places), len(taken)
 
-    def decide(self, policy: ScalingPolicy, size: int, worker_memory: int, now: float) -> None:
+    def decide(self, policy: ScalingPolicy, size: int, now: float) -> None:
         """Update the target of a pool with so many workers that are not leaving."""
         load = Load(
             due=self.due,
@@ -123,7 +122,6 @@ class Scale:
             shrunk_at=self._shrunk_at,
             oldest_age=self.waiting.oldest_age,
             drain_rate=self.rate.jobs,
-            worker_memory=worker_memory,
             fixed=self.fixed,
             counted=self.waiting.at > 0.0,
         )
@@ -132,7 +130,7 @@ class Scale:
             self._needed_at = now
         if decision.target < self.target:
             self._shrunk_at = now
-        self.target, self.reason, self.roof = decision.target, decision.reason, decision.roof
+        self.target, self.reason = decision.target, decision.reason
 
 
 class PoolWorkers(dict[str, WorkerProcess]):
@@ -220,9 +218,14 @@ class Pool:
         return 1 if self.needs_canary_worker else self.scale.target + self.spares
 
     @property
+    def spares_wanted(self) -> int:
+        """How many spares it should have, if there is memory for them: none at zero."""
+        return self.settings.spares if self.scale.target > 0 else 0
+
+    @property
     def spares(self) -> int:
         """How many of them are spares: as far as there is memory for them."""
-        wanted = spares_wanted(self)
+        wanted = self.spares_wanted
         return wanted if self.grant is None else max(0, min(wanted, self.grant.most - self.scale.target))
 
     @property
@@ -260,14 +263,14 @@ class Pool:
     def decide(self, now: float) -> None:
         """Update the target size."""
         if self.closing:
-            self.scale.target, self.scale.reason, self.scale.roof = 0, "no longer in the configuration", None
+            self.scale.target, self.scale.reason = 0, "no longer in the configuration"
             return
         s = self.settings
         each = max(s.jobs_per_worker, s.concurrency)
-        policy = ScalingPolicy(s.min_workers, s.max_workers, each, s.scale_down_delay, s.memory_budget)
+        policy = ScalingPolicy(s.min_workers, s.max_workers, each, s.scale_down_delay)
         self.scale.look(self.workers.living(), s.concurrency)
         size = sum(not worker.leaving for worker in self.workers.serving())
-        self.scale.decide(policy, size, self.size.memory.value, now)
+        self.scale.decide(policy, size, now)
 
 
 def old_code_serves(pool: Pool) -> bool:
@@ -285,13 +288,3 @@ def problem_of(pool: Pool, now: float) -> str:
 def is_typical(worker: WorkerProcess) -> bool:
     """Before the end of its set-up it is smaller, and one from before a reload may differ."""
     return worker.is_ready and worker.release.current
-
-
-def spares_wanted(pool: Pool) -> int:
-    """How many spares it should have, if there is memory for them beside other pools: none at zero, and none until a
-    worker has been measured if it has a budget. Workers come first.
-    """
-    wanted, scale = pool.settings.spares, pool.scale
-    if scale.target <= 0 or (pool.settings.memory_budget is not None and not pool.size.memory.value):
-        return 0
-    return wanted if scale.roof is None else max(0, min(wanted, scale.roof - scale.target))

@@ -89,7 +89,7 @@ def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:
     """`broken`: there is a problem, and no older code serves instead. `now` is monotonic seconds."""
     living, settings, problem = pool.workers.living(), pool.settings, problem_of(pool, now)
     scale, deaths = pool.scale, pool.code.current.template_deaths
-    spares = settings.spares if scale.target > 0 else 0
+    spares = pool.spares_wanted
     reasons = [scale.reason, f"no memory for {spares - pool.spares} of {spares} spares" if pool.spares < spares else ""]
     alone = f"its templates have died {len(deaths.at)} times: jobs run one at a time to find the cause"
     return {

@@ -40,8 +40,8 @@ def look_at(pool: Pool, worker: WorkerProcess, now: float) -> bool:
         release.restarts = release.restarts.committed_a_job()
     if slot.recycle_reason:
         worker.replace(RECYCLED[slot.recycle_reason])
-    elif worker.living and pool.grant is None and is_cautious_enough(worker, committed, now):
-        worker.replace(CAUTIOUS)  # not where memory is scarce: nobody would work until its successor is ready
+    elif worker.living and is_cautious_enough(worker, committed, now) and (pool.grant is None or pool.grant.kept > 1):
+        worker.replace(CAUTIOUS)  # not if nobody would work until its successor is ready, for lack of memory
     return became_ready
 
 

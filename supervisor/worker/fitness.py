@@ -34,8 +34,6 @@ EVERY = 0.1  # seconds between two checks while quick jobs are run
 SLOW = 0.01  # seconds: after a run that took this long, a check costs little
 
 EXIT_RUINED = 71  # the slot's text says what happened
-_MEMORY_SLOW = 0.005  # seconds: after jobs that took this long, a check costs little
-_MEMORY_EVERY = 0.1  # seconds between checks after quicker ones
 _MEMORY_CLOSELY = 1.0  # seconds between two readings of the size that counts
 
 
@@ -189,7 +187,7 @@ class MemoryWatch:
 
     def beyond_limit(self, began: float, now: float) -> bool:
         """Whether to ask for a successor, after jobs that ran between these monotonic seconds."""
-        if self._limit is None or (now - began < _MEMORY_SLOW and now - self._looked < _MEMORY_EVERY):
+        if self._limit is None or (now - began < SLOW and now - self._looked < EVERY):
             return False
         self._looked = now
         if kernel.resident_of_family(os.getpid()) <= self._limit or now - self._measured < _MEMORY_CLOSELY:

@@ -29,7 +29,7 @@ class WorkerMiddleware:
     def __init__(self, loaded: Iterable[Middleware], worker: WorkerInfo) -> None:
         self._all = list(loaded)
         self._worker = worker
-        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+        self._logged_at: dict[tuple[str, str], float] = {}
         self._around = self._hooks("around_run")
         self._on_failure = self._hooks("on_failure")
         self.on_enqueue = EnqueueHooks(self._all, self.report)
@@ -107,17 +107,14 @@ class WorkerMiddleware:
             forked.leave()
 
     def report(self, name: str, hook: str, error: BaseException) -> None:
-        """Log it; the same hook at most once a minute, with the number of its failures since."""
-        at, times = self._told.get((name, hook), (-_PAUSE, 0))
-        if monotonic() - at < _PAUSE:
-            self._told[name, hook] = at, times + 1
+        """Log it; the same hook at most once a minute."""
+        now = monotonic()
+        if now - self._logged_at.get((name, hook), -_PAUSE) < _PAUSE:
             return
-        self._told[name, hook] = monotonic(), 0
+        self._logged_at[name, hook] = now
         stack = "".join(format_exception(type(error), error, error.__traceback__))
-        more = {"not_logged": times} if times else {}
-        hint = "the job is not affected"
         about = {"middleware": name, "hook": hook, "error": f"{type(error).__name__}: {error}", "stack": stack}
-        self._worker.log.error("middleware_failed", **about, hint=hint, **more)
+        self._worker.log.error("middleware_failed", **about, hint="the job is not affected")
 
 
 class _Call:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.processes import ProgramFailed
 from bench.record import Absence, Key, Record
 from bench.serving import report, turns
 from bench.serving.contestants import BARE, OURS, PEERS, PRELOAD, QUEUE, RUN, SPARE, THREE, TITLES, WORKERS
@@ -84,17 +83,6 @@ def test_requests_in_flight_are_those_that_had_no_answer_at_the_kill() -> None:
     lost, hung = Sample(9.0, 10.1, "reset", None), Sample(9.5, None, None, None)
     found = kill(before, after, lost, hung, Sample(9.9, 12.0, None, OTHER))
     assert (len(found.in_flight), found.lost, found.hung) == (3, 1, 1)
-
-
-def test_an_answer_that_the_victim_had_still_sent_is_not_the_next_one() -> None:
-    found = kill(Sample(9.0, 10.01, None, VICTIM), Sample(9.0, 10.5, None, OTHER))
-    assert found.next_answer == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(("ended", "words"), [(True, "the server ends"), (False, "no answer within 25 s")])
-def test_without_another_answer_there_is_a_reason(ended: bool, words: str) -> None:
-    with pytest.raises(ProgramFailed, match=words):
-        _ = kill(Sample(9.0, 10.1, "reset", None), ended=ended).next_answer
 
 
 @pytest.mark.long

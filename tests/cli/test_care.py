@@ -363,18 +363,6 @@ def test_migrate_makes_the_tables_once(cli: Run, project: Path) -> None:
     assert "up to date" in cli("migrate").out
 
 
-def test_adopt_takes_over_a_table_made_by_hand(cli: Run, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None)) as connection:
-        connection.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY, type TEXT, data TEXT, status TEXT, owner TEXT)")
-        connection.execute("INSERT INTO jobs VALUES (1, 'greet', '{}', 'pending', 'ada')")
-    ran = cli("adopt", "--rename", "data=payload", "--database", "sqlite:///app.db", "--json")
-
-    assert (ran.code, ran.document["rows"], ran.document["extra_columns"]) == (0, 1, ["owner"]), ran
-    assert ran.document["columns"][2] == {"column": "data", "kept_as": "data", "meaning": "payload", "proposed": False}
-    assert Path(ran.document["backup"]).is_file()
-    assert cli("enqueue", "greet", "--database", "sqlite:///app.db").out == "2\n"
-
-
 def test_a_backup_is_a_whole_database(cli: Run, database: Path) -> None:
     cli("enqueue", "greet")
 
@@ -408,7 +396,7 @@ def test_pause_and_resume_say_what_has_changed(cli: Run, database: Path) -> None
 def test_scale_keeps_a_wish_until_it_is_given_back(cli: Run, database: Path) -> None:
     assert cli("scale", "greet", "3", "--json").document == {"pool": "greet", "workers": 3}
     assert execute(database, "SELECT name, value FROM job_controls") == [("greet", 3)]
-    assert cli("scale", "greet", "auto").out == "pool greet scales automatically\n"
+    assert cli("scale", "greet", "auto").out == "pool greet is sized by the configuration again\n"
     assert execute(database, "SELECT name FROM job_controls") == []
 
 

@@ -232,7 +232,7 @@ def test_devices_of_pools_that_run_elsewhere_are_not_looked_for(tmp_path: Path) 
     (tmp_path / "supervisor.toml").write_text(config)
     found = examine(tmp_path / "supervisor.toml", None)
     assert not [one for one in found if one.about == "gpus"]
-    assert [one.fact for one in found if one.about == "limits" and "for 1 workers" in one.fact]
+    assert [one.fact for one in found if one.about == "limits" and "for 1 worker" in one.fact]
 
 
 def test_limits_that_are_too_low_for_the_workers_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ def test_keys_pause_scale_retry_and_leave(site: Site, screen: Screen, tmp_path: 
     screen.wait("an operator set 2")
     assert site.rows("SELECT value FROM job_controls WHERE kind = 'workers' AND name = 'work'") == [(2,)]
     screen.type("a")
-    screen.wait("work scales automatically")
+    screen.wait("work is sized by the configuration again")
 
     screen.type("q")
     restored(screen, tmp_path, 0)

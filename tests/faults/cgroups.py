@@ -19,7 +19,7 @@ class Cgroup:
     """`join` is for a process to come (`preexec_fn`); `version` tells what the kernel really used."""
 
     def __init__(self, folder: Path, controller: str, version: int) -> None:
-        self._folder = folder
+        self.folder = folder
         self._limit = folder / LIMITS[controller][2 - version]
         self.version = version
 
@@ -29,12 +29,12 @@ class Cgroup:
     @property
     def kills(self) -> int:
         """How many of its processes the kernel has killed for memory."""
-        events = self._folder / ("memory.events" if self.version == 2 else "memory.oom_control")
+        events = self.folder / ("memory.events" if self.version == 2 else "memory.oom_control")
         return int(dict(line.split() for line in events.read_text().splitlines())["oom_kill"])
 
     @property
     def join(self) -> Callable[[], None]:
-        processes = self._folder / "cgroup.procs"
+        processes = self.folder / "cgroup.procs"
         return lambda: processes.write_text(str(os.getpid())) and None
 
 
@@ -48,7 +48,7 @@ def cgroup(controller: str) -> Iterator[Cgroup]:
         deadline = time.monotonic() + 20
         while True:
             try:
-                made._folder.rmdir()
+                made.folder.rmdir()
                 break
             except OSError:  # the last of its processes is just leaving
                 if time.monotonic() > deadline:

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from supervisor.engine import open_engine
-from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.writelock import PATIENCE, WriteLock, WriterWatch
 from supervisor.system.scoreboard import STATUS_BYTES, Scoreboard
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def files(tmp_path: Path) -> DatabaseFiles:
     database = tmp_path / "app.db"
     open_engine(f"sqlite:///{database}").database.migrate()
-    return Place(database)
+    return DatabaseFiles(database)
 
 
 WORDS = 7
@@ -35,10 +35,10 @@ GARBAGE = {
 
 @pytest.mark.fault(69)
 @pytest.mark.parametrize("words", GARBAGE.values(), ids=GARBAGE)
-def test_a_garbled_account_holds_up_no_writer_and_does_not_last(place: Place, words: list[float]) -> None:
-    lock = WriteLock(place)
-    place.write_lock.write_bytes(struct.pack(f"{WORDS}d", *words))
-    WriterWatch(place).holder()  # and whoever looks does not stumble
+def test_a_garbled_account_holds_up_no_writer_and_does_not_last(files: DatabaseFiles, words: list[float]) -> None:
+    lock = WriteLock(files)
+    files.write_lock.write_bytes(struct.pack(f"{WORDS}d", *words))
+    WriterWatch(files).holder()  # and whoever looks does not stumble
     began = time.monotonic()
     for _ in range(20):
         lock.acquire()
@@ -49,24 +49,26 @@ def test_a_garbled_account_holds_up_no_writer_and_does_not_last(place: Place, wo
 
 @pytest.mark.fault(69)
 @pytest.mark.parametrize("how", ["deleted", "replaced", "folder deleted", "cut short"])
-def test_a_writers_lock_that_somebody_takes_away_is_one_lock_again_within_a_second(place: Place, how: str) -> None:
-    first = WriteLock(place)
+def test_a_writers_lock_that_somebody_takes_away_is_one_lock_again_within_a_second(
+    files: DatabaseFiles, how: str
+) -> None:
+    first = WriteLock(files)
     if how == "cut short":
-        os.truncate(place.write_lock, 0)
+        os.truncate(files.write_lock, 0)
         time.sleep(1.1)  # the time after which it looks
     else:
-        place.write_lock.unlink()
+        files.write_lock.unlink()
         if how == "replaced":
-            place.write_lock.touch()
+            files.write_lock.touch()
         elif how == "folder deleted":
-            for path in place.folder.iterdir():
+            for path in files.folder.iterdir():
                 path.unlink()
-            place.folder.rmdir()
+            files.folder.rmdir()
         time.sleep(1.1)
     first.acquire()
-    second = WriteLock(place)
+    second = WriteLock(files)
     assert not second._try()
-    holder = WriterWatch(place).holder()
+    holder = WriterWatch(files).holder()
     assert holder is not None
     assert holder.pid == os.getpid()
     first.release()

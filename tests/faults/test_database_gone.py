@@ -1,11 +1,14 @@
-"""The database becomes read-only, is removed, or is replaced while a supervisor works on it."""
+"""The database is damaged, read-only, removed, replaced, restored from a backup, or on a network file system."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +17,7 @@ import psutil
 import pytest
 
 from supervisor import StoreError
-from tests.faults.surroundings import command, stays
+from tests.faults.surroundings import GATED, command, stays
 from tests.site_under_test import MakeSite, Site, descendants, wait_for
 
 POOL = """
@@ -143,3 +146,125 @@ def used_cpu(site: Site, seconds: float) -> float:
     before = total()
     stays(lambda: supervisor.poll() is None, seconds)
     return total() - before
+
+
+@pytest.mark.sqlite
+@pytest.mark.fault(21)
+@pytest.mark.parametrize("what", ["jobs", "jobs_unfinished", "job_workers", "pictures"])
+def test_a_damaged_page_is_found_at_the_start_and_the_check_is_named(make_site: MakeSite, what: str) -> None:
+    """In the jobs, in their index, in the registry, and in a table that is the application's own."""
+    site = make_site(POOL)
+    site.rows("CREATE TABLE pictures (path TEXT)")
+    site.queue.enqueue_many("work", [{"number": number} for number in range(200)])
+    spoil(site, what)
+    before = hashlib.sha256(site.database.read_bytes()).digest()
+    said = command(site, "run", "--burst", code=3)
+    assert said.count("\n") == 1
+    assert "the file is damaged, as PRAGMA quick_check found" in said
+    assert hashlib.sha256(site.database.read_bytes()).digest() == before
+    assert not site.ledger.exists()
+
+
+@pytest.mark.sqlite
+@pytest.mark.fault(21)
+def test_a_file_without_its_head_is_refused(make_site: MakeSite) -> None:
+    site = make_site(POOL)
+    site.queue.close()
+    with site.database.open("r+b") as file:
+        file.write(os.urandom(100))
+    said = command(site, "run", "--burst", code=3)
+    assert said.count("\n") == 1
+    assert "the file is not an SQLite database" in said
+
+
+def spoil(site: Site, table: str) -> None:
+    """Overwrite the first page of a table or an index, as a bad sector would be read."""
+    [(page,)] = site.rows("SELECT rootpage FROM sqlite_schema WHERE name = ?", table)
+    [(size,)] = site.rows("PRAGMA page_size")
+    site.queue.close()  # nothing is left in the log now
+    with site.database.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xaa" * size)
+
+
+BACKUP_POOL = """
+[pools.work]
+types = ["work"]
+handler = "jobs:gated"
+workers = 2
+lock_time = "10m"
+"""
+
+
+@pytest.mark.sqlite
+@pytest.mark.fault(25)
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_the_jobs_of_an_old_backup_run_again_at_once(make_site: MakeSite, end: signal.Signals) -> None:
+    """The owners in it have ended long ago; their locks, which hold for ten minutes, are not waited for."""
+    site = make_site(BACKUP_POOL, GATED)
+    gate = site.folder / "gate"
+    supervisor = site.start()
+    before = site.queue.enqueue("work")
+    site.done(before)
+    running = site.queue.enqueue_many("work", [{"gate": str(gate)}] * 2)
+    waiting = site.queue.enqueue_many("work", [{}] * 3)
+    for job in running:
+        site.running_pid(job)
+    command(site, "backup", str(site.folder / "copy.db"))
+    known = site.ledger.read_text()
+    gate.touch()
+    for job in running + waiting:
+        site.done(job)
+    after = site.queue.enqueue("work")
+    site.done(after)
+    site.stop(supervisor, end)
+    restore(site, site.folder / "copy.db")
+    site.ledger.write_text(known)  # what has happened since is forgotten with the file, its claims' tokens too
+    site.start()
+    for job in running + waiting:
+        site.done(job)
+    site.verdict(hit=running, gone=[after])
+    assert [len(site.runs("start", job)) for job in running + waiting] == [2, 2, 1, 1, 1]
+    new = site.queue.enqueue("work")
+    site.done(new)
+
+
+def restore(site: Site, copy: Path) -> None:
+    """As deploy/README.md tells it."""
+    site.database.rename(site.database.with_suffix(".newer"))
+    for end in ("-wal", "-shm"):
+        Path(f"{site.database}{end}").unlink(missing_ok=True)
+    shutil.copy(copy, site.database)
+
+
+# tests/cli/test_care.py shows how the kind is found in what the kernel says.
+FAR = """
+import sys
+from supervisor.ops.doctor import machine
+machine.kind_of = lambda folder, mounts: "fuse.sshfs"
+from supervisor.cli import main
+sys.exit(main())
+"""
+
+
+def run(site: Site, *more: str) -> tuple[int, str]:
+    """The exit code of a burst on such a disk, and all that it says."""
+    words = [sys.executable, "-c", FAR, "run", "--burst", "-c", str(site.config), *more]
+    ended = subprocess.run(words, cwd=site.folder, capture_output=True, text=True, check=False, timeout=60)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+@pytest.mark.sqlite
+@pytest.mark.fault(35)
+def test_a_network_file_system_under_the_database_is_refused_unless_it_is_insisted_on(make_site: MakeSite) -> None:
+    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 2\n')
+    jobs = site.queue.enqueue_many("work", [{}] * 20)
+    code, said = run(site)
+    assert (code, said.count("\n")) == (3, 1)
+    assert "is on fuse.sshfs, a network file system" in said
+    assert "--allow-network-file-system" in said
+    assert {site.job(job).attempts for job in jobs} == {0}
+    assert not list(site.folder.rglob("owner-*"))
+    code, said = run(site, "--allow-network-file-system")
+    assert (code, "network_file_system" in said) == (0, True)
+    site.verdict()

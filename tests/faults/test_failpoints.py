@@ -12,11 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import Queue
-from supervisor.domain.errors import StoreError
 from supervisor.system.failpoints import VARIABLE
-from tests.faults.test_killed_adoptions import armed
-from tests.fresh import make_tables
 from tests.site_under_test import MakeSite, Site
 
 WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
@@ -87,43 +83,3 @@ def test_without_the_variable_connections_are_the_drivers_own(tmp_path: Path) ->
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
     assert ended.stdout == "Connection False\n"
-
-
-@pytest.mark.parametrize(
-    ("place", "visible"),
-    [
-        ("insert_job.before", 0),
-        ("insert_job", 0),
-        ("begin.before", 0),
-        ("begin", 0),
-        ("commit.before", 0),
-        ("commit", 1),
-        ("insert_job.committed", 1),
-    ],
-)
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [("busy", "another transaction held"), ("full", "the disk is full"), ("error", "the disk reports an")],
-)
-def test_an_error_of_a_statement_is_told_as_sqlites_own_and_leaves_no_transaction_open(
-    tmp_path: Path, place: str, visible: int, kind: str, words: str
-) -> None:
-    """In one process, which goes on: the answer of a commit may be lost, what came before it is rolled back."""
-    url = f"sqlite:///{tmp_path}/jobs.db"
-    make_tables(tmp_path / "jobs.db")
-    said = ""
-    with armed(f"program:{place}=fail:{kind}"), Queue(url) as queue:
-        try:
-            queue.enqueue("tag")
-        except StoreError as error:
-            said = str(error)
-        with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db", timeout=0, isolation_level=None)) as other:
-            count = other.execute("SELECT count(*) FROM jobs").fetchone()[0]
-            other.execute("BEGIN IMMEDIATE")
-            other.execute("ROLLBACK")
-        queue.enqueue("tag")
-    if kind == "busy" and place.startswith("begin"):  # asked again until it succeeds
-        assert (said, count) == ("", 1)
-        return
-    assert words in said
-    assert count == visible

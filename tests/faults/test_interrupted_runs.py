@@ -1,10 +1,11 @@
-"""A run is interrupted, and what it has begun goes on: no other job is charged for that, or waits for it."""
+"""A run is interrupted, at its very beginning or later: no other job is charged for what it has begun."""
 
 from __future__ import annotations
 
 import pytest
 
 from supervisor.domain.job import Status
+from tests.faults.lone_worker import LoneWorker
 from tests.samples import sampled
 from tests.site_under_test import MakeSite, wait_for
 
@@ -148,3 +149,47 @@ def test_the_job_behind_an_interrupted_one_is_not_charged_for_what_that_left(
     ended = site.job(first)
     assert ended.status is (Status.CANCELLED if way == "cancel" else Status.FAILED)
     assert ended.crashes == 0
+
+
+HANDLERS = """
+import signal, sys
+from ledger import record
+from supervisor.system import signals
+from supervisor.system.slot import Cancel
+
+class Work:
+    def setup(self, ctx):
+        sys.settrace(self.trace)
+
+    def trace(self, frame, event, argument):
+        return self.strike if frame.f_code.co_qualname == "Sequential._begin" else None
+
+    def strike(self, frame, event, argument):
+        if event == "return" and frame.f_locals["claim"].type == "hit":
+            slot, claim = frame.f_locals["self"]._parts.slot, frame.f_locals["claim"]
+            slot.requests.cancel(claim.job_id, claim.token, Cancel.TIMEOUT)
+            signal.raise_signal(signals.INTERRUPT)
+        return self.strike
+
+    def after_interrupt(self, ctx):
+        pass  # nothing goes on
+
+    def handle(self, payload, ctx):
+        record("start", ctx)
+        record("end", ctx)
+
+    def handle_batch(self, payloads, ctx):
+        return [self.handle(payload, job) for payload, job in zip(payloads, ctx.jobs)]
+"""
+POOL = '[pools.work]\nhandler = "jobs:Work"\ntypes = ["hit", "work"]\nworkers = 1\nretry = { max_attempts = 1 }\n'
+
+
+@pytest.mark.fault(14)
+def test_a_time_limit_in_the_instant_in_which_a_run_begins_is_that_runs(make_site: MakeSite) -> None:
+    site = make_site(POOL, HANDLERS)
+    worker = LoneWorker(site)
+    hit, behind = site.queue.enqueue("hit"), site.queue.enqueue("work")
+    site.done(behind)
+    failed = wait_for(lambda: site.job(hit).last_error, "the time limit to be recorded")
+    assert "over its time limit" in failed
+    assert worker.drain()[0] == 0

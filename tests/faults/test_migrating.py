@@ -22,11 +22,11 @@ import pytest
 from supervisor.store.migrate import shipped
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import Connection
-from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.system.failpoints import VARIABLE
 from tests import next_release
 from tests.faults.surroundings import command
-from tests.site_under_test import MakeSite, Site, wait_for
+from tests.site_under_test import MakeSite, Site
 
 POOL = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 PATIENT = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\nlock_time = "1s"\nprefetch = 1\n'
@@ -56,23 +56,6 @@ def migrate(site: Site, environment: Mapping[str, str]) -> subprocess.CompletedP
     return subprocess.run(
         words, cwd=site.folder, env=environment, capture_output=True, text=True, check=False, timeout=60
     )
-
-
-@pytest.mark.sqlite
-@pytest.mark.fault(26)
-def test_two_supervisors_that_start_on_an_older_schema_both_work_and_one_has_migrated(
-    make_site: MakeSite, following: Mapping[str, str]
-) -> None:
-    site = make_site(POOL)
-    jobs = [site.queue.enqueue("work") for _ in range(20)]
-    first, second = (site.start(wait=False, program=PROGRAM, env=following) for _ in range(2))
-    for supervisor in (first, second):
-        wait_for(lambda s=supervisor: site.event("recovered", pid_of=s), site.log.read_text())  # type: ignore[misc]
-    for job in jobs:
-        site.done(job)
-    site.verdict()
-    assert [site.stop(first), site.stop(second)] == [0, 0]
-    check_backups(site, jobs)
 
 
 @pytest.mark.sqlite
@@ -212,7 +195,7 @@ def test_a_migration_that_dies_is_made_whole_by_the_next_one(make_site: MakeSite
 @pytest.mark.fault(26)
 def test_a_migration_killed_at_any_statement_leaves_the_old_schema_or_the_new_one(tmp_path: Path) -> None:
     old = tmp_path / "old.db"
-    connection = Connection(Place(old), synchronous="FULL", create=True)
+    connection = Connection(DatabaseFiles(old), synchronous="FULL", create=True)
     schema.migrate(connection)
     connection.raw.execute("INSERT INTO jobs(type) VALUES ('tag')")
     connection.raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -257,7 +240,7 @@ def killed_at(database: Path, statement: int) -> bool:
     if pid == 0:
         code = 1
         try:
-            connection = Connection(Place(database), synchronous="FULL")
+            connection = Connection(DatabaseFiles(database), synchronous="FULL")
             seen = 0
 
             def count(_: str) -> None:

@@ -69,9 +69,10 @@ def test_other_pools_that_need_the_memory_do_not_end_the_last_code_that_worked(m
     asleep(site)
     code(site, 2)
     told = reload(site, "--wait")
-    assert (told.returncode, "tag: the new code failed its canary: result is 2, not 1" in told.stderr) == (1, True), (
-        told
-    )
+    assert (told.returncode, "tag: the new code failed its canary: " in told.stderr) == (
+        1,
+        True,
+    ), told
     for _ in range(3):
         for name in ("caption", "embed"):
             assert answer(site, name) == 2
@@ -191,7 +192,7 @@ def test_a_reload_that_fails_in_one_pool_names_those_that_have_the_new_code(make
     assert told.returncode == 1
     assert "new code in embed; workers of the old code leave one at a time" in told.stdout
     assert "could not load" not in told.stdout
-    assert "error: tag: the new code failed its canary: result is 2, not 1; the old code keeps running" in told.stderr
+    assert "error: tag: the new code failed its canary: " in told.stderr
     assert (answer(site, "tag"), answer(site, "embed")) == (1, 2)
 
 

@@ -85,16 +85,6 @@ def test_jobs_that_print_succeed_whatever_stdout_is(make_site: MakeSite, how: Ca
     site.verdict()
 
 
-@pytest.mark.fault(73)
-def test_what_jobs_print_is_in_the_log_of_the_service(make_site: MakeSite) -> None:
-    site = make_site(POOL, HANDLERS)
-    supervisor = site.start()
-    site.done(site.queue.enqueue("work"))
-    assert site.stop(supervisor) == 0
-    log = site.log.read_text()
-    assert all(words in log for words in ("at the import", "x" * 1000, "of a program", "an error"))
-
-
 SPEAKS = """
 import logging, sys, warnings
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -111,3 +112,22 @@ def test_a_cautious_worker_of_batches_takes_one_job_at_a_time(make_site: MakeSit
     worker = LoneWorker(site, cautious=True)
     assert {site.done(job).result for job in jobs} == {1}
     assert worker.drain()[0] == 0
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("prefetch", ['"auto"', "1"])
+def test_a_job_that_closes_all_descriptors_is_quarantined_and_fifty_others_are_done(
+    make_site: MakeSite, prefetch: str
+) -> None:
+    pool = POOL.replace("max_attempts = 1", 'base = "100ms", jitter = 0')
+    site = make_site(f"{pool}max_crashes = 3\nprefetch = {prefetch}\n", HANDLERS)
+    site.start()
+    guilty = site.queue.enqueue("work", {"how": "closes all"})
+    began = time.monotonic()
+    good = site.queue.enqueue_many("work", [{}] * 50)
+    for job in good:
+        assert site.done(job).crashes <= 1
+    assert time.monotonic() - began < 15  # 5 on a machine that does nothing else
+    ended = site.queue.wait(guilty, timeout=30)
+    assert (ended.status, ended.crashes) == (Status.QUARANTINED, 3)
+    assert len(site.runs("start", guilty)) <= 6

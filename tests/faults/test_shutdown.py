@@ -13,7 +13,7 @@ import pytest
 
 from supervisor import Status
 from tests.samples import sampled
-from tests.site_under_test import MakeSite, Site, descendants, wait_for
+from tests.site_under_test import MakeSite, descendants, wait_for
 from tests.stopwatch import Stopwatch
 
 WORK = '[pools.work]\nhandler = "jobs:work"\nworkers = 2\n'
@@ -123,39 +123,25 @@ def test_terminate_drains_and_a_second_one_releases_at_once(make_site: MakeSite)
 
 @pytest.mark.fault(40)
 @pytest.mark.parametrize("admin", ["", ADMIN])
-def test_interrupting_a_whole_terminal_drains_like_terminate(make_site: MakeSite, admin: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_a_whole_terminal_or_cgroup_drains_like_terminate(
+    make_site: MakeSite, number: int, admin: str
+) -> None:
     site = make_site(WORK + admin)
     supervisor = site.start(start_new_session=True)
     wait_for(lambda: len(site.workers("work")) == 2, "both workers")
     job = site.queue.enqueue("work", {"seconds": 0.5})
-    site.running_pid(job)
     assert os.getsid(site.running_pid(job)) != supervisor.pid  # a worker's own signals reach nobody else
-    os.killpg(supervisor.pid, signal.SIGINT)
-    ends_gracefully(site, supervisor.pid)
-
-
-@pytest.mark.fault(40)
-@pytest.mark.parametrize("admin", ["", ADMIN])
-def test_terminating_a_whole_cgroup_drains_like_terminate(make_site: MakeSite, admin: str) -> None:
-    site = make_site(WORK + admin)
-    supervisor = site.start()
-    wait_for(lambda: len(site.workers("work")) == 2, "both workers")
-    job = site.queue.enqueue("work", {"seconds": 0.5})
-    site.running_pid(job)
-    tree = [*descendants(supervisor.pid), psutil.Process(supervisor.pid)]
-    assert len(tree) == 5 + bool(admin)  # maintainer, template, two workers
-    for process in tree:
-        process.send_signal(signal.SIGTERM)
-    ends_gracefully(site, supervisor.pid)
-
-
-def ends_gracefully(site: Site, pid: int) -> None:
-    [supervisor] = [process for process in site.supervisors if process.pid == pid]
+    if number == signal.SIGINT:
+        os.killpg(supervisor.pid, number)
+    else:
+        tree = [*descendants(supervisor.pid), psutil.Process(supervisor.pid)]
+        assert len(tree) == 5 + bool(admin)  # maintainer, template, two workers
+        for process in tree:
+            process.send_signal(number)
     assert supervisor.wait(20) == 0
     assert site.survivors(supervisor) == []
     site.verdict()  # the job that was running is done, in one run
-    assert not site.event("worker_died")
-    assert not site.event("maintainer_died")
-    assert not site.event("admin_died")
-    assert not site.event("template_died")
+    for event in ("worker_died", "maintainer_died", "admin_died", "template_died"):
+        assert not site.event(event)
     assert site.rows("SELECT (SELECT count(*) FROM job_supervisors), (SELECT count(*) FROM job_workers)") == [(0, 0)]

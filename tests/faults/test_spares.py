@@ -244,14 +244,6 @@ def test_an_operator_sets_the_number_of_those_that_run_jobs(make_site: MakeSite)
     wait_for(lambda: (len(every(site)), len(spares(site))) == (4, 1), "the configured size")
 
 
-def test_spares_are_shown(make_site: MakeSite) -> None:
-    site = made(make_site, 0.1)
-    site.start()
-    ready(site)
-    shown = wait_for(lambda: "1/1, 1 spare" in (text := site.command("status").stdout) and text, "the spare")
-    assert " spare " in shown.partition("Workers")[2]
-
-
 @pytest.mark.parametrize(
     "config",
     sampled(

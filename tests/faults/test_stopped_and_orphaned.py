@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 
 import psutil
 import pytest
 
 from tests.faults.programs import HELPED, POOL, program_site
 from tests.samples import sampled
-from tests.site_under_test import MakeSite, kill, wait_for
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 
 HANDLERS = """
 import ctypes, os, signal, subprocess, time
@@ -42,6 +43,13 @@ def stop(*pids: int) -> None:
         wait_for(lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_STOPPED, f"{pid} to stop")
 
 
+def all_end_with(site: Site, supervisor: subprocess.Popen[bytes]) -> None:
+    """Kill it: within a second nothing is left of it, nor of what handlers have started."""
+    kill(supervisor.pid)
+    supervisor.wait()
+    wait_for(lambda: not site.survivors(supervisor), "everything, the sleeps too, to be gone", patience=1.0)
+
+
 @pytest.mark.fault(49)
 @pytest.mark.parametrize(
     ("stopped", "start"),
@@ -62,9 +70,7 @@ def test_nothing_outlives_a_killed_supervisor_although_its_processes_are_stopped
     template = psutil.Process(worker).ppid()
     pids = {"template": template, "worker": worker, "supervisor": supervisor.pid}
     stop(*(pid for name, pid in pids.items() if stopped == "all" or name in stopped))
-    kill(supervisor.pid)
-    supervisor.wait()
-    wait_for(lambda: not site.survivors(supervisor), "everything, the sleep too, to be gone", patience=1.0)
+    all_end_with(site, supervisor)
 
 
 @pytest.mark.fault(49)
@@ -76,9 +82,7 @@ def test_nothing_outlives_a_killed_supervisor_although_native_code_keeps_the_int
     supervisor = site.start()
     worker = site.running_pid(site.queue.enqueue("family", "native"))
     stop(psutil.Process(worker).ppid())
-    kill(supervisor.pid)
-    supervisor.wait()
-    wait_for(lambda: not site.survivors(supervisor), "everything, the sleep too, to be gone", patience=1.0)
+    all_end_with(site, supervisor)
 
 
 @pytest.mark.fault(7, 49)
@@ -90,9 +94,7 @@ def test_no_program_outlives_a_killed_supervisor_although_template_and_worker_ar
     wait_for(lambda: len(program.children(recursive=True)) == 3, "the shell and two sleeps")
     worker = program.ppid()
     stop(worker, psutil.Process(worker).ppid(), program.pid)
-    kill(supervisor.pid)
-    supervisor.wait()
-    wait_for(lambda: not site.survivors(supervisor), "everything, the sleeps too, to be gone", patience=1.0)
+    all_end_with(site, supervisor)
     site.start()
     assert site.done(job).crashes == 1
 
@@ -105,9 +107,7 @@ def test_nothing_outlives_a_supervisor_that_is_killed_while_a_worker_is_being_ma
     site = make_site(FAMILY, HANDLERS)
     supervisor = site.start(wait=False, env=site.failpoints(f"template:{point}=stop"))
     site.hit(f"template:{point}=stop")
-    kill(supervisor.pid)
-    supervisor.wait()
-    wait_for(lambda: not site.survivors(supervisor), "everything to be gone", patience=1.0)
+    all_end_with(site, supervisor)
 
 
 @pytest.mark.fault(49)

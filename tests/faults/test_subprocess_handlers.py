@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -11,6 +9,7 @@ import pytest
 
 from supervisor import Status
 from supervisor.system.scoreboard import Scoreboard
+from tests.faults.cgroups import cgroup
 from tests.faults.programs import HELPED, POOL, RUDE, ended, failure, program_site
 from tests.ledger import Ledger
 from tests.site_under_test import MakeSite, wait_for
@@ -183,37 +182,17 @@ def test_a_program_at_its_limit_of_address_space_fails_its_job_and_is_replaced(m
     assert site.done(site.queue.enqueue("helped")).result != site.running_pid(job.id)
 
 
-@pytest.fixture
-def memory_group() -> Iterator[Path]:
-    """A memory cgroup, of whichever version, whose processes may have 64 MiB."""
-    tree = Path("/sys/fs/cgroup")
-    path = (tree / "memory" if (tree / "memory").is_dir() else tree) / f"job-supervisor-test-{os.getpid()}"
-    limits = ["memory.limit_in_bytes"] if path.parent.name == "memory" else ["memory.max", "memory.swap.max"]
-    try:
-        path.mkdir()
-    except OSError as error:
-        pytest.skip(f"no memory cgroup can be made here: {error.strerror}")
-    try:
-        for name in limits:
-            if not (path / name).exists():
-                pytest.skip(f"the memory controller is not in this cgroup: there is no {name}")
-            (path / name).write_text("0" if "swap" in name else str(64 << 20))
-        yield path
-    finally:
-        wait_for(lambda: not (path / "cgroup.procs").read_text(), "the cgroup to be empty")
-        path.rmdir()
-
-
 @pytest.mark.fault(28)
-def test_a_program_that_the_kernel_kills_for_memory_is_a_crash_of_its_job(
-    make_site: MakeSite, memory_group: Path
-) -> None:
+def test_a_program_that_the_kernel_kills_for_memory_is_a_crash_of_its_job(make_site: MakeSite) -> None:
     retry = 'max_crashes = 2\nretry = { base = "10ms" }\n'
     site = program_site(make_site, POOL + retry, helped=HELPED)
     site.start()
-    job = ended(site, site.queue.enqueue("helped", {"do": "outgrow a cgroup", "group": str(memory_group)}))
+    with cgroup("memory") as group:
+        group.limit(64 << 20)
+        job = ended(site, site.queue.enqueue("helped", {"do": "outgrow a cgroup", "group": str(group.folder)}))
     assert (job.status, job.crashes) == (Status.QUARANTINED, 2)
     errors = site.rows("SELECT kind, signal, message FROM job_errors WHERE job_id = ?", job.id)
-    assert [row[:2] for row in errors] == [("crash", "SIGKILL")] * 2
+    kind = "crash" if group.version == 2 else "out_of_memory"  # with version 1, the machine's kills are counted
+    assert [row[:2] for row in errors] == [(kind, "SIGKILL")] * 2
     assert all("out of memory" in row[2] for row in errors)
     assert site.done(site.queue.enqueue("helped")).crashes == 0

@@ -1,13 +1,15 @@
-"""Supervisors and templates are killed: nothing outlives them, and what they held goes on elsewhere at once."""
+"""Supervisors, templates and maintainers are killed: nothing outlives them, and what they held goes on at once."""
 
 from __future__ import annotations
 
 import time
+from datetime import datetime
 
 import psutil
 import pytest
 
-from tests.site_under_test import MakeSite, kill, wait_for
+from supervisor import Status
+from tests.site_under_test import MakeSite, Site, kill, wait_for
 from tests.stopwatch import Stopwatch
 
 # Two pools of the same work, so that two supervisors can share it out as the test wants.
@@ -142,3 +144,109 @@ def test_a_killed_template_charges_no_job_and_its_pools_recover(make_site: MakeS
     for pool in ("once", "twin"):
         wait_for(lambda pool=pool: len({w.pid for w in site.workers(pool)} - set(workers)) == 2, "two new workers")
     assert not site.event("pool_isolated")
+
+
+JOBS = """
+import os, signal, time
+from ledger import record
+
+def poison(payload, ctx):
+    record("start", ctx)
+    os.kill(os.getppid(), getattr(signal, payload.get("signal", "SIGKILL")))
+    time.sleep(60)
+
+def work(payload, ctx):
+    record("start", ctx)
+    time.sleep(payload.get("seconds", 0.05))
+    record("end", ctx)
+"""
+CONFIG = """
+[defaults]
+retry = { base = "100ms", jitter = 0 }
+max_crashes = 3
+[pools.mixed]
+handler = "jobs:mixed"
+types = ["poison", "work"]
+workers = 3
+[pools.other]
+handler = "jobs:work"
+workers = 1
+"""
+MIXED = (
+    JOBS
+    + """
+def mixed(payload, ctx):
+    return (poison if payload.get("poison") else work)(payload, ctx)
+"""
+)
+
+
+@pytest.mark.fault(46)
+def test_a_job_that_kills_its_template_is_found_and_its_neighbours_run_three_times_at_most(make_site: MakeSite) -> None:
+    site = make_site(CONFIG, MIXED)
+    site.start()
+    guilty = site.queue.enqueue("poison", {"poison": True})
+    innocent = [site.queue.enqueue("work", {"seconds": 0.2}) for _ in range(8)]
+    others = [site.queue.enqueue("other", {"seconds": 0.2}) for _ in range(4)]
+    ended = site.queue.wait(guilty, timeout=30)
+    assert (ended.status, ended.crashes) == (Status.QUARANTINED, 3)
+    for job in (*innocent, *others):
+        assert site.done(job).crashes == 0
+        assert len(site.runs("start", job)) <= 3
+    assert len(site.runs("start", guilty)) <= 6
+    [(message,)] = site.rows("SELECT DISTINCT message FROM job_errors WHERE job_id = ?", guilty)
+    assert "while only this job was running" in message
+    wait_for(lambda: len(site.workers("mixed")) == 3, "all workers again")
+
+
+ONCE = '[pools.once]\nhandler = "jobs:once"\nworkers = 2\n'
+
+# In the order in which a report is dealt with. The last two come after its commit.
+PLACES = [
+    "death.received",
+    "held_by",
+    "settle.before",
+    "settle",
+    "insert_error",
+    "insert_run",
+    "forget_worker",
+    "forget_worker.committed",
+    "death.settled",
+]
+
+
+@pytest.mark.fault(38)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_death_is_settled_once_although_the_maintainer_is_killed_meanwhile(make_site: MakeSite, place: str) -> None:
+    site = make_site(ONCE)
+    point = f"maintainer:{place}=kill"
+    site.start(env=site.failpoints(point))
+    job = site.queue.enqueue("once")
+    kill(site.running_pid(job))
+    maintainer = site.hit(point)
+    settled_once(site, job)
+    assert site.told("maintainer_died", pid=maintainer)
+
+
+@pytest.mark.fault(38)
+def test_a_death_is_settled_once_although_the_maintainer_is_stopped_meanwhile(make_site: MakeSite) -> None:
+    site = make_site(ONCE)
+    point = "maintainer:death.received=stop"
+    site.start(env=site.failpoints(point))
+    job = site.queue.enqueue("once")
+    kill(site.running_pid(job))
+    maintainer = site.hit(point)
+    wait_for(lambda: site.event("maintainer_stuck", pid=maintainer), "its beat to be 15 s late", patience=40)
+    settled_once(site, job)
+
+
+def settled_once(site: Site, job: int) -> None:
+    watch = Stopwatch()
+    site.verdict(hit=[job])
+    gone = wait_for(lambda: site.event("maintainer_died"), "the maintainer's end")
+    gone_at = datetime.fromisoformat(gone["timestamp"]).timestamp()
+    [_, (_, _, again_at)] = site.runs("start", job)
+    assert watch.seconds(again_at - gone_at) < 1.0
+    assert (site.job(job).crashes, site.job(job).attempts) == (1, 1)
+    assert site.rows("SELECT kind FROM job_errors WHERE job_id = ?", job) == [("crash",)]
+    wait_for(lambda: len(site.workers("once")) == 2, "both workers")

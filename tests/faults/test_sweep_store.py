@@ -26,8 +26,10 @@ from supervisor.store.sql.failing import OTHERS
 from supervisor.store.sqlite.connection import QUERIES
 from supervisor.system import failpoints
 from supervisor.system.failpoints import VARIABLE
+from tests.faults.test_killed_adoptions import arm, killed
 from tests.postgres_server import Databases
 from tests.site_under_test import wait_for
+from tests.stopwatch import Stopwatch
 from tests.store.deeds import DEEDS, ROLES, Deed, contents, make_world
 
 KINDS = {
@@ -35,6 +37,7 @@ KINDS = {
     "postgres": ("lost", "deadlock", "integrity", "full"),
 }
 BUSY = ("busy", "deadlock")  # kinds of which StoreBusy tells
+WORDS = {"busy": "another transaction held", "full": "the disk is full", "error": "the disk reports an"}  # SQLite's
 NEVER = "*=fail:busy@1000000"
 # In `make test` on a server, too: one deed of each class.
 CHOSEN = ("enqueue", "settle and claim", "settle dead", "fire")
@@ -190,11 +193,6 @@ class Trial:
         self.role.close()
 
 
-def arm(points: str) -> None:
-    os.environ[VARIABLE] = points
-    failpoints._armed.cache_clear()
-
-
 @pytest.fixture(autouse=True)
 def disarmed() -> Iterator[None]:
     before = os.environ.pop(VARIABLE, None)
@@ -260,6 +258,7 @@ def test_whichever_statement_fails_the_deed_can_be_done_afterwards(
             told = error
         where = f"{at}: {place}, told {told!r}"
         assert told is None or isinstance(told, StoreBusy) == (kind in BUSY), where
+        assert told is None or engine != "sqlite" or WORDS.get(kind, "") in str(told), where
         assert trial.is_free(), where
         if kind == "integrity" and not told:
             trial.act()  # what a trigger refuses may be answered in the same transaction, by another end
@@ -276,6 +275,42 @@ def test_whichever_statement_fails_the_deed_can_be_done_afterwards(
         if kind != "integrity" or told:
             assert trial.contents() == done, where
         trial.close()
+
+
+@pytest.mark.fault(2)
+@pytest.mark.parametrize("deed", DEEDS["sqlite"], ids=lambda deed: f"{deed.role}: {deed.name}")
+def test_a_process_killed_inside_a_write_transaction_leaves_nothing_of_it(
+    deed: Deed, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = Trial(deed, world, tmp_path / "undisturbed")
+    untouched = undisturbed.contents()
+    places, _ = passed(undisturbed, monkeypatch)
+    done = undisturbed.contents()
+    undisturbed.close()
+    if "commit.before" not in places:
+        return  # it only reads
+    last = places.index("commit.before")  # of its first transaction
+    for at in {places.index("begin") + 1, last}:
+        folder = tmp_path / f"{at}"
+        assert killed(lambda folder=folder, at=at: Trial(deed, world, folder).act(f"*=kill@{at + 1}"), NEVER)  # type: ignore[misc]
+        engine = open_engine(f"sqlite:///{folder}/jobs.db")
+        assert world.is_free(engine)
+        assert contents(engine) == untouched
+        role = ROLES[deed.role](engine)
+        watch = Stopwatch()
+        deed.act(role)
+        assert watch.seconds() < 0.5  # our own next writer does not wait for the dead
+        assert contents(engine) == done
+        role.close()
+
+
+@pytest.mark.fault(2)
+def test_a_process_killed_while_it_makes_the_tables_leaves_none(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path}/jobs.db")
+    assert killed(engine.database.migrate, "program:set_meta=kill@2")
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+        assert list(connection.iterdump()) == ["BEGIN TRANSACTION;", "COMMIT;"]
+    assert engine.database.migrate()
 
 
 @pytest.mark.fault(70, 71)

@@ -96,14 +96,6 @@ def test_a_picture_is_turned_upright_and_keeps_no_metadata(make: Make, tmp_path:
         assert not image.getexif()
 
 
-def test_a_second_run_replaces_the_file(make: Make, photo: Path, folder: Path) -> None:
-    make({"path": str(photo)})
-    (folder / "photo-256.webp").write_bytes(b"old")
-    [made] = make({"path": str(photo)})
-    assert (folder / "photo-256.webp").stat().st_size == made["bytes"] > 3
-    assert [path.name for path in folder.iterdir()] == ["photo-256.webp"]
-
-
 def test_a_write_that_fails_leaves_the_old_file(
     make: Make, photo: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,6 @@ retry = { max_attempts = 2, base = "10ms" }
 """
 HANDLERS = """
 import ctypes, os, time
-from supervisor import Fail, Retry
 from ledger import record
 
 class Batch:
@@ -38,8 +37,7 @@ class Batch:
             self.do(payload.get("do"), payload, ctx)
         for job in ctx.jobs:
             record("end", job)
-        return [KeyError("mine") if payload.get("do") == "own error" else job.job_id
-                for payload, job in zip(payloads, ctx.jobs)]
+        return [job.job_id for job in ctx.jobs]
 
     def tell(self, ctx):
         ctx.log.info("together")
@@ -61,13 +59,6 @@ class Batch:
         elif what == "wait":
             while not os.path.exists(payload["until"]):
                 time.sleep(0.005)
-        elif what == "later":
-            if ctx.jobs[0].attempt == 1:
-                raise Retry(after=0.01)
-
-class Short:
-    def handle_batch(self, payloads, ctx):
-        return []
 """
 
 
@@ -92,15 +83,6 @@ def test_jobs_run_together_and_each_has_its_own_result(site: Site) -> None:
     assert [site.job(job).result for job in jobs] == jobs
     assert sizes(site)[:2] == [16, 16]
     assert max(sizes(site)) == 16
-
-
-def test_an_exception_in_the_list_is_that_jobs_failure(site: Site) -> None:
-    jobs = batch_with(site, "own error")
-    site.start()
-    site.verdict(hit=[jobs[10]], failed=[jobs[10]])
-    assert sizes(site) == [16, 1]
-    assert site.job(jobs[10]).attempts == 2
-    assert site.rows("SELECT kind, message FROM job_errors") == [("exception", "KeyError: 'mine'")] * 2
 
 
 def test_a_segmentation_fault_quarantines_one_job_of_sixteen_and_charges_nobody_else(site: Site) -> None:
@@ -143,31 +125,6 @@ def test_a_batch_over_its_time_is_split(make_site: MakeSite, how: str) -> None:
         frames = [line for line in event["stack"].splitlines() if line.startswith("  File ")]
         assert frames
         assert all("jobs.py" in frame for frame in frames), event["stack"]
-
-
-def test_a_wish_to_retry_is_meant_for_all(site: Site) -> None:
-    jobs = batch_with(site, "later")
-    site.start()
-    site.verdict(hit=jobs)
-    assert sizes(site) == [16, 16]
-    assert {site.job(job).attempts for job in jobs} == {2}
-
-
-def test_a_handler_that_returns_too_few_results_is_told_so(make_site: MakeSite) -> None:
-    site = make_site(POOL.replace("Batch", "Short"), HANDLERS)
-    jobs = site.queue.enqueue_many("batch", [{}] * 2)
-    site.start()
-    site.verdict(hit=jobs, failed=jobs)
-    assert {site.job(job).last_error for job in jobs} == {"ValueError: handle_batch returned 0 results for 1 job"}
-
-
-def test_a_payload_that_is_no_json_fails_alone(site: Site) -> None:
-    jobs = site.queue.enqueue_many("batch", [{}] * 3)
-    [(broken,)] = site.rows("INSERT INTO jobs(type, payload) VALUES ('batch', '{') RETURNING id")
-    site.start()
-    site.verdict(others=[broken], failed=[broken])
-    assert sizes(site) == [3]
-    assert {site.job(job).attempts for job in jobs} == {1}
 
 
 @pytest.mark.parametrize("whom", ["worker", "supervisor"])

@@ -220,7 +220,7 @@ def test_a_pool_is_scaled_on_one_host_alone_also_after_its_restart(
     first = hosts.start("one")
     wait_for(lambda: shown() == {"one": 2, "two": 4}, "the size to hold again", PATIENCE)
 
-    assert "scales automatically on tw*" in site.command("scale", "work", "auto", "--host", "tw*").stdout
+    assert "is sized by the configuration again on tw*" in site.command("scale", "work", "auto", "--host", "tw*").stdout
     wait_for(lambda: shown() == {"one": 2, "two": 2}, "the size of before", PATIENCE)
     site.verdict()
     assert site.stop(first) == 0

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.system.slot import State
 from tests.site_under_test import Site, wait_for
 
 MakeSite = Callable[..., Site]
@@ -87,27 +86,12 @@ def test_a_budget_is_kept_from_the_first_worker_on_and_the_size_is_remembered(ma
         return site.supervisor_status(supervisor)["pools"]["large"][key]
 
     grown = work()
-    assert grown[0] == (1, "memory_budget: measuring the first worker")
+    assert grown[0] == (1, "waits until the size of large has been measured")
     assert max(target for target, _ in grown) <= 2
+    supervisor.send_signal(signal.SIGHUP)
+    wait_for(lambda: site.event("reloaded"), "the reload")
     remembered = work()
-    assert not any("measuring" in why for _, why in remembered)
-    assert remembered[0][0] == 2
-    assert re.fullmatch(r"memory_budget: 2 workers of \d+ MiB fit into 260 MiB", remembered[0][1])
-    supervisor.send_signal(signal.SIGHUP)
-    wait_for(lambda: site.event("reloaded"), "the reload")
-    assert work()[0] == (1, "memory_budget: measuring the first worker")
+    assert max(target for target, _ in remembered) == 2
+    assert re.search(r"waits for \d+MiB of memory_budget: (large|nobody) uses", str(remembered))
+    assert "measured" not in str(remembered)
     wait_for(lambda: news("size") == 0, "status to show it")
-
-
-def test_workers_that_leave_are_none_to_measure(make_site: MakeSite) -> None:
-    slow_to_leave = LARGE + "    def teardown(self, ctx): import time; time.sleep(3)\n"
-    site = make_site(BUDGETED, slow_to_leave)
-    supervisor = site.start()
-    for job in site.queue.enqueue_many("large", [{}] * 40):
-        site.done(job)
-    wait_for(lambda: [worker.state for worker in site.workers("large")] == [State.DRAINING] * 2, "both to leave")
-    supervisor.send_signal(signal.SIGHUP)
-    wait_for(lambda: site.event("reloaded"), "the reload")
-    before = len(scaled(site))
-    site.done(site.queue.enqueue_many("large", [{}] * 40)[0])
-    assert scaled(site)[before] == (1, "memory_budget: measuring the first worker")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sqlite3
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,3 +53,22 @@ def end(other: sqlite3.Connection, job_id: int, status: str = "done") -> None:
     other.execute(
         "UPDATE jobs SET status = ?, result = ?, last_error = ? WHERE id = ?", (status, result, error, job_id)
     )
+
+
+def quiet_fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, from Python 3.12 on: that is the subject
+        return os.fork()
+
+
+def forked(work: Callable[[], bool]) -> int:
+    """The pid of a child that exits with 0 if the work returns True."""
+    child = quiet_fork()
+    if child == 0:
+        signal.alarm(30)
+        code = 1
+        try:
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    return child

@@ -10,13 +10,11 @@ import gc
 import inspect
 import os
 import pickle
-import signal
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,7 +39,7 @@ from supervisor.domain.errors import StoreGone
 from supervisor.domain.job import NewJob
 from supervisor.store.base import Producer
 from supervisor.store.sqlite.producer import SqliteProducer
-from tests.queue.conftest import end, run
+from tests.queue.conftest import end, forked, run
 from tests.queue.test_events import threads as threads_of_process
 from tests.store.kit import until
 
@@ -637,23 +635,9 @@ def test_a_child_uses_it_after_a_fork(url: str) -> None:
         return (await waiting).status
 
     assert asyncio.run(use()) is Status.CANCELLED
-    children = [_forked(use) for _ in range(5)]
+    children = [forked(lambda: asyncio.run(use()) is Status.CANCELLED) for _ in range(5)]
     assert asyncio.run(use()) is Status.CANCELLED
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 5
     asyncio.run(queue.close())
     with Queue(url) as after:
         assert after.count(status="cancelled") == 7
-
-
-def _forked(use: Callable[[], Coroutine[Any, Any, Status]]) -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, from Python 3.12 on: that is the subject
-        child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        code = 1
-        try:
-            code = 0 if asyncio.run(use()) is Status.CANCELLED else 2
-        finally:
-            os._exit(code)
-    return child

@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -19,7 +18,7 @@ import pytest
 from supervisor import JobEvent, JobNotFound, Queue, Status, StoreError, WaitTimeout
 from supervisor.store.base import ChangeFeed
 from supervisor.store.sqlite import changes
-from tests.queue.conftest import end, run
+from tests.queue.conftest import end, forked, quiet_fork, run
 from tests.store.kit import until
 
 
@@ -261,7 +260,7 @@ def test_a_signal_handler_may_fork_while_its_thread_waits(queue: Queue, other: s
     children: list[int] = []
 
     def fork() -> None:
-        children.append(_fork())
+        children.append(quiet_fork())
         if not children[0]:
             signal.alarm(0)
             queue.enqueue("child")
@@ -396,7 +395,7 @@ def test_waiting_goes_on_in_a_child_after_a_fork(queue: Queue, other: sqlite3.Co
     events = queue.events(job_id)
     next(events)
     until(lambda: queue._watcher.listening)
-    child = _forked(lambda: _wait_in_child(queue, events, job_id))
+    child = forked(lambda: _wait_in_child(queue, events, job_id))
     try:
         until(lambda: queue.count(type="child") == 1)
         end(other, job_id)
@@ -412,21 +411,3 @@ def test_waiting_goes_on_in_a_child_after_a_fork(queue: Queue, other: sqlite3.Co
 def _wait_in_child(queue: Queue, events: Iterator[JobEvent], job_id: int) -> bool:
     queue.enqueue("child")
     return [event.status for event in events][-1] is Status.DONE and queue.wait(job_id, 20).status is Status.DONE
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, from Python 3.12 on: that is the subject
-        return os.fork()
-
-
-def _forked(work: Callable[[], bool]) -> int:
-    child = _fork()
-    if child == 0:
-        signal.alarm(30)
-        code = 1
-        try:
-            code = 0 if work() else 2
-        finally:
-            os._exit(code)
-    return child

@@ -345,8 +345,6 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
         "resume": (lambda r: r.controls.resume("quiet"), False),
         "scale": (lambda r: r.controls.scale("tag", 4, NOW), True),
         "scale back": (lambda r: r.controls.scale("tag", None, NOW), True),
-        "pause on a host": (lambda r: r.controls.pause("tag", NOW, "a host"), True),
-        "resume on a host": (lambda r: r.controls.resume("mail", "a host"), False),
         "scale on a host": (lambda r: r.controls.scale("tag", 4, NOW, "a host"), True),
         "scale back on a host": (lambda r: r.controls.scale("tag", None, NOW, "a host"), True),
         "reload": (lambda r: r.controls.request_reload(NOW), False),

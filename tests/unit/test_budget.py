@@ -74,6 +74,10 @@ def shared(image: str, **more: Any) -> list[Tenant]:
 DEVICES = {"devices": {"0": 14, "1": 14}, "budget": 1000}
 
 
+OWN = {"devices": {"pool a": 130}, "budget": 1000}
+
+
+@pytest.mark.fault(55)
 @pytest.mark.parametrize(
     ("tenants", "more", "expected"),
     [
@@ -144,6 +148,15 @@ DEVICES = {"devices": {"0": 14, "1": 14}, "budget": 1000}
             id="a dead worker's place",
         ),
         pytest.param([busy("a", wanted=1, replacing=True)], {}, (2,), id="a successor"),
+        pytest.param([busy("a", wanted=9), waiting("b", wanted=2)], OWN, (2, 2), id="a pool's own budget"),
+        pytest.param([busy("a", 3, wanted=9), waiting("b")], OWN, (2, 1), id="a pool's own budget, grown"),
+        pytest.param([busy("a", used=500)], OWN, (1,), id="a pool's own budget, and the last worker"),
+        pytest.param(
+            [waiting("a", need=None, alone=True, wanted=3), waiting("b", need=None, alone=True, wanted=3)],
+            OWN,
+            (1, 1),
+            id="each pool's first worker is measured",
+        ),
         pytest.param([busy("a", spares=1), waiting("b")], {"budget": 180}, (2, 1), id="spares where they fit"),
         pytest.param([busy("a", spares=1), waiting("b")], {}, (1, 1), id="no spares where not"),
         pytest.param([idle("a", spares=3), demand("b")], {"budget": 200}, (2, 1), id="spares start last"),

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.config import load
 from supervisor.domain.process_health import Restarts, TemplateDeaths
-from supervisor.domain.tenants import Grant, RecentPeak
+from supervisor.domain.tenants import Grant
 from supervisor.supervision.exit_reason import Effect, ExitReport
 from supervisor.supervision.plan import Missing, next_to_serve, plan, within
 from supervisor.supervision.pool import Pool
@@ -159,26 +159,21 @@ def test_what_a_pool_lacks_follows_from_numbers(
     assert plan(crew.pool, 105.0).start == expected
 
 
-@pytest.mark.fault(55)
 @pytest.mark.parametrize(
-    ("target", "counts", "roof", "fixed", "expected"),
+    ("target", "counts", "fixed", "expected"),
     [
-        (1, {"busy": 2, "idle": 1}, None, False, ["idle"]),
-        (1, {"busy": 3}, None, False, []),
-        (1, {"busy": 3}, None, True, ["busy", "busy"]),
-        (2, {"stale": 2, "busy": 1}, None, False, ["stale"]),
-        (2, {"stale": 2, "starting": 1}, None, False, []),
-        # Over the budget, one after another leaves between two jobs, and never the last.
-        (1, {"busy": 4}, 1, False, ["busy"]),
-        (1, {"busy": 3, "leaving": 1}, 1, False, []),
-        (1, {"busy": 1}, 0, False, []),
+        (1, {"busy": 2, "idle": 1}, False, ["idle"]),
+        (1, {"busy": 3}, False, []),
+        (1, {"busy": 3}, True, ["busy", "busy"]),
+        (2, {"stale": 2, "busy": 1}, False, ["stale"]),
+        (2, {"stale": 2, "starting": 1}, False, []),
     ],
 )
 def test_who_leaves_follows_from_numbers(
-    crew: Crew, target: int, counts: dict[str, int], roof: int | None, fixed: bool, expected: list[str]
+    crew: Crew, target: int, counts: dict[str, int], fixed: bool, expected: list[str]
 ) -> None:
     staff(crew, target, **counts)
-    crew.pool.scale.roof, crew.pool.scale.fixed = roof, target if fixed else None
+    crew.pool.scale.fixed = target if fixed else None
     kinds = {State.IDLE: "idle", State.BUSY: "busy"}
     leave = plan(crew.pool, 0.0).leave
     assert ["stale" if worker.stale else kinds[worker.slot.read().state] for worker in leave] == expected
@@ -385,22 +380,6 @@ def test_what_is_shown_of_a_pool_in_a_reload_adds_up(crew: Crew) -> None:
     shown = pools.status(0.0)["tag"]
     assert [shown[key] for key in ("size", "leaving", "spares")] == [2, 1, 3]
     assert shown["size"] + shown["spares"] == len(workers)
-
-
-@pytest.mark.parametrize(
-    ("target", "measured", "desired"),
-    [
-        (1, 0, 1),  # none before the first worker has been measured
-        (1, 100, 2),
-        (2, 100, 2),  # workers come before spares
-        (0, 100, 0),  # a pool at zero gives its memory back
-    ],
-)
-def test_a_budget_counts_spares(crew: Crew, target: int, measured: int, desired: int) -> None:
-    with_spares(crew, "0", target=target)
-    crew.pool.code.current.settings = crew.pool.settings._replace(memory_budget=250 << 20)
-    crew.pool.size.memory, crew.pool.scale.roof = RecentPeak(measured << 20), 2
-    assert crew.pool.desired == desired
 
 
 @pytest.mark.parametrize(

@@ -59,31 +59,6 @@ def test_the_target_in_special_cases(load: Load, policy: ScalingPolicy, target: 
     assert decide(load, policy).target == target
 
 
-def test_it_never_grows_beyond_its_memory() -> None:
-    policy = POLICY._replace(memory_budget=1000 << 20)
-    decision = decide(IDLE._replace(due=100, worker_memory=300 << 20), policy)
-
-    assert decision.target == 3
-    assert "memory_budget" in decision.reason
-
-
-def test_with_a_budget_the_first_worker_is_measured_before_another_starts() -> None:
-    policy = POLICY._replace(memory_budget=1000 << 20)
-    none, one = IDLE._replace(due=100, size=0, target=0), IDLE._replace(due=100, size=1, target=1)
-
-    for load in (none, one):
-        decision = decide(load, policy)
-        assert (decision.target, decision.reason) == (1, "memory_budget: measuring the first worker")
-    assert decide(one._replace(worker_memory=100 << 20), policy).target == 8
-    assert "measuring" not in decide(one._replace(due=0), policy).reason
-
-
-def test_a_pool_that_has_workers_keeps_them_while_their_size_is_measured_anew() -> None:
-    policy = POLICY._replace(memory_budget=1000 << 20)
-
-    assert decide(IDLE._replace(due=100, size=4, target=4), policy).target == 4
-
-
 loads = st.builds(
     Load,
     due=st.integers(0, 1000),
@@ -95,7 +70,6 @@ loads = st.builds(
     shrunk_at=st.floats(0, 1000),
     oldest_age=st.floats(0, 100),
     drain_rate=st.floats(0, 1e5),
-    worker_memory=st.integers(0, 1 << 30),
     fixed=st.none(),
 )
 policies = st.builds(
@@ -104,7 +78,6 @@ policies = st.builds(
     max_workers=st.integers(4, 8),
     jobs_per_worker=st.integers(1, 10),
     scale_down_delay=st.floats(0, 100),
-    memory_budget=st.none() | st.integers(1, 1 << 33),
 )
 
 
@@ -116,7 +89,7 @@ def test_whatever_the_load_the_target_keeps_to_the_bounds(load: Load, policy: Sc
     assert decision.reason
     if load.due:
         assert decision.target >= 1
-    if decision.target < min(load.target, policy.max_workers) and policy.memory_budget is None:
+    if decision.target < min(load.target, policy.max_workers):
         assert decision.target == load.target - 1 or load.target > policy.max_workers
         assert decision.target >= load.busy
 

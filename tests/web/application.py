@@ -8,7 +8,7 @@ the sums of the metrics, is shared, too: tests of these make one of their own.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,42 @@ from fastapi import FastAPI
 
 from supervisor.admin.api.run import DirectRun
 from supervisor.admin.app import make_app
+from supervisor.admin.keys import Keys
+from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
+from supervisor.admin.store_executor import StoreExecutor
+from supervisor.admin.watch import JobStreams, Watch
+from supervisor.client.queue import Queue
+from supervisor.config.settings import AdminSettings
+from supervisor.engine import open_engine
+
+
+def state_for(url: str, settings: AdminSettings, keys: Keys, *pools: str) -> AppState:
+    """The state of an application on a database; `close` its executor."""
+    executor, queue = StoreExecutor(open_engine(url)), Queue(url)
+    return AppState(settings, keys, executor, Requests(queue, executor), JobStreams(queue), Watch(executor), pools)
+
+
+def http_scope(
+    path: str, headers: Mapping[str, str], *, method: str = "GET", local: str = "127.0.0.1"
+) -> dict[str, Any]:
+    """A request as a server gives it to an application; `path` is with the query."""
+    target, _, query = path.partition("?")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": target,
+        "raw_path": target.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "server": (local, 8787),
+        "client": ("127.0.0.1", 1),
+        "state": {},
+    }
 
 
 def new() -> FastAPI:

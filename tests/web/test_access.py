@@ -18,16 +18,11 @@ from fastapi import FastAPI, Request
 from supervisor.admin import access, login
 from supervisor.admin.access import LARGEST_BODY, LARGEST_FORM, AccessMiddleware
 from supervisor.admin.keys import SESSION_SECONDS, Keys, keys_of
-from supervisor.admin.requests import Requests
-from supervisor.admin.state import AppState, may_change
-from supervisor.admin.store_executor import StoreExecutor
-from supervisor.admin.watch import JobStreams, Watch
-from supervisor.client.queue import Queue
+from supervisor.admin.state import may_change
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy, StoreError
-from supervisor.engine import open_engine
 from tests.web import application
-from tests.web.application import Application
+from tests.web.application import Application, http_scope, state_for
 
 TOKEN = "a-token-of-good-length"
 READER = "a-token-for-looking-on"
@@ -86,12 +81,7 @@ class Door:
     seen: list[tuple[str, str, bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        url = "sqlite:////nowhere/jobs.db"
-        desk = StoreExecutor(open_engine(url))
-        queue = Queue(url)
-        streams = JobStreams(queue)
-        requests = Requests(queue, desk)
-        state = AppState(self.settings, self.keys, desk, requests, streams, Watch(desk), ())
+        state = state_for("sqlite:////nowhere/jobs.db", self.settings, self.keys)
         self.gate = AccessMiddleware(self._noted(Application(state, furnished)), self.keys, self.settings)
 
     def _noted(self, app: Application) -> Any:
@@ -118,21 +108,8 @@ class Door:
             head["transfer-encoding"] = "chunked"
         elif body:
             head.setdefault("content-length", str(len(body)))
-        target, _, query = path.partition("?")
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": method,
-            "scheme": "http",
-            "path": target,
-            "raw_path": target.encode(),
-            "query_string": query.encode(),
-            "root_path": "",
-            "headers": [(name.encode(), value.encode()) for name, value in head.items() if value != "-"],
-            "server": (local, 8787),
-            "client": ("127.0.0.1", 1),
-        }
+        head = {name: value for name, value in head.items() if value != "-"}
+        scope = http_scope(path, head, method=method, local=local)
         coming = [body] if parts is None else list(parts)
         sent: list[dict[str, Any]] = []
         taken = 0

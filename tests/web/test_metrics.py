@@ -16,11 +16,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from supervisor.admin.app import make_app
 from supervisor.admin.keys import keys_of
 from supervisor.admin.metrics import OTHERS
-from supervisor.admin.requests import Requests
-from supervisor.admin.state import AppState
-from supervisor.admin.store_executor import StoreExecutor
-from supervisor.admin.watch import JobStreams, Watch
-from supervisor.client.queue import Queue
 from supervisor.engine import open_engine
 from supervisor.ops.views import MOST_TYPES
 from supervisor.system.counters import BOUNDS, shared
@@ -28,6 +23,7 @@ from supervisor.system.scoreboard import counters_of
 from tests.processes.test_history import HANDLERS, POOLS, counted, happened, work_off
 from tests.site_under_test import Site, kill, wait_for
 from tests.store.kit import Desk, supervisor_record
+from tests.web.application import state_for
 from tests.web.client import ADMIN, SETTINGS, admin_of
 
 MakeSite = Callable[..., Site]
@@ -52,11 +48,8 @@ class Scraper:
     made: ClassVar[list[Scraper]] = []
 
     def __init__(self, url: str) -> None:
-        self._desk = StoreExecutor(open_engine(url))
-        queue, watch = Queue(url), Watch(self._desk)
-        streams = JobStreams(queue)
-        requests = Requests(queue, self._desk)
-        state = AppState(SETTINGS, keys_of(SETTINGS), self._desk, requests, streams, watch)
+        state = state_for(url, SETTINGS, keys_of(SETTINGS))
+        self._desk = state.executor
         self._app = make_app(state)
         self.made.append(self)
 

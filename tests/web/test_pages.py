@@ -19,21 +19,17 @@ from supervisor import Queue
 from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.keys import Keys
 from supervisor.admin.rendering import with_code
-from supervisor.admin.requests import Requests
-from supervisor.admin.state import AppState
-from supervisor.admin.store_executor import StoreExecutor
-from supervisor.admin.watch import JobStreams, Watch
+from supervisor.admin.watch import Watch
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy
 from supervisor.domain.history import Hour
 from supervisor.domain.job import Attempt, Run
-from supervisor.engine import open_engine
 from supervisor.ops.job_details import trials
 from supervisor.testing import run_due
 from tests.cli import test_top_screen as some
 from tests.fresh import make_tables
 from tests.web import client
-from tests.web.application import Application
+from tests.web.application import Application, state_for
 
 SETTINGS = client.SETTINGS._replace(listen="127.0.0.1:8787")
 TOKEN, READ_TOKEN = "the-token-of-admins", "the-token-of-readers"
@@ -46,13 +42,9 @@ class Reader:
 
     def __init__(self, url: str, settings: AdminSettings) -> None:
         self._loop = asyncio.Runner()
-        engine = open_engine(url)
-        self.desk = StoreExecutor(engine)
-        queue = Queue(url)
-        streams = JobStreams(queue)
-        requests = Requests(queue, self.desk)
-        watch = Watch(self.desk)
-        self.app = Application(AppState(settings, KEYS, self.desk, requests, streams, watch, ("tag",)))
+        state = state_for(url, settings, KEYS, "tag")
+        self.desk = state.executor
+        self.app = Application(state)
         gate = AccessMiddleware(self.app, KEYS, settings)
         self._http = httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://localhost")
 

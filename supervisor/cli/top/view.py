@@ -239,7 +239,9 @@ def pause(operations: Operations, now: float, types: Sequence[str], paused: bool
 def scale(operations: Operations, now: float, pool: str, workers: int | None) -> str:
     """Fix a pool's size; None returns it to automatic scaling."""
     commands.scale(operations, pool, workers, (), now)
-    return f"pool {pool} " + ("scales automatically" if workers is None else f"now has {counted(workers, 'worker')}")
+    return f"pool {pool} " + (
+        "is sized by the configuration again" if workers is None else f"now has {counted(workers, 'worker')}"
+    )
 
 
 def retry(operations: Operations, now: float, types: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from supervisor.store.base import Engine, Operations
 from supervisor.system import kernel
 
 _ROOM = 256 << 20  # bytes below which a disk is nearly full
+_FULL = 1 << 20  # and full
 _LONG_LOG = 64 << 20  # bytes; the maintainer keeps it far smaller, unless a reader blocks checkpoints
 _LONG_HOLD = 1.0  # seconds
 _LATE = 60.0  # seconds after which an expired claim should have been reclaimed
@@ -71,6 +72,8 @@ def _folder(folder: Path) -> Iterator[Finding]:
 
 def _room(folder: Path, database: Path) -> Finding:
     free, size = shutil.disk_usage(folder).free, database.stat().st_size if database.exists() else 0
+    if free < _FULL:
+        return fault("disk", f"{human_size(free)} free", "free some space: no job can be enqueued or finished")
     if free < max(_ROOM, size):
         advice = "free some space: on a full disk no job can be enqueued, and a backup needs the size of the database"
         return warning("disk", f"{human_size(free)} free", advice)

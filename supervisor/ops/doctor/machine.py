@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from supervisor.config.settings import PoolSettings, Settings
-from supervisor.domain.text import human_size
+from supervisor.domain.text import counted, human_size
 from supervisor.ops.diagnosis import Finding, fault, good, note, warning
 from supervisor.system.resources import available
 
@@ -136,7 +136,7 @@ def limits(settings: Settings) -> Iterator[Finding]:
             more = "" if hard == resource.RLIM_INFINITY or hard >= needed else "; the hard limit must also be raised"
             yield warning("limits", fact, f"Limit{key}={max(usual, 2 * needed)} in the unit, or `ulimit`{more}")
     if not low:
-        yield good("limits", f"descriptors and processes are sufficient for {workers} workers")
+        yield good("limits", f"descriptors and processes are sufficient for {counted(workers, 'worker')}")
 
 
 def gpus(settings: Settings, devices: Path = Path("/dev")) -> list[Finding]:

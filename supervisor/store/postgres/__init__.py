@@ -9,9 +9,8 @@ from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.changes import PostgresChanges
 from supervisor.store.postgres.claims import PostgresClaims
 from supervisor.store.postgres.connection import LOCK_TIMEOUT, Connection
-from supervisor.store.postgres.maintenance import PostgresMaintenance
+from supervisor.store.postgres.maintenance import PostgresMaintenance, PostgresOwnership
 from supervisor.store.postgres.maintenance import operations as operations_on
-from supervisor.store.postgres.ownership import PostgresOwnership
 from supervisor.store.postgres.producer import PostgresProducer, PostgresTransactionalInsert
 from supervisor.store.postgres.schema import PostgresDatabase
 from supervisor.store.sql.stores import Operations

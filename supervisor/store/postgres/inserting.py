@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import groupby, islice
-from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from supervisor.domain.errors import Conflict, EnqueueUncertain, StoreError
 from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
 from supervisor.store.postgres.driver_errors import translated
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import Connection, RowRefused, Transaction
-
-Answer = TypeVar("Answer")
+from supervisor.store.sql.producer import in_order_of_keys, in_places
 
 _MOST_SKIPS, _MOST_SKIPPED = 100, 1 << 17  # looks for free ids, and how many ids one of them passes over
 _MOST = 1000  # rows in one statement
@@ -64,24 +62,6 @@ def insert(raw: Transaction, jobs: NewJobs, now: float | None) -> list[int]:
             while some := list(islice(group, _MOST)):
                 ids += _insert_many(raw, some, now)
     return in_places(places, ids)
-
-
-def in_order_of_keys(jobs: Sequence[NewJob]) -> Sequence[int]:
-    """The places of these jobs in the order in which one transaction inserts them: those with unique keys first, by
-    their keys, for which it may have to wait. So no two transactions wait for each other.
-    """
-    if sum(job.unique_key is not None for job in jobs) < 2:
-        return range(len(jobs))
-    return sorted(range(len(jobs)), key=lambda place: _after(jobs[place]))
-
-
-def _after(job: NewJob) -> tuple[bool, str, str]:
-    return (False, job.type, job.unique_key) if job.unique_key is not None else (True, "", "")
-
-
-def in_places(places: Sequence[int], answers: Sequence[Answer]) -> list[Answer]:
-    """What came in the order of these places, in the order of the jobs."""
-    return [answer for _, answer in sorted(zip(places, answers, strict=True), key=itemgetter(0))]
 
 
 def insert_or_find(raw: Transaction, job: NewJob, now: float | None) -> tuple[int, bool]:

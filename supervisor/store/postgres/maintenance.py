@@ -1,19 +1,121 @@
-"""What the maintainer and operators work with on a server."""
+"""What the maintainer and operators work with on a server, and which supervisors are alive: of those on this machine
+their record locks tell, as with SQLite; of those elsewhere, a lease.
+
+The registry has the leases, and what a dead worker held is settled only while its supervisor has none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from supervisor.domain.duty import Duty
-from supervisor.domain.job import Status
+from supervisor.domain.errors import LeaseHeld
+from supervisor.domain.job import Claim, Status
+from supervisor.domain.settlement import Settlement, released
 from supervisor.domain.text import text_of
+from supervisor.store.ownership import Ownership, SupervisorRecord
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.backlog import PostgresBacklog
-from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.ownership import PostgresClaimLocks, PostgresRegistry
+from supervisor.store.postgres.connection import Connection, session_of
 from supervisor.store.postgres.statements import QUERIES
+from supervisor.store.sql.claims import ClaimLocks
+from supervisor.store.sql.registry import Lease, Registry
 from supervisor.store.sql.statistics import KeeperView, ServerView, Statistics, TableView
 from supervisor.store.sql.stores import DatabaseCheck, EventLog, MaintenanceStore, Operations
+from supervisor.system.scoreboard import boot_time
+
+_INTERRUPTION = 5.0  # seconds: no lease ends during a shorter one
+
+
+class PostgresOwnership(Ownership):
+    """Supervisors need leases: see `PostgresRegistry`."""
+
+    lease_time = 15.0  # seconds; the statements say the same
+
+
+class PostgresRegistry(Registry):
+    """Supervisors have leases, and post for other hosts what their scoreboards show. What this machine cannot tell, the
+    lease in the supervisor's row does. Only the same boot is the same machine: cloned machines share what identifies
+    their installation.
+
+    Whoever judges again and again is `patient`: if it could not ask for a while, others could perhaps not renew their
+    leases either, which then count as if they had been renewed when the server was back. So they do at its first
+    question: it may have been started while there was no server.
+    """
+
+    def __init__(self, connection: Connection, *, patient: bool = False) -> None:
+        super().__init__(connection, PostgresOwnership(connection.address))
+        self._patient = patient
+        self._asked = self._patient_until = -math.inf
+
+    def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
+        verdict = self._seen_here(supervisor)
+        if verdict is not None:
+            return verdict
+        # Neither its lock file nor its process is to be seen from another machine.
+        row = self._connection.row(QUERIES.lease_holds, {"id": supervisor.id})
+        now = boot_time()
+        if self._patient and now - self._asked > _INTERRUPTION:
+            self._patient_until = now + PostgresOwnership.lease_time
+        self._asked = now
+        return None if row is None else bool(row[0]) or now < self._patient_until
+
+    def declare_dead(self, supervisor: SupervisorRecord) -> None:
+        if self._seen_here(supervisor) is False:
+            self._connection.apply(QUERIES.end_lease, {"id": supervisor.id})
+
+    def _seen_here(self, supervisor: SupervisorRecord) -> bool | None:
+        here = supervisor.boot_id and supervisor.boot_id == self._ownership.boot_id
+        return self._ownership.lives(supervisor) if here else None
+
+    def renew(self, supervisor: str, posted: str | None) -> float | None:
+        row = self._connection.row(QUERIES.renew_lease, {"id": supervisor, "posted": posted})
+        return None if row is None else float(row[0])
+
+    def leases(self) -> Mapping[str, Lease]:
+        return {row[0]: Lease(*row[1:]) for row in self._connection.rows(QUERIES.leases)}
+
+
+class PostgresClaimLocks(ClaimLocks):
+    """What a dead worker held is settled only while its supervisor has no lease."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        # How many jobs of dead workers were settled, until none of their claims is on its way.
+        self._may_be_late: dict[str, int] = {}
+
+    def held_by(self, owner: str) -> list[Claim]:
+        """The sessions of the dead worker are ended first, since the server may yet carry out a claim of it."""
+        self._connection.rows(QUERIES.end_sessions, {"session": session_of(owner)})
+        return super().held_by(owner)
+
+    def settle_dead(
+        self,
+        owner: str,
+        settlements: Sequence[Settlement],
+        now: float,
+        *,
+        worker: str | None = None,
+        supervisor: str = "",
+    ) -> int:
+        """What it claimed after `held_by`, perhaps through a pooler that had its statement still, goes back, too."""
+        if self._connection.row(QUERIES.worker, {"incarnation": owner}) is not None:
+            self._may_be_late.setdefault(owner, 0)
+        settled = super().settle_dead(owner, settlements, now, worker=worker, supervisor=supervisor)
+        if owner in self._may_be_late:
+            self._may_be_late[owner] += settled  # if what follows fails, this is done again, and has nothing to settle
+            self._connection.rows(QUERIES.await_claims, {"owner": owner})
+            late = [released(claim) for claim in super().held_by(owner)]
+            super().settle_dead(owner, late, now, worker=worker)
+            settled = self._may_be_late.pop(owner)
+        return settled
+
+    def _require_dead(self, raw: Any, supervisor: str) -> None:
+        row = raw.execute(QUERIES.lock_lease, {"id": supervisor}).fetchone()
+        if row is not None and row[0]:
+            raise LeaseHeld("its supervisor has a lease again")
 
 
 def operations(connection: Connection) -> Operations:

@@ -11,7 +11,7 @@ from supervisor.store.moving import MoveEnd, Unfit
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.ownership import PostgresRegistry
+from supervisor.store.postgres.maintenance import PostgresRegistry
 from supervisor.store.postgres.statements import for_driver
 from supervisor.store.sql.connection import Queries, Row, load
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Sequence, Set
+from operator import itemgetter
 from typing import Any, TypeVar
 
-from supervisor.domain.errors import InvalidJob, QueueFull
+from supervisor.domain.errors import Conflict, InvalidJob, QueueFull, WriteFailed
 from supervisor.domain.job import Job, JobEvent, NewJob, NewJobs
 from supervisor.store.moving import MOVED_TO
-from supervisor.store.sql.connection import Connection, Queries, Row, Transaction
+from supervisor.store.sql.connection import Connection, Queries, Row, RowRefused, Transaction
 from supervisor.store.sql.jobs import event_of, job_of
 from supervisor.store.sql.stores import Operations
 
 _LOOK_EVERY = 0.5  # seconds
 
 Answer = TypeVar("Answer")
+
+Put = tuple[int, bool]
+"""The id of a job, and whether it is new."""
 
 
 class Producer:
@@ -26,32 +30,64 @@ class Producer:
         self._connection = connection
         self._look_at = time.monotonic() + _LOOK_EVERY
 
-    def enqueue(self, jobs: NewJobs) -> list[int]:
-        """Insert jobs in one transaction and return their ids; a duplicate key returns the existing job's id."""
-        raise NotImplementedError
-
-    def put(self, job: NewJob) -> tuple[int, bool]:
-        """Insert a job, or find one by its key. Returns its id, and whether it is new. Raises QueueFull: see NewJob."""
-        raise NotImplementedError
-
-    def put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
-        """`put` for each of these, in one transaction: the answers or the errors of each.
-
-        If one is refused, or a write has failed before the commit, each is put by itself. Raises what concerns them
-        all: the transaction could not begin, or it is unknown whether it was committed.
-        """
-        raise NotImplementedError
-
-    def make_durable(self) -> None:
-        """Whatever has been committed survives power loss. Raises StoreError if that cannot be ensured."""
-        raise NotImplementedError
+    # What an engine does in its own way
 
     @property
     def operations(self) -> Operations:
         """On the same connection: it is closed with the producer."""
         raise NotImplementedError
 
-    def _put_alone(self, job: NewJob) -> tuple[int, bool] | Exception:
+    def make_durable(self) -> None:
+        """Whatever has been committed survives power loss. Raises StoreError if that cannot be ensured."""
+
+    def _insert(self, raw: Any, jobs: NewJobs) -> list[int]:
+        raise NotImplementedError
+
+    def _requests(self, raw: Any) -> Requests:
+        raise NotImplementedError
+
+    def _before(self) -> None:
+        """Before a write."""
+
+    def _wake(self, raw: Any, jobs: Sequence[NewJob]) -> None:
+        """Before the commit, after which a job may be done at once: for those who wait for one of these."""
+
+    # Inserting
+
+    def enqueue(self, jobs: NewJobs) -> list[int]:
+        """Insert jobs in one transaction and return their ids; a duplicate key returns the existing job's id."""
+        self._before()
+        with self._connection.write() as raw:
+            return self._insert(raw, jobs)
+
+    def put(self, job: NewJob) -> Put:
+        """Insert a job, or find one by its key. Returns its id, and whether it is new. Raises QueueFull: see NewJob."""
+        self._before()
+        with self._connection.syncing(job.durable), self._connection.write() as raw:
+            answer = self._requests(raw).put(job)
+            self._wake(raw, [job])
+            return answer
+
+    def put_each(self, jobs: Sequence[NewJob]) -> list[Put | Exception]:
+        """`put` for each of these, in one transaction: the answers or the errors of each.
+
+        If one is refused, or the commit could not be written, each is put by itself. Raises what concerns them all, or
+        leaves it unknown whether they were committed.
+        """
+        try:
+            self._before()
+            places = in_order_of_keys(jobs)
+            with self._connection.syncing(any(job.durable for job in jobs)), self._connection.write() as raw:
+                requests = self._requests(raw)
+                if any(job.once or job.max_waiting is not None for job in jobs):
+                    requests.begin()
+                answers = [requests.put_or_full(jobs[place]) for place in places]
+                self._wake(raw, jobs)
+            return in_places(places, answers)
+        except (RowRefused, Conflict, WriteFailed) as error:
+            return [error] if len(jobs) == 1 else [self._put_alone(job) for job in jobs]
+
+    def _put_alone(self, job: NewJob) -> Put | Exception:
         try:
             return self.put(job)
         except Exception as error:
@@ -85,35 +121,59 @@ class Producer:
         self._connection.close()
 
 
-Put = tuple[int, bool]
-"""The id of a job, and whether it is new."""
+def in_order_of_keys(jobs: Sequence[NewJob]) -> Sequence[int]:
+    """The places of these jobs in the order in which one transaction inserts them: those with unique keys first, by
+    their keys, for which it may have to wait. So no two transactions wait for each other.
+    """
+    if sum(job.unique_key is not None for job in jobs) < 2:
+        return range(len(jobs))
+    return sorted(range(len(jobs)), key=lambda place: _after(jobs[place]))
+
+
+def _after(job: NewJob) -> tuple[bool, str, str]:
+    return (False, job.type, job.unique_key) if job.unique_key is not None else (True, "", "")
+
+
+def in_places(places: Sequence[int], answers: Sequence[Answer]) -> list[Answer]:
+    """What came in the order of these places, in the order of the jobs."""
+    return [answer for _, answer in sorted(zip(places, answers, strict=True), key=itemgetter(0))]
 
 
 class Requests:
     """The jobs with `once` or `max_waiting` of one transaction. `now` is Unix seconds, where the clock is ours.
+    `insert_or_find` inserts a job, or finds one with its key.
 
     `alone` is the statement after which no other transaction inserts such jobs, if writing alone does not ensure it.
     A job waits for those that have at least its priority. They are counted once for each type, priority and limit, and
     then by what is inserted.
     """
 
-    def __init__(self, queries: Queries, raw: Transaction, now: float | None = None, alone: str = "") -> None:
+    def __init__(
+        self,
+        queries: Queries,
+        raw: Transaction,
+        insert_or_find: Callable[[NewJob], Put],
+        *,
+        now: float | None = None,
+        alone: str = "",
+    ) -> None:
         self._queries = queries
         self._raw = raw
+        self._insert_or_find = insert_or_find
         self._now = now
         self._alone = alone
         self._waiting: dict[tuple[str, int, int], int] = {}
 
-    def put(self, job: NewJob, insert_or_find: Callable[[NewJob], Put]) -> Put:
-        """Insert the job with the given function, or find one with its key. Raises QueueFull."""
+    def put(self, job: NewJob) -> Put:
+        """Insert the job, or find one with its key. Raises QueueFull."""
         if not job.once and job.max_waiting is None:
-            return insert_or_find(job)
+            return self._insert_or_find(job)
         self.begin()
         if (found := self._earlier(job)) is not None:
             return found, False
         if job.max_waiting is not None and self._ahead(job, job.max_waiting) >= job.max_waiting:
             raise QueueFull(job.type, job.max_waiting)
-        job_id, new = insert_or_find(job)
+        job_id, new = self._insert_or_find(job)
         if new and job.max_waiting is not None:
             for type, priority, limit in self._waiting:
                 if type == job.type and priority <= job.priority:
@@ -126,10 +186,10 @@ class Requests:
             self._raw.execute(self._alone)
             self._alone = ""
 
-    def put_or_full(self, job: NewJob, insert_or_find: Callable[[NewJob], Put]) -> Put | Exception:
+    def put_or_full(self, job: NewJob) -> Put | Exception:
         """The same for one of several jobs: that one finds no room concerns no other."""
         try:
-            return self.put(job, insert_or_find)
+            return self.put(job)
         except QueueFull as error:
             return error
 

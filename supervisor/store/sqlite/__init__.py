@@ -14,9 +14,9 @@ from supervisor.store.sqlite.changes import SqliteChanges, SqliteSettled
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.maintenance import SqliteMaintenance, ownership, registry
 from supervisor.store.sqlite.maintenance import operations as operations_on
-from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.producer import SqliteProducer, SqliteTransactionalInsert
 from supervisor.system import settled_notice
 
@@ -34,14 +34,14 @@ class SqliteEngine(Engine):
             raise StoreError(f"{url!r}: in-memory databases are not supported; name a file")
         if not url.startswith(prefix) or not url[len(prefix) :]:
             raise StoreError(f"{url!r} is not an SQLite URL; write sqlite:///relative.db or sqlite:////absolute.db")
-        self._place = Place(Path(url[len(prefix) :]))
-        self.url = f"{prefix}{self._place.database}"
-        self.database = SqliteDatabase(self._place)
-        self.ownership = ownership(self._place)
-        self.transactional = SqliteTransactionalInsert(self._place, self.database.migrate)
+        self._files = DatabaseFiles(Path(url[len(prefix) :]))
+        self.url = f"{prefix}{self._files.database}"
+        self.database = SqliteDatabase(self._files)
+        self.ownership = ownership(self._files)
+        self.transactional = SqliteTransactionalInsert(self._files, self.database.migrate)
 
     def producer(self, patience: float | None = None, *, create: bool = True) -> SqliteProducer:
-        connection = Connection(self._place, synchronous="FULL", checkpoints=True, create=create, any_thread=True)
+        connection = Connection(self._files, synchronous="FULL", checkpoints=True, create=create, any_thread=True)
         try:
             schema.migrate(connection)
             connection.poll(BUSY_TIMEOUT if patience is None else patience)
@@ -52,22 +52,22 @@ class SqliteEngine(Engine):
 
     def claims(self, *, keep_done: bool = True) -> SqliteClaims:
         """What has succeeded is always kept until it is pruned: an id that was deleted may be given again."""
-        return SqliteClaims(Connection(self._place, synchronous="NORMAL", any_thread=True))
+        return SqliteClaims(Connection(self._files, synchronous="NORMAL", any_thread=True))
 
     def maintenance(self) -> SqliteMaintenance:
-        return SqliteMaintenance(self._place)
+        return SqliteMaintenance(self._files)
 
     def operations(self) -> Operations:
-        schema.require_version(self._place).require_usable()
-        return operations_on(Connection(self._place, synchronous="FULL", checkpoints=True, any_thread=True))
+        schema.require_version(self._files).require_usable()
+        return operations_on(Connection(self._files, synchronous="FULL", checkpoints=True, any_thread=True))
 
     def move_end(self) -> MoveEnd:
         from supervisor.store.sqlite.move import SqliteMoveEnd  # rarely needed
 
-        return SqliteMoveEnd(self._place)
+        return SqliteMoveEnd(self._files)
 
     def changes(self, *, ends: bool = False) -> SqliteChanges | SqliteSettled:
-        connection = Connection(self._place, synchronous="NORMAL", any_thread=True)
+        connection = Connection(self._files, synchronous="NORMAL", any_thread=True)
         try:
             notices = settled_notice.notices() if ends else None
             if notices is None or len(registry(connection).supervisors()) > 1:  # their workers do not tell this process
@@ -79,39 +79,39 @@ class SqliteEngine(Engine):
 
 
 class SqliteDatabase(Database):
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self.file = place.database
+    def __init__(self, files: DatabaseFiles) -> None:
+        self._files = files
+        self.file = files.database
 
     def connect(self) -> Connection:
-        return Connection(self._place, synchronous="NORMAL")
+        return Connection(self._files, synchronous="NORMAL")
 
     @property
     def folder(self) -> Path:
-        return self._place.folder
+        return self._files.folder
 
     def exists(self) -> bool:
-        return self._place.database.exists()
+        return self._files.database.exists()
 
     def check_integrity(self, seconds: float) -> bool:
-        return schema.is_sound(self._place, seconds)
+        return schema.is_sound(self._files, seconds)
 
     def migrate(self) -> list[int]:
-        if self.exists() and not self._place.writable():
-            raise StoreError(f"{self._place.database}: the database is read-only for this user")
-        with closing(Connection(self._place, synchronous="FULL", checkpoints=True, create=True)) as connection:
+        if self.exists() and not self._files.writable():
+            raise StoreError(f"{self._files.database}: the database is read-only for this user")
+        with closing(Connection(self._files, synchronous="FULL", checkpoints=True, create=True)) as connection:
             return schema.migrate(connection)
 
     def script(self) -> str:
         raise StoreError("an SQLite file is migrated by this program alone, after a copy; --print is for PostgreSQL")
 
     def pin(self) -> None:
-        self._place.pinned = self._place.identity()
+        self._files.pinned = self._files.identity()
 
     def adopt(self, options: AdoptOptions, *, rehearse: bool = False) -> AdoptReport:
-        from supervisor.store.sqlite.adopt import execution  # rarely needed, and large
+        from supervisor.store.sqlite import adopt  # rarely needed, and large
 
-        return (execution.rehearse if rehearse else execution.adopt)(self._place, options)
+        return (adopt.rehearse if rehearse else adopt.adopt)(self._files, options)
 
     def back_up(self, target: Path) -> None:
         with closing(self.connect()) as connection:
@@ -120,4 +120,4 @@ class SqliteDatabase(Database):
     def restore(self, copy: Path) -> RestoreReport:
         from supervisor.store.sqlite.restore import restore  # rarely needed
 
-        return restore(self._place, copy)
+        return restore(self._files, copy)

@@ -30,7 +30,7 @@ class SqliteChanges(ChangeFeed):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        database = connection.place.database
+        database = connection.files.database
         self._watch: FolderWatch | None = None
         try:
             self._watch = FolderWatch(database.parent, database.name)

@@ -27,9 +27,9 @@ from supervisor.store.sqlite.driver_errors import (
     may_be_a_rows_fault,
     translated,
 )
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.inserting import QUERIES as QUERIES
 from supervisor.store.sqlite.inserting import insert_new
-from supervisor.store.sqlite.place import Place
 from supervisor.store.sqlite.writelock import PATIENCE, WriteLock, nobody_writes
 
 _TURN = 0.003  # seconds per attempt while polling for the lock
@@ -54,14 +54,14 @@ class Connection(sql.Connection):
 
     def __init__(
         self,
-        place: Place,
+        files: DatabaseFiles,
         *,
         synchronous: Synchronous,
         checkpoints: bool = False,
         create: bool = False,
         any_thread: bool = False,
     ) -> None:
-        self.place = place
+        self.files = files
         self.polls = 0.0  # seconds for which a statement is retried while another program writes
         self._synchronous = synchronous
         self._generation = FORKS.count
@@ -77,29 +77,31 @@ class Connection(sql.Connection):
             ):
                 self._raw.execute(f"PRAGMA {pragma}")
             self.checkpoint_itself(checkpoints)
-            self._lock = WriteLock(place)
+            self._lock = WriteLock(files)
             self._transaction = Transaction(self, self._lock)
         except sqlite3.Error as error:
             self._raw.close()
-            raise translated(error, place.database) from None
+            raise translated(error, files.database) from None
         except StoreError:
             self._raw.close()
             raise
 
     def _open(self, create: bool, any_thread: bool) -> sqlite3.Connection:
         driver = _connection_type()
-        self.place.refuse_strange_folder()  # before anything is created
-        if self.place.pinned not in (None, self.place.identity()):
-            raise self.place.gone()
-        new = not self.place.database.exists()
+        self.files.refuse_strange_folder()  # before anything is created
+        if self.files.pinned not in (None, self.files.identity()):
+            raise self.files.gone()
+        new = not self.files.database.exists()
         if new and not create:
-            raise StoreError(f"{self.place.database}: there is no such database")
+            raise StoreError(f"{self.files.database}: there is no such database")
         if new:
             self._make_private()
-        self._file = self.place.pinned or self.place.identity()  # before: one that is replaced meanwhile is another one
+        self._identity = (
+            self.files.pinned or self.files.identity()
+        )  # before: one that is replaced meanwhile is another one
         try:
             raw = sqlite3.connect(
-                f"{self.place.database.as_uri()}?mode=rw",
+                f"{self.files.database.as_uri()}?mode=rw",
                 uri=True,
                 timeout=BUSY_TIMEOUT,
                 isolation_level=None,
@@ -108,7 +110,7 @@ class Connection(sql.Connection):
                 factory=driver,
             )
         except sqlite3.Error as error:
-            raise translated(error, self.place.database) from None
+            raise translated(error, self.files.database) from None
         # Rows come from any program: invalid UTF-8 must reach us as bytes, not as an exception.
         raw.text_factory = _text
         try:
@@ -131,13 +133,13 @@ class Connection(sql.Connection):
         """A new database is readable only by its owner; SQLite gives -wal and -shm the same mode."""
         try:
             descriptor = os.open(
-                self.place.database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR
+                self.files.database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR
             )
             os.close(descriptor)
         except OSError as error:
-            folder = self.place.database.parent
+            folder = self.files.database.parent
             why = error.strerror if folder.exists() else f"there is no folder {folder}"
-            raise StoreError(f"{self.place.database}: cannot be created: {why}") from None
+            raise StoreError(f"{self.files.database}: cannot be created: {why}") from None
 
     @property
     def raw(self) -> sqlite3.Connection:
@@ -194,7 +196,7 @@ class Connection(sql.Connection):
         except sqlite3.Error as error:
             if self.polls and is_busy(error):
                 return self.insisting(lambda: raw.execute(sql, parameters).fetchall())
-            raise translated(error, self.place.database) from None
+            raise translated(error, self.files.database) from None
 
     def insisting(self, run: Callable[[], Answer], pause: float = _TURN / 10) -> Answer:
         """Retry a statement that another writer blocked, for as long as SQLite would have tried."""
@@ -205,12 +207,12 @@ class Connection(sql.Connection):
                 return run()
             except sqlite3.Error as error:
                 if not is_busy(error) or time.monotonic() > deadline:
-                    raise translated(error, self.place.database) from None
-            looks = looks + 1 if nobody_writes(self.place) else 0
+                    raise translated(error, self.files.database) from None
+            looks = looks + 1 if nobody_writes(self.files) else 0
             if looks == _LOOKS:
                 # SQLite keeps a table of the locks of its process. A forked process has a copy, and nobody clears it.
                 raise StoreError(
-                    f"{self.place.database}: SQLite in this process considers it locked for ever, because the process "
+                    f"{self.files.database}: SQLite in this process considers it locked for ever, because the process "
                     "was forked while a transaction was open; fork outside transactions, or start processes with "
                     "multiprocessing's 'forkserver' or 'spawn'"
                 )
@@ -229,18 +231,18 @@ class Connection(sql.Connection):
             self.check()
             yield raw
         except sqlite3.Error as error:
-            raise translated(error, self.place.database) from None
+            raise translated(error, self.files.database) from None
         finally:
             self._lock.release()
 
     def check(self) -> None:
         """Raises StoreGone if the database's name no longer leads to the open file: writes would be lost."""
         if self.moved:
-            raise self.place.gone()
+            raise self.files.gone()
 
     @property
     def moved(self) -> bool:
-        return self.place.identity() != self._file
+        return self.files.identity() != self._identity
 
     def yield_to_others(self) -> None:
         """Make all our writers leave the write lock free for a larger share of the time."""
@@ -275,7 +277,7 @@ class Transaction:
             finally:
                 self._lock.release()
             if isinstance(error, sqlite3.Error):
-                raise translated(error, self._connection.place.database) from None
+                raise translated(error, self._connection.files.database) from None
             raise
         return raw
 
@@ -303,7 +305,7 @@ class Transaction:
         if error is not None and may_be_a_rows_fault(error) and (not is_general(error) or _fits(raw)):
             raise RowRefused(str(error)) from None
         if isinstance(error, sqlite3.Error):
-            raise translated(error, self._connection.place.database) from None
+            raise translated(error, self._connection.files.database) from None
 
 
 def compile_changes(raw: sqlite3.Connection) -> None:

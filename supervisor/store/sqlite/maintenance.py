@@ -13,16 +13,16 @@ from supervisor.store.sql.registry import Registry
 from supervisor.store.sql.statistics import Statistics
 from supervisor.store.sql.stores import DatabaseCheck, EventLog, MaintenanceStore, Operations
 from supervisor.store.sqlite.connection import QUERIES, Connection
-from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.writelock import WriterWatch
 
 
-def ownership(place: Place) -> Ownership:
-    return Ownership(place, partial(WriterWatch, place))  # it is pickled with the engine
+def ownership(files: DatabaseFiles) -> Ownership:
+    return Ownership(files, partial(WriterWatch, files))  # it is pickled with the engine
 
 
 def registry(connection: Connection) -> Registry:
-    return Registry(connection, ownership(connection.place))
+    return Registry(connection, ownership(connection.files))
 
 
 def supervised(connection: Connection) -> bool:
@@ -34,14 +34,14 @@ def supervised(connection: Connection) -> bool:
 def operations(connection: Connection) -> Operations:
     """The connection should commit with synchronous=FULL."""
     connection.checkpoint_itself(not supervised(connection))
-    return Operations(connection, registry(connection), Statistics(connection, connection.place.log_size))
+    return Operations(connection, registry(connection), Statistics(connection, connection.files.log_size))
 
 
 class SqliteMaintenance(MaintenanceStore):
     _connection: Connection
 
-    def __init__(self, place: Place) -> None:
-        connection = Connection(place, synchronous="NORMAL")
+    def __init__(self, files: DatabaseFiles) -> None:
+        connection = Connection(files, synchronous="NORMAL")
         super().__init__(connection, registry(connection), ClaimLocks(connection), Backlog(connection))
 
     def duties(self, log: EventLog) -> Sequence[Duty]:
@@ -100,7 +100,7 @@ class Checkpointer(Duty):
 
     def run(self, now: float) -> Result:
         """Checkpoint what was committed since the last time, if there is enough of it or nobody is writing."""
-        version, size = self._connection.version(), self._connection.place.log_size()
+        version, size = self._connection.version(), self._connection.files.log_size()
         if version == self._version and self._size == 0:
             return Result()
         quiet = version == self._version

@@ -11,8 +11,8 @@ from supervisor.store.moving import MoveEnd, Unfit
 from supervisor.store.sql.connection import Queries, Row, load
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import Connection
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.maintenance import registry
-from supervisor.store.sqlite.place import Place
 
 SQL: Queries = load("supervisor.store.sqlite", "move.sql")
 
@@ -20,11 +20,11 @@ SQL: Queries = load("supervisor.store.sqlite", "move.sql")
 class SqliteMoveEnd(MoveEnd):
     _sql = SQL
 
-    def __init__(self, place: Place) -> None:
-        schema.require_version(place)
-        other = Connection(place, synchronous="FULL")
-        connection = Connection(place, synchronous="FULL", checkpoints=True)
-        super().__init__(connection, f"sqlite:///{place.database}", registry(other), other)
+    def __init__(self, files: DatabaseFiles) -> None:
+        schema.require_version(files)
+        other = Connection(files, synchronous="FULL")
+        connection = Connection(files, synchronous="FULL", checkpoints=True)
+        super().__init__(connection, f"sqlite:///{files.database}", registry(other), other)
 
     def columns(self, table: str) -> list[str]:
         names = [str(row[0]) for row in self._connection.rows(SQL.columns, {"table": table})]

@@ -6,20 +6,20 @@ import contextlib
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, TypeVar
 
-from supervisor.domain.errors import WriteFailed, holdable
+from supervisor.domain.errors import holdable
 from supervisor.domain.job import NewJob, NewJobs
-from supervisor.store.sql.connection import Row, RowRefused
+from supervisor.store.sql.connection import Row
 from supervisor.store.sql.producer import Producer, Requests, TransactionalInsert
 from supervisor.store.sql.stores import Operations
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.inserting import insert, insert_or_find, insert_whole, plain_cursor
 from supervisor.store.sqlite.maintenance import operations, supervised
-from supervisor.store.sqlite.place import Place
 
 Answer = TypeVar("Answer")
 
@@ -33,14 +33,14 @@ class SqliteTransactionalInsert(TransactionalInsert):
     takes = "SQLite's: a sqlite3.Connection, SQLAlchemy's Session or Connection, Django's connection, peewee's database"
     takes_awaited = "an aiosqlite.Connection, or SQLAlchemy's AsyncSession or AsyncConnection with aiosqlite"
 
-    def __init__(self, place: Place, migrate: Callable[[], object]) -> None:
-        self._place = place
+    def __init__(self, files: DatabaseFiles, migrate: Callable[[], object]) -> None:
+        self._files = files
         self._migrate = migrate
         self.used = False  # since a producer of this engine last wrote
         self._made = False  # tables, in a transaction that may be rolled back
 
     def _prepare(self, raw: sqlite3.Connection, create: bool) -> bool:
-        there = schema.prepare(raw, self._place, create=create, migrate=self._migrate)
+        there = schema.prepare(raw, self._files, create=create, migrate=self._migrate)
         if there and self._made and raw.in_transaction:
             return False  # it may be the transaction that has made them
         self._made = not there
@@ -105,38 +105,17 @@ class SqliteProducer(Producer):
         self._transactional = transactional
         self._check_at = 0.0
 
-    def enqueue(self, jobs: NewJobs) -> list[int]:
-        self._prepare()
-        with self._connection.write() as raw:
-            return insert(raw, jobs, time.time())
-
-    def put(self, job: NewJob) -> tuple[int, bool]:
-        self._prepare()
-        with self._connection.syncing(job.durable), self._connection.write() as raw:
-            cursor, now = raw.cursor(), time.time()
-            return Requests(QUERIES, cursor, now).put(job, lambda job: insert_or_find(cursor, job, now))
-
-    def put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
-        begun = inserted = False
-        try:
-            self._prepare()
-            with self._connection.syncing(any(job.durable for job in jobs)), self._connection.write() as raw:
-                begun = True
-                cursor, now = raw.cursor(), time.time()
-                requests = Requests(QUERIES, cursor, now)
-                answers = [requests.put_or_full(job, lambda job: insert_or_find(cursor, job, now)) for job in jobs]
-                inserted = True
-                return answers
-        except Exception as error:
-            # After a failed commit, they may be in the table, unless its mark could not be written.
-            if not begun or (inserted and not isinstance(error, (RowRefused, WriteFailed))):
-                raise
-            return [error] if len(jobs) == 1 else [self._put_alone(job) for job in jobs]
-
     def make_durable(self) -> None:
-        self._connection.place.sync_log()
+        self._connection.files.sync_log()
 
-    def _prepare(self) -> None:
+    def _insert(self, raw: sqlite3.Connection, jobs: NewJobs) -> list[int]:
+        return insert(raw, jobs, time.time())
+
+    def _requests(self, raw: sqlite3.Connection) -> Requests:
+        cursor, now = raw.cursor(), time.time()
+        return Requests(QUERIES, cursor, lambda job: insert_or_find(cursor, job, now), now=now)
+
+    def _before(self) -> None:
         if self._transactional.used:  # by connections that do not use our lock: leave them more of the time
             self._transactional.used = False
             self._connection.yield_to_others()

@@ -19,34 +19,34 @@ from supervisor.store.base import RestoreReport
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES
 from supervisor.store.sqlite.driver_errors import is_busy, translated
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.maintenance import ownership
-from supervisor.store.sqlite.place import Place
 from supervisor.system import failpoints
 
 _PATIENCE = 1.0  # seconds for a program that is about to close it
 
 
-def restore(place: Place, copy: Path) -> RestoreReport:
+def restore(files: DatabaseFiles, copy: Path) -> RestoreReport:
     """Raises Conflict while a supervisor is running or a program uses the database, and StoreError for a copy that is
     damaged, not ours or too new; then nothing is changed.
     """
-    _refuse_if_supervised(place)
-    partial = place.database.with_name(f".{place.database.name}.restore-{uuid.uuid4().hex[:8]}")
+    _refuse_if_supervised(files)
+    partial = files.database.with_name(f".{files.database.name}.restore-{uuid.uuid4().hex[:8]}")
     try:
         jobs, version = _prepare(copy, partial)
-        if place.database.exists():
-            place.share(partial)
+        if files.database.exists():
+            files.share(partial)
         else:
             partial.chmod(0o600)
         _sync(partial)
         failpoints.reach("restore.copied")
-        with _for_us_alone(place):
+        with _for_us_alone(files):
             failpoints.reach("restore.gathered")
-            _refuse_if_supervised(place)
-            kept = _keep(place)
+            _refuse_if_supervised(files)
+            kept = _keep(files)
             failpoints.reach("restore.kept")
-            partial.replace(place.database)
-            _sync(place.database.parent)
+            partial.replace(files.database)
+            _sync(files.database.parent)
             failpoints.reach("restore.replaced")
     except OSError as error:
         raise StoreError(f"{partial.parent}: the copy cannot be put there: {error.strerror}") from None
@@ -55,9 +55,9 @@ def restore(place: Place, copy: Path) -> RestoreReport:
     return RestoreReport(jobs=jobs, schema=version, kept=kept)
 
 
-def _refuse_if_supervised(place: Place) -> None:
-    if pids := ownership(place).holders():
-        raise Conflict(f"supervisor {', '.join(map(str, pids))} is running on {place.database}; stop it first")
+def _refuse_if_supervised(files: DatabaseFiles) -> None:
+    if pids := ownership(files).holders():
+        raise Conflict(f"supervisor {', '.join(map(str, pids))} is running on {files.database}; stop it first")
 
 
 def _prepare(copy: Path, partial: Path) -> tuple[int, int]:
@@ -83,33 +83,33 @@ def _prepare(copy: Path, partial: Path) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _for_us_alone(place: Place) -> Iterator[None]:
+def _for_us_alone(files: DatabaseFiles) -> Iterator[None]:
     """Bring the database into one file and lock it, so that nobody opens it meanwhile, unless it is missing or damaged.
 
     Raises Conflict if a process uses it, in any container: SQLite removes its log only for the last connection.
     """
-    if not place.database.exists():
+    if not files.database.exists():
         yield
         return
     with contextlib.closing(
-        sqlite3.connect(f"{place.database.as_uri()}?mode=rw", uri=True, timeout=_PATIENCE, isolation_level=None)
+        sqlite3.connect(f"{files.database.as_uri()}?mode=rw", uri=True, timeout=_PATIENCE, isolation_level=None)
     ) as raw:
         try:
             raw.execute("PRAGMA journal_mode = DELETE").fetchall()
             raw.execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
             if is_busy(error):
-                raise Conflict(f"{place.database} is open elsewhere; stop every program that uses it first") from None
+                raise Conflict(f"{files.database} is open elsewhere; stop every program that uses it first") from None
         yield
 
 
-def _keep(place: Place) -> Path | None:
+def _keep(files: DatabaseFiles) -> Path | None:
     """Give the current database a second name; files beside a damaged one must be gone before the new one comes."""
-    database = place.database
+    database = files.database
     beside = [path for end in ("-wal", "-shm", "-journal") if (path := Path(f"{database}{end}")).exists()]
     if not database.exists() and not beside:
         return None
-    kept = place.unused("before-restore")
+    kept = files.unused("before-restore")
     if database.exists():  # or it is lost, and a log is left
         try:
             os.link(database, kept)

@@ -19,7 +19,7 @@ from supervisor.store.migrate import Known, Migration, flags_of, known, shipped,
 from supervisor.store.moving import KEYS
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, is_general, result_code, translated
-from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.files import DatabaseFiles
 
 MINIMUM_SQLITE = (3, 37, 0)  # STRICT tables
 
@@ -39,11 +39,11 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     """
     if sqlite3.sqlite_version_info < MINIMUM_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; at least 3.37 is needed")
-    plan, place = shipped(_PACKAGE) if available is None else available, connection.place
+    plan, files = shipped(_PACKAGE) if available is None else available, connection.files
     try:
-        found = _look(connection.raw, place.database, plan)
+        found = _look(connection.raw, files.database, plan)
     except sqlite3.Error as error:
-        raise translated(error, place.database) from None
+        raise translated(error, files.database) from None
     if found.version >= found.ours:
         found.require_usable()
         if found.version == found.ours:
@@ -52,13 +52,13 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     if found.version:
         _back_up(connection, found.version)
     with connection.write() as raw:
-        return bring_up_to_date(raw, place, plan)
+        return bring_up_to_date(raw, files, plan)
 
 
-def bring_up_to_date(raw: Raw, place: Place, plan: Sequence[Migration] | None = None) -> list[int]:
+def bring_up_to_date(raw: Raw, files: DatabaseFiles, plan: Sequence[Migration] | None = None) -> list[int]:
     """Inside the caller's transaction. Returns the versions applied."""
     plan = shipped(_PACKAGE) if plan is None else plan
-    current = _look(raw, place.database, plan).version  # again, now that no other program can migrate
+    current = _look(raw, files.database, plan).version  # again, now that no other program can migrate
     applied = [one for one in plan if one.version > current]
     for one in applied:
         for statement in statements(one.sql):
@@ -111,21 +111,21 @@ def _look(raw: Raw, where: object, plan: Sequence[Migration] | None = None) -> K
     return known(raw.execute, QUERIES, where, plan, "`supervisor adopt` can take it over")
 
 
-def _open(place: Place, mode: str) -> sqlite3.Connection:
-    return sqlite3.connect(f"{place.database.as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT)
+def _open(files: DatabaseFiles, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{files.database.as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT)
 
 
-def require_version(place: Place) -> Known:
+def require_version(files: DatabaseFiles) -> Known:
     """Raises StoreError for a database that is not ours, or older. A connection with our settings would switch another
     program's database to WAL before it could look.
     """
-    if not place.database.exists():
-        raise NoTables(f"{place.database}: there is no such database")
+    if not files.database.exists():
+        raise NoTables(f"{files.database}: there is no such database")
     try:
-        with closing(_open(place, "ro")) as raw:
-            return _look(raw, place.database).require_version()
+        with closing(_open(files, "ro")) as raw:
+            return _look(raw, files.database).require_version()
     except sqlite3.Error as error:
-        raise translated(error, place.database) from None
+        raise translated(error, files.database) from None
 
 
 def readable_version(raw: sqlite3.Connection, path: Path) -> int:
@@ -136,15 +136,15 @@ def readable_version(raw: sqlite3.Connection, path: Path) -> int:
     return found.require_usable().version
 
 
-def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Callable[[], object]) -> bool:
+def prepare(raw: sqlite3.Connection, files: DatabaseFiles, *, create: bool, migrate: Callable[[], object]) -> bool:
     """For a caller's connection, which may be in a transaction and hold the write lock, so nothing waits here.
 
     Returns whether the tables exist even if that transaction is rolled back.
     """
     cursor = raw.cursor()
     cursor.row_factory = None  # the caller's may be anything
-    _require_same_file(cursor, place)
-    found = _look(cursor, place.database)
+    _require_same_file(cursor, files)
+    found = _look(cursor, files.database)
     if found.version >= found.ours:
         found.require_usable()
         return True
@@ -155,16 +155,16 @@ def prepare(raw: sqlite3.Connection, place: Place, *, create: bool, migrate: Cal
         raise found.too_late(
             ", and your transaction is open; call Queue.create_tables(), or run `supervisor migrate`, before it begins"
         )
-    bring_up_to_date(cursor, place)
+    bring_up_to_date(cursor, files)
     return False
 
 
-def _require_same_file(cursor: sqlite3.Cursor, place: Place) -> None:
+def _require_same_file(cursor: sqlite3.Cursor, files: DatabaseFiles) -> None:
     """Raises InvalidJob for a connection to another file, also one that has attached ours. One in memory has none."""
     file = Path(os.fsdecode(cursor.execute("PRAGMA database_list").fetchone()[2] or ""))
     with contextlib.suppress(OSError):  # it was moved, or is not there yet
-        if file.name and not file.samefile(place.database):
-            raise InvalidJob("connection", f"its database is {file}, and that of the queue is {place.database}")
+        if file.name and not file.samefile(files.database):
+            raise InvalidJob("connection", f"its database is {file}, and that of the queue is {files.database}")
 
 
 # Copies
@@ -183,10 +183,10 @@ def back_up(connection: Connection, target: Path) -> None:
 
 def _back_up(connection: Connection, current: int) -> None:
     """Keep a copy with the older schema, unless another program has migrated in the meantime and kept one."""
-    target = connection.place.dated(f"before-{current + 1}")
+    target = connection.files.dated(f"before-{current + 1}")
     with _copied(connection, target) as partial:
         with closing(sqlite3.connect(partial)) as copy:
-            copied = _look(copy, connection.place.database).version
+            copied = _look(copy, connection.files.database).version
         if copied == current:
             with contextlib.suppress(FileExistsError):
                 _publish(partial, target)
@@ -198,7 +198,7 @@ def _copied(connection: Connection, target: Path) -> Iterator[Path]:
     partial = target.with_name(f".{target.name}.partial-{uuid.uuid4().hex[:8]}")
     try:
         with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
-            connection.place.share(partial)
+            connection.files.share(partial)
             connection.raw.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE").fetchall()
         yield partial
@@ -223,7 +223,7 @@ _OF_ROWS = ("CHECK constraint failed", "NULL value in", "NUMERIC value in", "TEX
 _STEPS = 10_000  # of SQLite's machine between two looks at the clock
 
 
-def is_sound(place: Place, seconds: float) -> bool:
+def is_sound(files: DatabaseFiles, seconds: float) -> bool:
     """Run SQLite's quick check over the file; where an application has tables in it, too, over ours first.
 
     For at most so many seconds; returns whether it came to the end of the file. Raises StoreError that names
@@ -231,25 +231,25 @@ def is_sound(place: Place, seconds: float) -> bool:
     """
     deadline = time.monotonic() + seconds
     try:
-        with closing(_open(place, "rw")) as raw:
+        with closing(_open(files, "rw")) as raw:
             raw.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
             tables = {name for (name,) in raw.execute(QUERIES.tables) if not name.startswith("sqlite_")}
             first = [f"({table})" for table in KEYS if table in tables] if tables.difference(KEYS) else []
             # The check is about the file, not about the contents of rows.
             raw.execute("PRAGMA ignore_check_constraints = ON")
             for what in (*first, ""):
-                _check(raw, what, place)
+                _check(raw, what, files)
     except sqlite3.Error as error:
         code = result_code(error)
         if code == sqlite3.SQLITE_INTERRUPT:
             return False
         if code == sqlite3.SQLITE_CORRUPT:
-            raise _damaged(str(error), place) from None
-        raise translated(error, place.database) from None
+            raise _damaged(str(error), files) from None
+        raise translated(error, files.database) from None
     return True
 
 
-def _check(raw: sqlite3.Connection, what: str, place: Place) -> None:
+def _check(raw: sqlite3.Connection, what: str, files: DatabaseFiles) -> None:
     try:
         found = [text for (text,) in raw.execute(f"{CHECK}{what}") if not text.startswith(_OF_ROWS)]
     except sqlite3.Error as error:
@@ -257,12 +257,12 @@ def _check(raw: sqlite3.Connection, what: str, place: Place) -> None:
             raise
         return  # an index or a column of the application's needs a function or a collation of its own
     if found and found[0] != "ok":
-        raise _damaged(found[0], place)
+        raise _damaged(found[0], files)
 
 
-def _damaged(found: str, place: Place) -> StoreError:
+def _damaged(found: str, files: DatabaseFiles) -> StoreError:
     found = " ".join(found.replace("*** in database main ***", "").split())
     return StoreError(
-        f"{place.database}: the file is damaged, as {CHECK} found: {found}; "
+        f"{files.database}: the file is damaged, as {CHECK} found: {found}; "
         "stop every program that uses it and restore a backup, or save what can be read with `.recover`"
     )

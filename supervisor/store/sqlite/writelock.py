@@ -25,7 +25,7 @@ from pathlib import Path
 
 from supervisor.domain.errors import StoreError
 from supervisor.store.ownership import DatabaseHolder, Holder, Writers
-from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.system import descriptors, kernel
 from supervisor.system.files import any_holder_of, holder_of
 
@@ -58,10 +58,10 @@ class WriteLock:
     `patience` is how many seconds a writer waits for one holder.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, files: DatabaseFiles) -> None:
         self.patience = PATIENCE
-        self._place = place
-        self._name = str(place.write_lock)
+        self._files = files
+        self._name = str(files.write_lock)
         self._open()
         self._pid = float(os.getpid())
         self._held = False
@@ -137,7 +137,7 @@ class WriteLock:
         os.close(self._descriptor)
 
     def _open(self) -> None:
-        self._descriptor, self._map = _open(self._place)
+        self._descriptor, self._map = _open(self._files)
         self._account = memoryview(self._map).cast("d")
         self._file = _identity(os.fstat(self._descriptor))
         self._looked = time.monotonic()
@@ -171,13 +171,13 @@ class WriterWatch(Writers):
     The file is read and not mapped: if it is truncated, that must not kill the supervisor.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, files: DatabaseFiles) -> None:
+        self._files = files
 
     def holder(self) -> Holder | None:
         """Who holds our writers' lock, by the entry in its file. A killed holder's entry stays until the next one."""
         try:
-            descriptor = os.open(self._place.write_lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(self._files.write_lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             return None
         try:
@@ -194,10 +194,10 @@ class WriterWatch(Writers):
 
     def database_holder(self) -> DatabaseHolder | None:
         """Who is in a write transaction of SQLite, in any program, or has the file in exclusive mode."""
-        place = self._place
+        files = self._files
         for path, kind, start, length in (
-            (f"{place.database}-shm", fcntl.F_WRLCK, _WRITE_BYTE, 1),
-            (str(place.database), fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE),
+            (f"{files.database}-shm", fcntl.F_WRLCK, _WRITE_BYTE, 1),
+            (str(files.database), fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE),
         ):
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -206,7 +206,7 @@ class WriterWatch(Writers):
             try:
                 pid = holder_of(descriptor, kind, start, length)
                 if pid is not None:
-                    return DatabaseHolder(pid, _commits(place))
+                    return DatabaseHolder(pid, _commits(files))
             except OSError:
                 continue
             finally:
@@ -218,9 +218,9 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _open(place: Place) -> tuple[int, mmap.mmap]:
+def _open(files: DatabaseFiles) -> tuple[int, mmap.mmap]:
     """The lock file's descriptor, and the account in it."""
-    descriptor = place.open_shared(place.write_lock)
+    descriptor = files.open_shared(files.write_lock)
     try:
         size = os.fstat(descriptor).st_size
         if size < _BYTES:
@@ -229,12 +229,12 @@ def _open(place: Place) -> tuple[int, mmap.mmap]:
         return descriptor, mmap.mmap(descriptor, _BYTES)
     except OSError as error:
         os.close(descriptor)
-        raise StoreError(f"{place.write_lock}: it cannot be created: {error.strerror}") from None
+        raise StoreError(f"{files.write_lock}: it cannot be created: {error.strerror}") from None
 
 
-def nobody_writes(place: Place) -> bool:
+def nobody_writes(files: DatabaseFiles) -> bool:
     """Whether no process, and no connection of this one, holds a lock that keeps writers out. False if unknown."""
-    log, database = _descriptor(Path(f"{place.database}-shm")), _descriptor(place.database)
+    log, database = _descriptor(Path(f"{files.database}-shm")), _descriptor(files.database)
     if database is None:
         return False
     try:
@@ -258,9 +258,9 @@ def _descriptor(path: Path) -> int | None:
     return None
 
 
-def _commits(place: Place) -> bytes:
+def _commits(files: DatabaseFiles) -> bytes:
     try:
-        with Path(f"{place.database}-shm").open("rb", buffering=0) as index:
+        with Path(f"{files.database}-shm").open("rb", buffering=0) as index:
             return index.read(_INDEX_HEADER)
     except OSError:
         return b""

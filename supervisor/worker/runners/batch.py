@@ -257,29 +257,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether this, or what caused it, is a lack of memory: of this machine, or of a device.
 
     torch raises `torch.cuda.OutOfMemoryError`, earlier a RuntimeError "CUDA out of memory"; other libraries have
-    classes of that name, too.
+    classes of that name, too. A program's exceptions come as text.
     """
     cause: BaseException | None = error
     for _ in range(_DEEPEST):
         if cause is None:
-            break
-        if _says_so(cause):
+            return False
+        if isinstance(cause, MemoryError) or (isinstance(cause, Reported) and cause.kind == "memory"):
+            return True
+        text = described(cause)[0].lower()
+        if "outofmemoryerror" in text or ("out of memory" in text and isinstance(cause, (RuntimeError, Reported))):
             return True
         cause = cause.__cause__
     return False
-
-
-def _says_so(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
-        return True
-    if isinstance(error, Reported):  # a program's exceptions come as text
-        text = str(error).lower()
-        return error.kind == "memory" or "out of memory" in text or "outofmemoryerror" in text
-    if any(base.__name__ == "OutOfMemoryError" for base in type(error).__mro__):
-        return True
-    try:
-        return isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
-    except JobInterrupted:
-        raise
-    except BaseException:  # its text is the handler's code
-        return False

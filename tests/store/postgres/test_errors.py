@@ -99,13 +99,6 @@ def test_a_newer_schema_that_knows_no_older_programs(engine: Engine) -> None:
     assert "this one knows schema" in problem(engine.url)
 
 
-def test_two_programs_migrate_at_the_same_time(engine: Engine) -> None:
-    with psycopg.connect(engine.url) as other:
-        other.execute("CREATE TABLE beside (x integer)")
-        assert engine.database.migrate() == [1]
-    assert engine.database.migrate() == []
-
-
 def test_the_first_exchange_of_another_session_is_doubtful(engine: Engine, postgres: Databases) -> None:
     """The server may have undone the last one: which holds also where nobody has seen an error."""
     engine.database.migrate()

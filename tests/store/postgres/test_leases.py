@@ -14,7 +14,7 @@ from supervisor.maintenance.lease import LeaseRenewal
 from supervisor.maintenance.recovery import Recovered, Recovery
 from supervisor.maintenance.reports import ControlWatch
 from supervisor.store.base import Engine, JobSelector, SupervisorRecord
-from supervisor.store.postgres.ownership import PostgresRegistry
+from supervisor.store.postgres.maintenance import PostgresRegistry
 from supervisor.system.scoreboard import GATE_BYTES, ClaimGate, boot_time
 from tests.store.kit import NOW, Desk, supervisor_record, worker_record
 

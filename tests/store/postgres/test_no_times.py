@@ -15,7 +15,7 @@ from supervisor.domain.settlement import released
 from supervisor.store.base import Engine
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
-from supervisor.store.postgres.ownership import PostgresRegistry
+from supervisor.store.postgres.maintenance import PostgresRegistry
 from tests.site_under_test import Site, wait_for
 from tests.store.kit import NOW, Desk, supervisor_record, worker_record
 

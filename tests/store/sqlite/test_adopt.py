@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
-import signal
 import sqlite3
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +18,7 @@ from supervisor.domain.job import Status
 from supervisor.domain.settlement import done
 from supervisor.engine import open_engine
 from supervisor.store.base import AdoptOptions, AdoptReport, JobSelector
-from tests.store.kit import Desk, python, until
+from tests.store.kit import Desk, until
 
 PLAIN = """CREATE TABLE jobs (
   id INTEGER PRIMARY KEY,
@@ -88,20 +85,6 @@ def fill(app: App, count: int = 1000) -> None:
 
 
 class TestWhatIsKept:
-    def test_every_row_is_kept_and_running_ones_become_pending(self, app: App) -> None:
-        app.run(PLAIN)
-        fill(app)
-        before = app.run("SELECT * FROM jobs ORDER BY id")
-
-        report = app.adopt()
-
-        old = "id, type, payload, status, attempts, last_error, created_at, updated_at"
-        after = app.run(f"SELECT {old} FROM jobs ORDER BY id")
-        recovered = [(*row[:3], "pending", *row[4:]) if row[3] == "running" else row for row in before]
-        assert after == recovered
-        assert (report.rows, report.recovered) == (1000, 250)
-        assert [row[:8] for row in app.run("SELECT * FROM jobs ORDER BY id")] == recovered
-
     def test_the_backup_is_the_database_as_it_was(self, app: App) -> None:
         app.run(PLAIN)
         fill(app, 50)
@@ -272,18 +255,6 @@ class TestTimes:
 
         assert app.run("SELECT updated_at FROM jobs") == [(2_000_000_000_000,)]
 
-    def test_a_delay_in_a_column_of_our_name_is_respected(self, app: App) -> None:
-        app.run("CREATE TABLE jobs (id INTEGER PRIMARY KEY, type, payload, status, scheduled_at)")
-        times = ["2033-05-18 03:33:20", 2e9, 2_000_000_000_000, None]
-        app.db.executemany(
-            "INSERT INTO jobs (type, status, scheduled_at) VALUES ('t', 'pending', ?)", [(t,) for t in times]
-        )
-        app.adopt()
-
-        *delayed, at_once = [row[0] for row in app.run("SELECT scheduled_at FROM jobs ORDER BY id")]
-        assert delayed == [pytest.approx(2e9)] * 3
-        assert at_once < 2e9
-
 
 class TestGuarantees:
     @pytest.mark.parametrize(
@@ -372,15 +343,6 @@ class TestGuarantees:
             job = opened.job(1)
         assert (job.status, job.last_error, job.locked_by) == (Status.FAILED, "no such file", None)
 
-    def test_the_applications_reset_at_start_releases_none_of_ours(self, app: App) -> None:
-        app.run(PLAIN)
-        app.run("INSERT INTO jobs (type) VALUES ('tag')")
-        app.adopt()
-        with desk(app) as opened:
-            claim = opened.one(now=4e9)
-            app.run("UPDATE jobs SET status = 'pending' WHERE status = 'running'")
-            assert opened.settle(done(claim, None)) == []
-
 
 class TestOldStatements:
     def test_an_explicit_null_that_the_old_table_took_becomes_the_default(self, app: App) -> None:
@@ -390,19 +352,6 @@ class TestOldStatements:
         app.run("INSERT INTO jobs (type, payload) VALUES ('tag', NULL)")
 
         assert app.run("SELECT payload FROM jobs") == [("{}",)]
-
-    def test_a_payload_of_another_name_stays_and_is_kept_equal_to_ours(self, app: App) -> None:
-        app.run(PLAIN.replace("payload", "data"))
-        app.run("CREATE INDEX by_data ON jobs (data)")
-        app.run("INSERT INTO jobs (type, data) VALUES ('tag', '[1]')")
-
-        app.adopt(renames={"data": "payload"})
-
-        app.run("INSERT INTO jobs (type, data) VALUES ('tag', '[2]')")
-        app.run("INSERT INTO jobs (type, payload) VALUES ('tag', '[3]')")
-        app.run("UPDATE jobs SET data = '[4]' WHERE id = 1")
-        app.run("UPDATE jobs SET payload = '[5]' WHERE id = 2")
-        assert app.run("SELECT data, payload FROM jobs") == [("[4]", "[4]"), ("[5]", "[5]"), ("[3]", "[3]")]
 
     def test_constraints_that_cannot_stay_are_named(self, app: App) -> None:
         app.run(
@@ -477,75 +426,8 @@ class TestRefused:
         assert list(app.db.iterdump()) == before
         assert not list(app.path.parent.glob("*.before-adopt*"))
 
-    def test_a_table_of_ours_is_not_adopted_again(self, app: App) -> None:
-        app.run(PLAIN)
-        app.adopt()
-
-        assert "nothing to adopt" in app.refusal()
-
     def test_what_we_refuse_to_migrate_says_that_it_can_be_adopted(self, app: App) -> None:
         app.run(PLAIN)
 
         with pytest.raises(StoreError, match="supervisor adopt"):
             open_engine(f"sqlite:///{app.path}").database.migrate()
-
-
-# Dies by SIGKILL as the connection that adopts begins its nth statement.
-KILLED = """
-import os, signal, sqlite3, sys
-from supervisor.engine import open_engine
-from supervisor.store.base import AdoptOptions
-
-url, at, seen = sys.argv[1], int(sys.argv[2]), 0
-
-def statement(sql):
-    global seen
-    seen += 1
-    if seen == at:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def connect(*arguments, **options):
-    connection = opened(*arguments, **options)
-    connection.set_trace_callback(statement)
-    return connection
-
-opened, sqlite3.connect = sqlite3.connect, connect
-open_engine(url).database.adopt(AdoptOptions())
-print(seen)
-"""
-
-
-@pytest.mark.long
-def test_killed_at_any_point_the_table_is_wholly_old_or_wholly_adopted(app: App, tmp_path: Path) -> None:
-    app.run(PLAIN)
-    fill(app, 200)
-    old = list(app.db.iterdump())
-    app.db.close()
-
-    def attempt(number: int, at: int) -> tuple[subprocess.CompletedProcess[str], list[str], str]:
-        folder = tmp_path / f"copy-{number}"
-        if not folder.exists():
-            folder.mkdir()
-            shutil.copy(app.path, folder / "app.db")
-        ended = subprocess.run(
-            python("-c", KILLED, f"sqlite:///{folder}/app.db", str(at)), capture_output=True, text=True, timeout=60
-        )
-        with contextlib.closing(sqlite3.connect(folder / "app.db")) as db:
-            return ended, list(db.iterdump()), db.execute("PRAGMA integrity_check").fetchone()[0]
-
-    whole, adopted, _ = attempt(0, 0)
-    total = int(whole.stdout)
-    assert total > 40
-    assert adopted != old
-    outcomes = set()
-    for number, at in enumerate([total // 8 * part for part in range(3, 8)] + [total - 1, total], 1):
-        ended, left, health = attempt(number, at)
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        assert health == "ok"
-        assert left == old or "CREATE TABLE jobs_before_adopt" not in "\n".join(left)
-        assert left == old or any("schema_version" in line for line in left)
-        if left == old:
-            whole, again, _ = attempt(number, 0)
-            assert again[:5] == adopted[:5], whole.stderr
-        outcomes.add(left == old)
-    assert True in outcomes

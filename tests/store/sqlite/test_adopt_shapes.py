@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.errors import InvalidOption, NothingToAdopt, StoreError
+from supervisor.domain.errors import NothingToAdopt, StoreError
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import done
 from supervisor.engine import open_engine
-from supervisor.store.base import AdoptedColumn, AdoptOptions, AdoptReport
+from supervisor.store.base import AdoptedColumn, AdoptReport
 from tests import forkserver
 from tests.samples import sampled
 from tests.store.kit import Desk
@@ -279,30 +279,6 @@ class TestOldStatements:
         app.run("CREATE TRIGGER finished AFTER UPDATE ON jobs WHEN NEW.status = 'completed' BEGIN SELECT 1; END")
         assert any("trigger `finished` names 'completed'" in note for note in app.adopt().notes)
 
-    def test_the_applications_claims_and_ours_never_run_a_job_twice(self, application: Make) -> None:
-        app = application("monitoring", 400)
-        app.adopt()
-        due = {row[0] for row in app.run("SELECT id FROM jobs WHERE status = 'pending' AND scheduled_at < 2e9")}
-        claim = (
-            "UPDATE jobs SET status = 'processing' WHERE id = (SELECT id FROM jobs WHERE status = 'pending' "
-            "AND scheduled_for < '2100-01-01' ORDER BY id LIMIT 1) RETURNING id"
-        )
-        theirs: list[int] = []
-        ours: list[int] = []
-        with app.desk() as desk:
-            while True:
-                taken = app.run(claim)
-                claims = desk.claim(["tag", "caption", "nsfw", "MY_JOB_TYPE"], 2, now=2e9)
-                app.run("UPDATE jobs SET status = 'completed' WHERE id IN (SELECT id FROM jobs)")  # late, and of all
-                assert desk.settle(*(done(one, None) for one in claims), now=2e9) == []
-                theirs += [row[0] for row in taken]
-                ours += [one.job_id for one in claims]
-                if not taken and not claims:
-                    break
-        assert sorted([*theirs, *ours]) == sorted(set(theirs) | set(ours))
-        assert set(ours) <= due
-        assert theirs
-
 
 class TestTimes:
     @pytest.mark.parametrize(
@@ -360,29 +336,6 @@ class TestTimes:
 
 
 class TestOptions:
-    @pytest.mark.parametrize(
-        ("options", "problem"),
-        [
-            ({"renames": {"dta": "payload"}}, "the table has no column `dta`; did you mean data?"),
-            ({"renames": {"error": "payload", "data": "payload"}}, "another column becomes `payload` already"),
-            ({"renames": {"error": "status"}}, "the table has a column `status` already"),
-            ({"renames": {"error": "claim_token"}}, "`claim_token` holds the claims"),
-            ({"renames": {"id": "payload"}}, "`id` is the primary key"),
-            ({"statuses": {"processing": "runing"}}, "runing is not one of pending, running"),
-        ],
-    )
-    def test_a_wrong_option_is_refused_with_one_sentence(
-        self, application: Make, options: dict[str, Any], problem: str
-    ) -> None:
-        app = application("monitoring", 8)
-        before = list(app.db.iterdump())
-        for rehearse in (True, False):
-            with pytest.raises(InvalidOption) as refused:
-                open_engine(f"sqlite:///{app.path}").database.adopt(AdoptOptions(**options), rehearse=rehearse)
-            assert problem in str(refused.value)
-        assert list(app.db.iterdump()) == before
-        assert [file.name for file in app.path.parent.iterdir()] == ["app.db"]
-
     def test_what_an_option_says_is_done_and_the_rest_is_proposed(self, application: Make) -> None:
         app = application("monitoring", 8)
         report = app.adopt(renames={"scheduled_for": "scheduled_for", "error": "trouble"})

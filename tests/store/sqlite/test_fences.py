@@ -19,8 +19,8 @@ from supervisor.store.sql.connection import quarantine
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import Connection
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.maintenance import SqliteMaintenance
-from supervisor.store.sqlite.place import Place
 from tests import next_release
 from tests.store.kit import BROKEN, NOW, POLICY, Desk
 
@@ -207,7 +207,7 @@ class TestSetAside:
 def test_an_applications_own_column_is_not_added_again(desk: Desk, foreign: sqlite3.Connection) -> None:
     foreign.execute("ALTER TABLE jobs ADD COLUMN colour INTEGER NOT NULL DEFAULT 5")
     job = desk.put()
-    with contextlib.closing(Connection(Place(desk.engine.database.file), synchronous="FULL")) as connection:  # type: ignore[arg-type]
+    with contextlib.closing(Connection(DatabaseFiles(desk.engine.database.file), synchronous="FULL")) as connection:  # type: ignore[arg-type]
         assert schema.migrate(connection, next_release.plan("sqlite")) == [2]
     assert foreign.execute("SELECT colour FROM jobs WHERE id = ?", [job]).fetchone() == (5,)
 

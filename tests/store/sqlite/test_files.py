@@ -24,11 +24,10 @@ from supervisor.domain.intake import new_jobs, payload_of
 from supervisor.domain.job import AlikeJobs, NewJob, Status
 from supervisor.domain.settlement import done
 from supervisor.store.base import Engine, JobSelector
-from supervisor.store.migrate import shipped
 from supervisor.store.sqlite import SqliteEngine, schema
 from supervisor.store.sqlite.connection import Connection
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.maintenance import SqliteMaintenance, checkpoint
-from supervisor.store.sqlite.place import Place
 from tests import next_release
 from tests.stopwatch import Stopwatch
 from tests.store.kit import NOW, Desk, python, supervisor_record
@@ -46,16 +45,6 @@ class TestTheCallersOwnTransaction:
             there = end == "COMMIT"
             assert (desk.producer.job(job_id) is not None) is there
             assert foreign.execute("SELECT count(*) FROM pictures").fetchone() == (int(there),)
-
-    def test_the_drivers_implicit_transactions_do_too(self, desk: Desk, path: Path) -> None:
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            desk.engine.transactional.insert(connection, [NewJob("tag", "{}")] * 3)
-            assert connection.in_transaction
-            connection.rollback()
-            ids = desk.engine.transactional.insert(connection, [NewJob("tag", "{}")] * 3)
-            connection.commit()
-
-        assert [desk.status(job_id) for job_id in ids] == [Status.PENDING] * 3
 
     def test_tables_made_in_a_transaction_that_is_rolled_back_are_made_again(self, tmp_path: Path) -> None:
         queue = Queue(f"sqlite:///{tmp_path}/new.db")
@@ -126,10 +115,10 @@ class TestTheLog:
 
     def test_only_the_maintainer_empties_the_log(self, desk: Desk) -> None:
         ids = [desk.put(payload='"' + "x" * 4000 + '"') for _ in range(200)]
-        grown = connection(desk).place.log_size()
+        grown = connection(desk).files.log_size()
         for claim in desk.claim(want=200):
             desk.settle(done(claim, None))
-        assert connection(desk).place.log_size() > grown > 0
+        assert connection(desk).files.log_size() > grown > 0
 
         assert checkpoint(connection(desk)) == 0
         assert desk.status(ids[0]) is Status.DONE
@@ -248,26 +237,10 @@ class TestSchema:
     def test_migrating_again_changes_nothing(self, desk: Desk) -> None:
         assert desk.engine.database.migrate() == []
 
-    def test_two_that_migrate_at_once_make_one_schema(self, path: Path) -> None:
-        barrier, applied = threading.Barrier(4), list[int]()
-
-        def migrate() -> None:
-            engine = SqliteEngine(f"sqlite:///{path}")
-            barrier.wait()
-            applied.extend(engine.database.migrate())
-
-        path.touch(mode=0o600)
-        threads = [threading.Thread(target=migrate) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        assert applied == [len(shipped("supervisor.store.sqlite"))]
-
     def test_an_older_schema_is_backed_up_first_and_its_jobs_stay(self, desk: Desk, path: Path) -> None:
         job_id = desk.put()
         plan = next_release.plan("sqlite")
-        connection = Connection(Place(path), synchronous="FULL")
+        connection = Connection(DatabaseFiles(path), synchronous="FULL")
 
         assert schema.migrate(connection, plan) == [plan[-1].version]
 
@@ -279,17 +252,6 @@ class TestSchema:
             assert copy.execute("SELECT count(*) FROM pragma_table_info('jobs') WHERE name = 'colour'").fetchone() == (
                 0,
             )
-
-    def test_a_migration_that_fails_leaves_everything_as_it_was(self, desk: Desk, path: Path) -> None:
-        plan = next_release.plan("sqlite", "CREATE TABLE fine (x);\nCREATE TABLE jobs (x);")
-        connection = Connection(Place(path), synchronous="FULL")
-
-        with pytest.raises(StoreError):
-            schema.migrate(connection, plan)
-
-        assert connection.rows("SELECT name FROM sqlite_schema WHERE name = 'fine'") == []
-        assert connection.row("SELECT value FROM job_meta WHERE key = 'schema'") == (str(len(plan) - 1),)
-        connection.close()
 
     @pytest.mark.parametrize(("oldest", "refused"), [(99, True), (1, False)])
     def test_a_newer_schema_is_refused_only_if_it_says_that_we_are_too_old(
@@ -460,7 +422,7 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_not_taken_for_the_new_one
         return raw
 
     monkeypatch.setattr(sqlite3, "connect", replaced_meanwhile)
-    connection = Connection(Place(path), synchronous="NORMAL")
+    connection = Connection(DatabaseFiles(path), synchronous="NORMAL")
     monkeypatch.undo()
     with contextlib.closing(connection):
         assert connection.moved

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from supervisor.domain.errors import Conflict
-from supervisor.domain.job import NewJob, Status
+from supervisor.domain.job import Status
 from supervisor.domain.recovery import JobPolicy, settle_expired
 from supervisor.domain.settlement import done, released
 from supervisor.store.base import JobSelector
@@ -51,11 +51,6 @@ class TestEnqueueing:
                 foreign.execute(insert, [broken])
         foreign.execute(insert, ['{ "path": "cat.jpg" }'])
         assert desk.job(1).payload == {"path": "cat.jpg"}
-
-    def test_a_type_alone_is_enough(self, desk: Desk, foreign: sqlite3.Connection) -> None:
-        foreign.execute("INSERT INTO jobs (type) VALUES ('tag')")
-
-        assert desk.one(now=4e9).payload == "{}"
 
     @pytest.mark.parametrize(
         ("column", "value"),
@@ -308,21 +303,3 @@ def test_a_unique_rule_of_the_application_refuses_with_a_clear_error(desk: Desk,
     with pytest.raises(Conflict, match="UNIQUE rule"):
         desk.put(payload="[1]")
     assert desk.operations.statistics.counts() == [("tag", Status.PENDING, 1)]
-
-
-def test_a_child_that_the_applications_own_rule_refuses_fails_its_parent_and_nothing_else(
-    desk: Desk, foreign: sqlite3.Connection
-) -> None:
-    foreign.execute(
-        "CREATE TRIGGER rule BEFORE INSERT ON jobs WHEN NEW.type = 'forbidden'"
-        " BEGIN SELECT RAISE(ABORT, 'no such work here'); END"
-    )
-    parent, other = desk.put(), desk.put()
-    claims = desk.claim(want=2)
-    family = done(claims[0], None, children=(NewJob("fine", "{}"), NewJob("forbidden", "{}")))
-
-    assert desk.settle(family, done(claims[1], None)) == []
-
-    assert (desk.status(parent), desk.status(other)) == (Status.FAILED, Status.DONE)
-    assert "no such work here" in str(desk.job(parent).last_error)
-    assert foreign.execute("SELECT count(*) FROM jobs WHERE type IN ('fine', 'forbidden')").fetchone() == (0,)

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from supervisor.store.base import Engine
-from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.writelock import nobody_writes
 from tests.store.kit import python, until
 
@@ -89,18 +89,18 @@ def test_a_process_with_a_connection_sees_every_writer_and_keeps_its_own_locks(
     engine: Engine, hold: Hold, elsewhere: bool
 ) -> None:
     engine.database.migrate()
-    place = Place(engine.database.file)
-    with closing(sqlite3.connect(place.database, isolation_level=None)) as own:
+    files = DatabaseFiles(engine.database.file)
+    with closing(sqlite3.connect(files.database, isolation_level=None)) as own:
         own.execute("SELECT * FROM jobs").fetchall()
-        assert nobody_writes(place)
+        assert nobody_writes(files)
         if elsewhere:
             hold("BEGIN IMMEDIATE")
-            assert not nobody_writes(place)
+            assert not nobody_writes(files)
             return
         own.execute("BEGIN IMMEDIATE")
-        assert not nobody_writes(place)
+        assert not nobody_writes(files)
         script = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
-        tried = subprocess.run(python("-c", script, place.database), capture_output=True, text=True, check=False)
+        tried = subprocess.run(python("-c", script, files.database), capture_output=True, text=True, check=False)
         assert "database is locked" in tried.stderr
         own.execute("COMMIT")
-        assert nobody_writes(place)
+        assert nobody_writes(files)

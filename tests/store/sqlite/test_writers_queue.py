@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from supervisor.store.sqlite import writelock
-from supervisor.store.sqlite.place import Place
+from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.writelock import WriteLock
 
 ROUNDS = 40
 
 
 def test_a_writer_that_has_waited_for_long_goes_before_those_that_come_later(tmp_path: Path) -> None:
-    place = Place(tmp_path / "jobs.db")
-    place.database.touch()
+    files = DatabaseFiles(tmp_path / "jobs.db")
+    files.database.touch()
     first_served = 0
     for _ in range(ROUNDS):
-        locks = [WriteLock(place) for _ in range(4)]
+        locks = [WriteLock(files) for _ in range(4)]
         order: list[int] = []
 
         def take(number: int, locks: list[WriteLock] = locks, order: list[int] = order) -> None:
@@ -49,9 +49,9 @@ def test_a_writer_that_has_waited_for_long_goes_before_those_that_come_later(tmp
 
 
 def test_a_dead_process_that_asked_to_go_first_holds_nobody_back(tmp_path: Path) -> None:
-    place = Place(tmp_path / "jobs.db")
-    place.database.touch()
-    lock = WriteLock(place)
+    files = DatabaseFiles(tmp_path / "jobs.db")
+    files.database.touch()
+    lock = WriteLock(files)
     lock._account[writelock._URGENT] = time.monotonic()
     lock.acquire()
     assert lock._held
@@ -78,9 +78,9 @@ class Clock:
 def test_of_several_that_have_waited_for_long_the_one_that_has_waited_longest_goes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: bool, waits: bool
 ) -> None:
-    place = Place(tmp_path / "jobs.db")
-    place.database.touch()
-    lock = WriteLock(place)
+    files = DatabaseFiles(tmp_path / "jobs.db")
+    files.database.touch()
+    lock = WriteLock(files)
     stands = 0.3  # seconds for which another repeats its request
 
     def request(now: float) -> None:

@@ -12,6 +12,7 @@ import pytest
 from supervisor.admin import watch
 from supervisor.admin.watch import LISTENERS, TooManyListeners
 from tests.web.api.conftest import Site
+from tests.web.application import http_scope
 
 PATIENCE = 20.0
 
@@ -25,24 +26,8 @@ class Visitor:
         self.reading = asyncio.Event()
         self.reading.set()
         self.parts: list[bytes] = []
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "method": "GET",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
-            "headers": [
-                (b"host", b"localhost"),
-                *((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()),
-            ],
-            "scheme": "http",
-            "client": ("127.0.0.1", 1),
-            "server": ("127.0.0.1", 2),
-            "root_path": "",
-            "state": {},
-        }
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        scope = http_scope(path, {"host": "localhost"} | given)
         self.task = asyncio.create_task(app(scope, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:

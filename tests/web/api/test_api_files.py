@@ -22,6 +22,7 @@ from supervisor.admin.uploads import GRACE
 from supervisor.domain.errors import StoreError
 from supervisor.system.spool import Label, Spooled
 from tests.web.api.conftest import KEEP_DONE, LARGEST_FILE, LARGEST_SPOOL, Site, checked
+from tests.web.application import http_scope
 
 CAT = b"\xff\xd8 a cat" * 1000
 MiB = 1 << 20
@@ -248,13 +249,7 @@ def test_a_client_that_goes_away_leaves_nothing(site: Site, spool: Path) -> None
         async def send(message: Any) -> None:
             pass
 
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/run/nsfw",
-            "query_string": b"",
-            "headers": [(b"content-type", b"image/jpeg"), (b"host", b"localhost")],
-        }
+        scope = http_scope("/run/nsfw", {"content-type": "image/jpeg", "host": "localhost"}, method="POST")
         await asyncio.wait_for(site.client.app(scope, receive, send), 20)  # type: ignore[arg-type]
 
     site.client.run(ask())

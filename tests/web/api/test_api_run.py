@@ -15,6 +15,7 @@ from supervisor.domain.job import NewJob
 from supervisor.system import failpoints
 from tests.store.kit import until
 from tests.web.api.conftest import Client, Site, as_reader, checked
+from tests.web.application import http_scope
 
 END = "UPDATE jobs SET status = ?, result = ?, last_error = ? WHERE status = 'running'"
 CLAIM = "UPDATE jobs SET status = 'running' WHERE status = 'pending'"
@@ -348,14 +349,9 @@ class TestTheClientGoesAway:
             async def send(message: Any) -> None:
                 pass
 
-            query = "&".join(f"{name}={value}" for name, value in params.items()).encode()
-            scope = {
-                "type": "http",
-                "method": "POST",
-                "path": "/run/tag",
-                "query_string": query,
-                "headers": [(b"content-type", b"application/json"), (b"host", b"localhost")],
-            }
+            query = "&".join(f"{name}={value}" for name, value in params.items())
+            headers = {"content-type": "application/json", "host": "localhost"}
+            scope = http_scope(f"/run/tag?{query}", headers, method="POST")
             await asyncio.wait_for(site.client.app(scope, receive, send), 20)  # type: ignore[arg-type]
 
         site.client.run(ask())

@@ -39,7 +39,7 @@ class New(NamedTuple):
     value: str | None
 
 
-def statements(plan: Plan) -> Iterator[str]:
+def statements_for(plan: Plan) -> Iterator[str]:
     """All of them, in order. The old table is called `jobs` already."""
     new = list(columns(plan))
     filled = {column.name: column.value for column in new if column.value is not None}

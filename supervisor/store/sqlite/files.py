@@ -13,7 +13,7 @@ from supervisor.store.ownership import LockFolder
 from supervisor.system.files import owner_of
 
 
-class Place(LockFolder):
+class DatabaseFiles(LockFolder):
     """Paths around one database file. Symbolic links are resolved: a lock must have one name."""
 
     def __init__(self, path: Path) -> None:
