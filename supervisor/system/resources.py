@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 # Imported by name: a worker calls these between a handler's end and its own check of the process.
 from os import close, pread, write
@@ -167,3 +169,37 @@ def _read_again(descriptor: int) -> bytes:
         return pread(descriptor, 4096, 0)
     except OSError:  # ESRCH: the process is gone
         return b""
+
+
+# The kernel's groups of sessions: where they are on, the nice value of a process holds only within its session. Each
+# session then gets an equal share of the cores, and a nice value of its own says how large that is: see "The
+# autogroup feature" in sched(7). It is without effect where the control group of the process has a share of its own.
+
+AUTOGROUP_ENABLED = Path("/proc/sys/kernel/sched_autogroup_enabled")
+_OWN_AUTOGROUP = "/proc/self/autogroup"
+_PATIENCE = 2.0  # seconds: the kernel lets all users together change ten of them a second
+_TRY_AGAIN = 0.03  # seconds
+
+
+def set_nice_of_session(nice: int) -> None:
+    """Give the session of this process a nice value, if the kernel groups sessions.
+
+    If more than twenty workers start at once, the kernel may refuse some of them: these keep an equal share.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    with suppress(OSError):  # this kernel has no such groups
+        if AUTOGROUP_ENABLED.read_bytes().strip() != b"1":
+            return
+        own = os.open(_OWN_AUTOGROUP, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            while not _nice_written(own, nice) and time.monotonic() < deadline:
+                time.sleep(_TRY_AGAIN)
+        finally:
+            os.close(own)
+
+
+def _nice_written(own: int, nice: int) -> bool:
+    try:
+        return bool(os.write(own, str(nice).encode()))
+    except BlockingIOError:
+        return False

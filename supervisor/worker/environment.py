@@ -15,7 +15,7 @@ from typing import NamedTuple
 from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
 from supervisor.domain import scaling
 from supervisor.domain.text import human_size
-from supervisor.system import ending, kernel
+from supervisor.system import ending, kernel, resources
 from supervisor.worker.handler import HandlerError
 
 # One thread each, unless the pool says otherwise: a fork copies only the thread that calls it, and
@@ -106,6 +106,7 @@ def take(pool: PoolSettings, place: Place) -> None:
     nice = max(pool.nice, os.getpriority(os.PRIO_PROCESS, 0))
     if nice > 0:
         os.setpriority(os.PRIO_PROCESS, 0, nice)
+        resources.set_nice_of_session(nice)  # a worker has a session of its own
     if pool.cpu_affinity:
         try:
             os.sched_setaffinity(0, pool.cpu_affinity)

@@ -34,7 +34,7 @@ EVERY = 0.1  # seconds between two checks while quick jobs are run
 SLOW = 0.01  # seconds: after a run that took this long, a check costs little
 
 EXIT_RUINED = 71  # the slot's text says what happened
-_MEMORY_CLOSELY = 1.0  # seconds between two readings of the size that counts
+_MEMORY_CLOSELY = 1.0  # seconds between close checks for what the resident size does not show: pages no longer shared
 
 
 _EXECUTOR = _worker.__code__
@@ -175,14 +175,14 @@ def leave_ruined(error: BaseException, slot: Slot, log: Any) -> NoReturn:
 
 
 class MemoryWatch:
-    """Checks the resident size, which is quick to read and never too small. Only above the limit it reads, once a
-    second, the size that counts: the unique size of the worker and of what it has started. `limit` is bytes, None for
-    no limit.
+    """Checks the resident size, which is quick to read and never too small. Only above the limit it reads the size that
+    counts: the unique size of the worker and of what it has started. `limit` is bytes, None for no limit.
     """
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
         self._looked = self._measured = 0.0
+        self._unsuspicious = limit or 0  # bytes resident up to which the limit cannot have been reached
         self.reason = RecycleReason.LARGE  # once it is beyond the limit
 
     def beyond_limit(self, began: float, now: float) -> bool:
@@ -190,10 +190,12 @@ class MemoryWatch:
         if self._limit is None or (now - began < SLOW and now - self._looked < EVERY):
             return False
         self._looked = now
-        if kernel.resident_of_family(os.getpid()) <= self._limit or now - self._measured < _MEMORY_CLOSELY:
+        resident = kernel.resident_of_family(os.getpid())
+        if resident <= self._limit or (resident <= self._unsuspicious and now - self._measured < _MEMORY_CLOSELY):
             return False
         self._measured = now
         used = kernel.memory_of_family(os.getpid())
+        self._unsuspicious = resident + self._limit - used
         if is_far_over(used, self._limit):
             self.reason = RecycleReason.FAR_LARGE
         return used > self._limit

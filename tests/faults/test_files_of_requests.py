@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from supervisor.engine import open_engine
-from supervisor.system.spool import Spool, SpoolFull
+from supervisor.system.spool import Label, Spool, SpoolFull
 from tests.faults.surroundings import fill, small_disk
 from tests.site_under_test import HANDLERS, MakeSite, Site, kill, wait_for
 from tests.web.client import ADMIN, Admin, admin_of
@@ -191,7 +191,7 @@ class TestFullDisk:
 
         upload = spool.begin(None)
         upload.write(b"whole")
-        assert upload.finish(b"{}").read_bytes() == b"whole"
+        assert upload.finish(Label("", "", "")).read_bytes() == b"whole"
 
     @pytest.mark.fault(108)
     def test_so_is_one_whose_label_finds_no_room(self, disk: Path) -> None:
@@ -200,6 +200,6 @@ class TestFullDisk:
         upload.write(b"x")
         filler = fill(disk)
         with pytest.raises(SpoolFull):
-            upload.finish(b"{}")
+            upload.finish(Label("", "", ""))
         assert names(disk / "spool") == []
         filler.unlink()
