@@ -21,7 +21,7 @@ from supervisor.domain.text import without_password
 from supervisor.engine import open_engine
 from supervisor.ops import move as moving
 from supervisor.ops.move import MoveReport
-from supervisor.store.moving import KEYS, TABLES
+from supervisor.store.moving import KEYS, TABLES, MoveEnd
 from supervisor.testing import run_due
 from tests.postgres_server import Databases
 from tests.store.kit import supervisor_record
@@ -268,15 +268,23 @@ def test_a_supervisor_that_starts_at_the_end_is_refused_or_refuses(made: Made, m
     monkeypatch.setattr("supervisor.store.ownership.Ownership.lives", lambda self, owner: owner.id == "late")
     record = supervisor_record("late", open_engine(source), "/nowhere")
 
-    def started(place: str) -> None:
-        if place == "move.arrived":
-            store.registry.register(record)
+    columns = moving._columns
 
-    monkeypatch.setattr(moving.failpoints, "reach", started)
+    def before_it_is_shut(*ends: MoveEnd) -> tuple[dict[str, list[str]], list[str]]:
+        store.registry.register(record)
+        return columns(*ends)
+
+    monkeypatch.setattr(moving, "_columns", before_it_is_shut)
     with pytest.raises(Conflict, match="is running on"):
         moved(source, target)
+    monkeypatch.setattr(moving, "_columns", columns)
     store.registry.forget("late", 0.0)
-    monkeypatch.setattr(moving.failpoints, "reach", lambda place: None)
+
+    def afterwards(place: str) -> None:
+        with pytest.raises(StoreError, match=r"the jobs (are being|were) moved to"):
+            store.registry.register(record)
+
+    monkeypatch.setattr(moving.failpoints, "reach", afterwards)
     moved(source, target)
     with pytest.raises(StoreError, match="the jobs were moved to"):
         store.registry.register(record)

@@ -114,7 +114,7 @@ def test_users_who_may_not_end_the_sessions_of_other_hosts_are_named_with_what_t
             foreign.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}")
             foreign.execute(f"GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA public TO {role}")
             foreign.execute(f"GRANT pg_read_all_stats TO {role}")
-        assert powerless(desk) == ()
+        assert powerless(desk) == []
         with (
             closing(_as(engine, there).claims()) as theirs,
             closing(_as(engine, here).claims()) as ours,
@@ -122,7 +122,7 @@ def test_users_who_may_not_end_the_sessions_of_other_hosts_are_named_with_what_t
         ):
             theirs.register(worker_record("w1"))
             ours.register(worker_record("w2"))
-            assert powerless(desk) == (here, there)
+            assert powerless(desk) == [here, there]
             [found] = [one for one in diagnose(gather(engine, desk.operations)) if one.name == "powerless"]
             assert f"GRANT pg_signal_backend TO {here}, {there}" in found.advice
 
@@ -136,7 +136,7 @@ def test_users_who_may_not_end_the_sessions_of_other_hosts_are_named_with_what_t
             )
 
             foreign.execute(f"GRANT pg_signal_backend TO {here}, {there}")
-            assert powerless(desk) == ()
+            assert powerless(desk) == []
             theirs.register(worker_record("w1"))
             maintenance.locks.held_by("w1")
             until(lambda: not _sessions(foreign, there))
