@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -165,8 +166,14 @@ def _of_http(request: Request, error: HTTPException) -> JSONResponse:
         405: f"{request.method} is not allowed for {request.url.path}",
         413: "the body is too large",
     }
-    sentence = sentences.get(error.status_code, HTTPStatus(error.status_code).phrase)
-    return problem(error.status_code, sentence, headers=error.headers)
+    sentence, headers = sentences.get(error.status_code, HTTPStatus(error.status_code).phrase), error.headers
+    if error.status_code == 405:  # the framework names those of the first route alone
+        paths, path = request.app.openapi()["paths"], request.url.path
+        fitting = [one for one in paths if re.fullmatch(re.sub(r"{\w+}", "[^/]+", one), path)]
+        known = [path] if path in paths else fitting
+        methods = sorted({method.upper() for one in known for method in paths[one]})
+        headers = {"Allow": ", ".join(methods)} if methods else headers
+    return problem(error.status_code, sentence, headers=headers)
 
 
 def _of_request(error: RequestValidationError) -> JSONResponse:

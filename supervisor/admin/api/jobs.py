@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Query, Request
+from fastapi import APIRouter, Body, Header, HTTPException, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from supervisor.admin.api import models
@@ -118,6 +118,14 @@ async def cancel_many(state: TheState, request: models.BulkRequest) -> JSONRespo
 async def delete_many(state: TheState, request: models.BulkRequest) -> JSONResponse:
     """Delete finished jobs with their errors and runs. Without a state: all finished ones."""
     return await _change("delete", state, request)
+
+
+@router.api_route("/retry", methods=["GET", "DELETE"], include_in_schema=False)
+@router.api_route("/cancel", methods=["GET", "DELETE"], include_in_schema=False)
+@router.api_route("/delete", methods=["GET", "DELETE"], include_in_schema=False)
+async def no_job() -> None:
+    """These words are not ids of jobs."""
+    raise HTTPException(405, headers={"Allow": "POST"})
 
 
 @router.get("/{job_id}", tags=["jobs"], response_model=models.JobDocument, responses=reading(404, 422))

@@ -299,11 +299,22 @@ def test_an_unknown_address_is_told_like_any_other_error(site: Site, path: str) 
     assert path in site.get(path, 404)["error"]
 
 
-@pytest.mark.parametrize(("method", "path"), [("PATCH", "/jobs"), ("PUT", "/jobs/5"), ("GET", "/types/App/Jobs:Send")])
-def test_a_method_that_is_not_there_is_told(site: Site, method: str, path: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PATCH", "/jobs", "GET, POST"),
+        ("PUT", "/jobs/5", "DELETE, GET"),
+        ("GET", "/jobs/retry", "POST"),
+        ("DELETE", "/jobs/delete", "POST"),
+        ("GET", "/types/App/Jobs:Send", "PUT"),
+    ],
+)
+def test_a_method_that_is_not_there_is_told_with_those_that_are(
+    site: Site, method: str, path: str, allowed: str
+) -> None:
     refused = site.client.ask(method, f"{API}{path}")
 
-    assert refused.status_code == 405
+    assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
     assert method in refused.json()["error"]
 
 
