@@ -11,7 +11,6 @@ All words are 8 bytes in the machine's byte order; single words are written atom
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import threading
@@ -141,18 +140,18 @@ def shared(path: Path, slot: int) -> Row:
 def read(path: Path) -> Counters:
     """The sums over all slots; zero if the file does not exist or cannot be read."""
     found = Counters()
-    with suppress(OSError), path.open("rb") as file:
-        if size := os.fstat(file.fileno()).st_size:
-            memory = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-            for at in range(0, size - _BYTES + 1, _REGION):
-                found.add(_read_row(memory[at : at + _BYTES]))
+    with suppress(OSError), path.open("rb", buffering=0) as file:
+        # Read, not mapped: on a full tmpfs, looking at a hole of a mapped file kills the process.
+        for at in range(0, os.fstat(file.fileno()).st_size - _BYTES + 1, _REGION):
+            used = _used(memoryview(os.pread(file.fileno(), HEADER_BYTES, at)).cast("q"))
+            row = os.pread(file.fileno(), HEADER_BYTES + ENTRY_BYTES * (used + (used == MOST_TYPES)), at)
+            found.add(_read_row(memoryview(row), used))
     return found
 
 
-def _read_row(memory: memoryview) -> Counters:
+def _read_row(memory: memoryview, used: int) -> Counters:
     ints = memory.cast("q")
     found = Counters(store_busy=ints[_BUSY], locks_reclaimed=ints[_RECLAIMED])
-    used = _used(ints)
     for number in range(used + (used == MOST_TYPES)):
         name, done, failed, run, wait, *buckets = _ENTRY.unpack_from(memory, 8 * _entry(number))
         counters = TypeCounters(done, failed, run, wait, buckets[:BUCKETS], buckets[BUCKETS:])
