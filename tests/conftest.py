@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from supervisor.telemetry import configure, unconfigure
 from tests.postgres_server import VARIABLE, Databases, Home, NoServerError, Server, home_of_run, programs
 from tests.site_under_test import HANDLERS, Site, site
 
@@ -31,6 +33,15 @@ _NEEDED = 4 << 30  # bytes
 # On a busy machine examples take long, and that is no fault of what is tested.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """Where events go, as JSON."""
+    stream = io.StringIO()
+    configure("json", "info", stream)
+    yield stream
+    unconfigure()
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ class FailedJob(NamedTuple):
 
 
 def load(names: Iterable[Any]) -> list[Middleware]:
-    """From "module:attribute" to objects; a class is instantiated. What is no text is taken as it is, or instantiated.
+    """From "module:attribute" to objects. Anything that is not text is taken as it is; a class is instantiated.
 
     Raises MiddlewareError.
     """

@@ -118,7 +118,7 @@ class RaiseAlert(Duty):
         """The types that have jobs which failed for good since their last alert."""
         store, alert = self._sources.store, self._alert
         status, latest = FAILURES[alert.when], store.latest_error()
-        before = min(state.reached, latest)  # lower if the attempts were numbered anew
+        before = min(state.reached, latest)  # lower if the attempts were renumbered
         reached = min(latest, before + _ATTEMPTS)
         found: dict[str, Event] = {}
         for type_, held in list(state.waiting.items()):

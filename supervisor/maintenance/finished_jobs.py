@@ -76,8 +76,8 @@ class _Walk:
 class Redriver(Duty):
     """Walks the failed jobs in the order of their failures, each when its wait is over.
 
-    A job that fails again is at the end again. A job is held while an unfinished one has its unique key: from the first
-    of those the walk begins anew when it has come to the end. A new maintainer starts from the beginning.
+    A job that fails again is at the end again. A job is held while an unfinished one has its unique key. At the end,
+    the walk starts again from the first of these. A new maintainer starts from the beginning.
     """
 
     name = "retries of failed jobs"

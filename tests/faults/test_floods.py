@@ -16,7 +16,7 @@ import pytest
 
 from supervisor.supervision.worker_output import BYTES_A_SECOND
 from supervisor.system.outlet import BACKLOG_BYTES, Outlet
-from supervisor.telemetry import configure, events, unconfigure
+from supervisor.telemetry import configure, events
 from tests.faults.lone_worker import LoneWorker
 from tests.site_under_test import PATIENCE, MakeSite, Site, wait_for
 from tests.stopwatch import Stopwatch
@@ -207,15 +207,6 @@ def test_a_flood_of_events_is_bounded_and_counted(make_site: MakeSite, by: str) 
 class Broken(io.StringIO):
     def write(self, text: str) -> int:
         raise RuntimeError("no stream")
-
-
-@pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    """Where events go, as JSON."""
-    stream = io.StringIO()
-    configure("json", "info", stream)
-    yield stream
-    unconfigure()
 
 
 @pytest.mark.fault(52)

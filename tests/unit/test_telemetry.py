@@ -5,21 +5,10 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator
 
-import pytest
 import structlog
 
 from supervisor.telemetry import configure, events, unconfigure
-
-
-@pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    """Where events go, as JSON."""
-    stream = io.StringIO()
-    configure("json", "info", stream)
-    yield stream
-    unconfigure()
 
 
 def test_an_event_is_kept_as_a_line_and_goes_to_the_log_as_it_was(stream: io.StringIO) -> None:

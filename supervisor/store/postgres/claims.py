@@ -178,7 +178,7 @@ def _unless_all_null(values: list[Any]) -> list[Any] | None:
 
 
 def _answer(rows: list[Row]) -> Exchange:
-    """What the function returns: first the lost claims, then the new ones; or last, that there is no such worker."""
+    """What the function returns: the lost claims, the new ones, and last a row if the worker is not registered."""
     claims = [Claim._make(row[:8]) for row in rows if row[8] is False]
     unregistered = bool(rows) and rows[-1][8] is None and rows[-1][0] is None
     return Exchange(claims, [row[0] for row in rows if row[8]], registered=not unregistered)

@@ -87,7 +87,7 @@ class Schedules(Concern):
     def run(self, name: str, now: float) -> int | None:
         """Insert its job now, paused or not; its next time stays. Returns the job's id.
 
-        None: there is no such schedule, or it is not known what it enqueues.
+        None: the schedule does not exist, or it is not known what it enqueues.
         """
         planned = self._planned(name)
         if planned is None or not planned.type:

@@ -44,8 +44,13 @@ class Batches(Sequential):
         self._plan = BatchPlan(parts.pool, cautious=parts.cautious)
         self._limits: dict[int, int] = {}
         self._begin_at: float | None = None  # when a batch begins that has jobs, but is not full
-        calls = BatchExecutor(parts.executor, too_large=self._plan.too_large)
-        self._call, self._failed = calls.run, calls.failed  # type: ignore[method-assign]
+        self._calls = BatchExecutor(parts.executor, too_large=self._plan.too_large)
+
+    def _call(self, claims: list[Claim]) -> list[Settlement]:
+        return self._calls.run(claims)
+
+    def _failed(self, claims: list[Claim], error: BaseException, started_at: float) -> list[Settlement]:
+        return self._calls.failed(claims, error, started_at)
 
     def room(self) -> int:
         return self._plan.want - self._parts.exchange.held.waiting
