@@ -57,7 +57,7 @@ class Cause(Enum):
     STARTUP = "startup_timeout", "nothing", Effect.DIED, "the worker was not set up within startup_timeout"
     TEMPLATE = "template_died", "nothing", Effect.UNRELATED, "the template it was forked from died"
     ALONE = "template_died_alone", "crash", Effect.UNRELATED, "the template died again while only this job was running"
-    UNWATCHED = "unwatched", "nothing", Effect.UNRELATED, "the supervisor cannot open more files to watch it"
+    UNSTARTED = "unstarted", "nothing", Effect.UNRELATED, "it could not be started"
     TEARDOWN = "teardown", "nothing", Effect.INTERRUPTED, "its teardown took longer than shutdown_grace; it was killed"
     HELD_DATABASE = "held_database", "crash", Effect.DIED, "a database transaction was left open; the worker was killed"
     # It ended by itself, or somebody else killed it:
@@ -81,7 +81,7 @@ class Cause(Enum):
         return "timeout" if self is Cause.TIME_LIMIT else "crash" if self in by_itself else self.word
 
 
-_NOT_ITS_SET_UP = (Cause.SHUTDOWN, Cause.PARTITION, Cause.TEMPLATE, Cause.ALONE, Cause.UNWATCHED)
+_NOT_ITS_SET_UP = (Cause.SHUTDOWN, Cause.PARTITION, Cause.TEMPLATE, Cause.ALONE, Cause.UNSTARTED)
 
 
 class Kill(NamedTuple):

@@ -27,8 +27,6 @@ from supervisor.system.signals import Reactor
 from supervisor.system.slot import Slot
 from supervisor.telemetry import events
 
-MAINTAINER_LIMIT = 5  # early deaths in a row after which a burst gives up
-
 
 class Slots:
     """A slot is reused only after the end of its previous worker has been settled."""
@@ -101,11 +99,10 @@ class MaintainerClient:
             for number, report in self.unacknowledged.items():
                 self.process.send({"death": report.as_message(), "id": number})
 
-    def replace(self, settings: Settings, pools: Pools, *, burst: bool) -> None:
-        """Start another one with orders from a new configuration."""
+    def retire(self) -> None:
+        """End it, for one with orders from a new configuration."""
         self._unhandled = set()
         self.process.retire()
-        self.start(settings, pools, burst=burst)
 
     def report(self, death: DeathReport) -> None:
         """Report a death to be settled."""
@@ -127,12 +124,6 @@ class MaintainerClient:
             if "unhandled" in message:
                 self._warn_of_unhandled(message["unhandled"])
             obey(message)
-
-    def check(self, now: float) -> bool:
-        """Clean up after one that has ended, or kill one that hangs: the next one gets all reports again. Returns
-        whether it has just ended once too often.
-        """
-        return self.process.check(now) and self.process.early_deaths >= MAINTAINER_LIMIT
 
     def _warn_of_unhandled(self, types: list[str]) -> None:
         """Warn once per type, although a new maintainer reports all of them again."""

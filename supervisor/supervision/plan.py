@@ -9,7 +9,7 @@ from typing import NamedTuple
 from supervisor.domain.process_health import is_far_over
 from supervisor.domain.tenants import Grant
 from supervisor.supervision.pool import Pool
-from supervisor.supervision.worker_process import WorkerProcess, is_idle
+from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import RecycleReason
 
 _TOGETHER = 1.0  # seconds between two requests in which both workers count as requested at the same time
@@ -89,22 +89,22 @@ def _to_leave(pool: Pool) -> list[WorkerProcess]:
     """
     staying, stale = pool.workers.staying(), pool.workers.stale()
     if pool.needs_canary_worker:
-        return [worker for worker in stale if is_idle(worker)]
+        return [worker for worker in stale if worker.is_idle]
     if pool.grant is not None and (evicted := _evicted(pool, pool.grant)):
         return evicted
     chosen = [worker for worker in stale if _is_far_over(worker, pool.settings.max_memory)]
     if sum(worker.is_ready for worker in staying) + len(stale) > pool.desired:
         chosen += stale[:1]
     surplus = max(0, len(staying) - pool.desired)
-    youngest = sorted(_candidates(pool), key=lambda worker: (not is_idle(worker), -worker.asked_at)) if surplus else []
+    youngest = sorted(_candidates(pool), key=lambda worker: (not worker.is_idle, -worker.asked_at)) if surplus else []
     if not (pool.scale.fixed is not None or pool.closing):
-        youngest = [worker for worker in youngest if is_idle(worker)]
+        youngest = [worker for worker in youngest if worker.is_idle]
     return list(dict.fromkeys([*chosen, *youngest[:surplus]]))
 
 
 def _is_far_over(worker: WorkerProcess, limit: int | None) -> bool:
     """As measured with a tick, or by itself after a job: it may grow by much between two ticks."""
-    measured = limit is not None and is_far_over(worker.memory.unique, limit)
+    measured = limit is not None and is_far_over(worker.watched.unique, limit)
     return measured or worker.slot.read().recycle_reason is RecycleReason.FAR_LARGE
 
 
@@ -117,7 +117,7 @@ def _evicted(pool: Pool, grant: Grant) -> list[WorkerProcess]:
         there = [w for w in pool.workers.living() if not w.leaving and (w.request.device or "") == device]
         surplus = len(there) - grant.most_on(device)
         if surplus > 0:
-            there.sort(key=lambda one: (not one.stale, one.serving, not is_idle(one), -one.memory.unique))
+            there.sort(key=lambda one: (not one.stale, one.serving, not one.is_idle, -one.watched.unique))
             chosen += there[:surplus]
     return chosen
 

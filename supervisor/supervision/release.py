@@ -46,6 +46,7 @@ class Release:
     state: ReleaseState = ReleaseState.CANDIDATE
     restarts: Restarts = field(default_factory=Restarts)
     template_deaths: TemplateDeaths = field(default_factory=TemplateDeaths)
+    told: str = ""  # the outcome that the log has
 
     # Questions
 
@@ -81,10 +82,10 @@ class Release:
 
     def outcome(self, *, asleep: bool) -> str:
         """What a reload reports of it, once it is known; `asleep`: its pool has no worker and needs none."""
-        if self.failed:
-            return "failed"
         if self.state is not ReleaseState.CANDIDATE:
             return "accepted"
+        if self.failed:
+            return "failed"
         return "untried" if asleep and not self.on_trial else "waiting"
 
     def why_older_stays(self) -> str:

@@ -19,6 +19,7 @@ from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.supervision.admin_process import AdminProcess, Serve
 from supervisor.supervision.database_health import DatabaseHealth
 from supervisor.supervision.maintainer_client import MaintainerClient
+from supervisor.supervision.plan import next_try
 from supervisor.supervision.reloading import Reloads, SourceWatch
 from supervisor.supervision.service import Service
 from supervisor.supervision.stopping import Burst, Stopping
@@ -29,6 +30,7 @@ from supervisor.system.channel import Message
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 
+_MAINTAINER_LIMIT = 5  # early deaths in a row after which a burst gives up
 _FAREWELL = 5.0  # seconds for the last reports and for the children to end
 
 
@@ -66,7 +68,7 @@ class Supervisor:
         if sources is not None:
             service.timers.add("sources", sources.moments)
         service.timers.add("admin", lambda: [self._admin.due_at])
-        service.timers.add("pools", lambda: [] if self._stopping.why else self._workforce.next_tries())
+        service.timers.add("pools", self._next_tries)
 
     def run(self) -> int:
         """Run until a stop is requested or the burst is over. Returns the exit code.
@@ -107,6 +109,10 @@ class Supervisor:
     def _start_maintainer(self) -> None:
         self._client.start(self._settings, self._workforce.pools, burst=self._stopping.burst is not None)
 
+    def _next_tries(self) -> list[float | None]:
+        """When back-offs end."""
+        return [] if self._stopping.why else [next_try(pool) for pool in self._workforce.pools.values()]
+
     # The loop's steps
 
     def _wait(self, most: float = float("inf")) -> None:
@@ -125,8 +131,9 @@ class Supervisor:
         if self._client.process.due(now):
             self._start_maintainer()
         self._client.hear(self._obey_maintainer)
-        if self._client.check(now) and self._stopping.burst is not None:
-            self._stopping.burst.give_up()
+        ended = self._client.process.check(now)
+        if self._stopping.burst is not None and ended and self._client.process.early_deaths >= _MAINTAINER_LIMIT:
+            self._stopping.burst.gave_up = True
             self._stop("the maintainer dies repeatedly")
 
     def _obey_maintainer(self, message: Message) -> None:
@@ -206,7 +213,7 @@ class Supervisor:
             "trouble": self._health.trouble,
             "duties": self._client.duties,
             "log_lost": self._service.outlet.lost,
-            "reload": self._reloads.status(),
+            "reload": self._reloads.status(self._workforce.pools, now),
             **self._workforce.status(now),
         }
 
@@ -224,9 +231,8 @@ class Supervisor:
             return
         self._settings = settings
         self._service.log(settings.log)
-        self._workforce.staffing.replace_all()
-        self._reloads.begun(self._workforce.pools)
-        self._client.replace(settings, self._workforce.pools, burst=self._stopping.burst is not None)
+        self._client.retire()
+        self._start_maintainer()
         self._admin.open(settings)
         events(process="supervisor").info("reloaded", why=why, pools=sorted(settings.pools))
         self._service.notifier.ready(f"{len(settings.pools)} pools")
@@ -240,7 +246,7 @@ class Supervisor:
         grace = max((pool.settings.shutdown_grace for pool in pools.values()), default=0.0)
         self._stopping.begin(why, grace, time.monotonic())
         workers = len(pools.workers())
-        self._workforce.staffing.drain_all()
+        self._workforce.drain_all()
         events(process="supervisor").info("stopping", why=why, grace_seconds=grace, workers=workers)
         self._service.notifier.stopping(why)
 
@@ -249,7 +255,7 @@ class Supervisor:
         this supervisor from the registry.
         """
         ends, maintainer = self._workforce.ends, self._client.process
-        self._admin.close()
+        self._admin.open(None)
         self._workforce.templates.close()
         # A template may have been about to fork: wait until no process is left that could register a worker.
         left = ends.await_children(_FAREWELL, frozenset({maintainer.pid or 0}))

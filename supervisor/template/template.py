@@ -19,8 +19,7 @@ from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 from supervisor.template.image import load_image, prepare
-from supervisor.template.spawned import exec_worker
-from supervisor.template.worker_start import TemplateSpec, WorkerSpec, record_of, show_title, work
+from supervisor.template.worker_start import TemplateSpec, WorkerSpec, exec_worker, record_of, show_title, work
 from supervisor.worker.environment import Place, take
 from supervisor.worker.handler import AnyHandler, HandlerError
 from supervisor.worker.runners import runner_of
