@@ -53,15 +53,14 @@ class Hold:
 class DatabaseHealth:
     """`trouble` says why the database cannot be used or written, for people; `gone` is "removed" or "replaced" if
     that happened to the file. `lost` is the trouble if nothing can be settled any more: the file was replaced, or
-    removed, if `waits` is not set.
+    removed, and nobody waits for it.
 
     Workers detect this themselves and claim nothing meanwhile, so the supervisor takes no action here. A removed
     file may come back, for example after a temporary move. After a replacement all running jobs belong to the
     old file, so the supervisor must restart.
     """
 
-    def __init__(self, writers: Writers, owner: OwnerLock, *, waits: bool) -> None:
-        self._waits = waits
+    def __init__(self, writers: Writers, owner: OwnerLock) -> None:
         self._owner = owner
         self._writers = writers
         self._seen: Holder | None = None  # of the writers' lock
@@ -78,13 +77,13 @@ class DatabaseHealth:
         """Give up our own lock file."""
         self._owner.release(registered=registered and not self.lost)
 
-    def heed(self, message: Message) -> None:
-        """Process the maintainer's report."""
+    def heed(self, message: Message, *, waits: bool) -> None:
+        """Process the maintainer's report. `waits`: a file that was removed may come back."""
         before, self.gone = self.gone, message["gone"]
         self._trouble = message["trouble"]
         if self.gone and self.gone != before:
             events(process="supervisor").error("database_gone", how=self.gone, detail=self._trouble)
-        if self.gone == "replaced" or (self.gone and not self._waits):
+        if self.gone == "replaced" or (self.gone and not waits):
             self.lost = self.lost or self.trouble
 
     def free_writers(self, workers: Iterable[WorkerProcess], attended: Iterable[SupervisedProcess], now: float) -> None:

@@ -17,7 +17,6 @@ from supervisor.supervision.exit_reason import Cause, Circumstances, explain, ex
 from supervisor.supervision.maintainer_client import MaintainerClient
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.release import Release
 from supervisor.supervision.templates import TemplateProcess, Templates
 from supervisor.supervision.watchdog import look_at
 from supervisor.supervision.worker_output import Outputs
@@ -88,7 +87,7 @@ class Ends:
             if worker is not None:
                 worker.process.pid = pid
                 worker.kill(Cause.UNSTARTED)
-                back_off(worker.release, f"no worker can be watched: {os.strerror(errno.EMFILE)}")
+                worker.release.back_off(f"no worker can be watched: {os.strerror(errno.EMFILE)}", time.monotonic())
             return
         pidfd, stderr = descriptors
         if worker is None or not worker.living:  # given up in the meantime
@@ -106,10 +105,11 @@ class Ends:
 
     def give_up(self, worker: WorkerProcess, why: str = "") -> None:
         """A worker is not forked: because of its code, if this says why, or because nobody needs it any more."""
+        now = time.monotonic()
         if why and not worker.request.template.retired:
-            back_off(worker.release, why)
+            worker.release.back_off(why, now)
         worker.kill(Cause.UNSTARTED)
-        worker.ended(time.monotonic())
+        worker.ended(now)
 
     def give_up_all(self, template: TemplateProcess) -> None:
         """The code of a template cannot be loaded: whoever waits for it is told why."""
@@ -193,7 +193,8 @@ class Ends:
         )
         self._forget(pool, worker)
         self.finished_jobs += slot.done
-        pool.deaths.ended(why, worker, now)
+        worker.release.ended(why, worker.asked_at, now)
+        pool.deaths.ended(why, request.caution, worker.stale)
         log = events(process="supervisor")
         quiet = why.expected or why.reason == Cause.UNSTARTED.word  # the pool's problem is in the log
         unknown = why.reason == Cause.HELD_DATABASE.word and why.batch > 1  # which of its jobs it was
@@ -245,7 +246,7 @@ class Ends:
             unproven=len(template.releases) == 1 and not template.proven,
         )
         for release in releases if end.counts else ():
-            _count_death(release, end.accused, now)
+            release.template_died(end.accused, now)
         for worker in orphaned:
             if worker.end.status in (None, signal.SIGKILL):
                 # The kernel kills them with it, and may already have done so.
@@ -266,21 +267,3 @@ def _explained_at(worker: WorkerProcess) -> float | None:
     end = worker.end
     known = end.status is not None or not worker.process.pid
     return (end.at if known else end.at + _STATUS_PATIENCE) if end.at else None
-
-
-def _count_death(release: Release, accused: int, now: float) -> None:
-    """The template of a release has died: a job may have killed it, perhaps this one, which is charged."""
-    deaths = release.template_deaths
-    if accused:
-        deaths = deaths.charge(accused, release.settings.max_crashes)
-    deaths = release.template_deaths = deaths.died(now)
-    if deaths.isolated(now):
-        events(process="supervisor").warning("pool_isolated", pool=release.pool, deaths=len(deaths.at))
-
-
-def back_off(release: Release, why: str) -> None:
-    """Nobody can be started with this code now: once in each back-off."""
-    now = time.monotonic()
-    if now >= release.restarts.not_before:
-        release.restarts = release.restarts.broken(now, why)
-        events(process="supervisor").error("pool_broken", pool=release.pool, problem=why)

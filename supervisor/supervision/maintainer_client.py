@@ -59,19 +59,22 @@ class MaintainerClient:
     their slots are free. `duties` are those that fail now.
     """
 
-    def __init__(self, record: SupervisorRecord, engine: Engine, board: Scoreboard, reactor: Reactor) -> None:
+    def __init__(
+        self, record: SupervisorRecord, engine: Engine, board: Scoreboard, reactor: Reactor, *, burst: bool
+    ) -> None:
         self.process = SupervisedProcess("maintainer", board, MAINTAINER_SLOT, reactor)
         self.slots = Slots(board)
         self.unacknowledged: dict[int, DeathReport] = {}
         self.recovered = False
         self.duties: dict[str, Any] = {}
         self._record = record
+        self._burst = burst
         self._engine = engine
         self._board = board
         self._numbers = itertools.count(1)
         self._unhandled: set[str] = set()  # types without a pool
 
-    def start(self, settings: Settings, pools: Pools, *, burst: bool) -> None:
+    def start(self, settings: Settings, pools: Pools) -> None:
         """Fork a maintainer and send it the unacknowledged reports. If the fork fails, try again later."""
         infos = {pool.name: _pool_info(pool) for pool in pools.values() if not pool.closing}
         orders = Orders(
@@ -82,7 +85,7 @@ class MaintainerClient:
             keep_failed=settings.retention.failed,
             schedules=settings.schedules,
             alerts=settings.alerts,
-            burst=burst,
+            burst=self._burst,
             since=self._record.started_at,
         )
 

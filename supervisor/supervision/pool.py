@@ -9,52 +9,13 @@ from dataclasses import dataclass, field
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.scaling import Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.domain.tenants import Grant, Residency, WorkerSize
-from supervisor.supervision.exit_reason import Cause, Effect, ExitReport
+from supervisor.supervision.exit_reason import DeathRecord
 from supervisor.supervision.release import Releases
 from supervisor.supervision.templates import TemplateProcess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import State
 
 _WEIGHT = 0.5  # of the latest measurement of the rate
-_MOST_SUSPECTS = 64  # that are remembered
-
-
-@dataclass(slots=True)
-class DeathRecord:
-    """What a pool remembers of the ends of its workers. Each release has a back-off of its own.
-
-    If a worker dies after jobs had ended and before their outcomes were committed, one of them may have caused that. No
-    job is charged the first time; the last to end is a suspect. The worker that replaces the dead one is cautious: it
-    commits after each job, so that the next such death shows which job it was.
-    """
-
-    suspects: tuple[int, ...] = ()
-    cautious_due: list[int] = field(default_factory=list)  # outcomes that were lost, for each cautious one
-    count: int = 0
-    restarted: Counter[str] = field(default_factory=Counter)  # workers that are replaced, by reason
-
-    def ended(self, end: ExitReport, worker: WorkerProcess, now: float) -> None:
-        """A worker has ended; `now` is monotonic seconds."""
-        caution, release = worker.request.caution, worker.release
-        if end.effect is Effect.SET_UP_FAILED:
-            release.restarts = release.restarts.broken(now, end.message, born=worker.asked_at)
-        elif end.effect in (Effect.DIED, Effect.DIED_EARLY):
-            early = end.effect is Effect.DIED_EARLY
-            release.restarts = release.restarts.died(now, early=early, born=worker.asked_at)
-        self.count += end.effect in (Effect.INTERRUPTED, Effect.DIED, Effect.DIED_EARLY)
-        if end.suspect:
-            self.suspects = (*(job for job in self.suspects if job != end.suspect), end.suspect)[-_MOST_SUSPECTS:]
-            caution = max(end.uncommitted, caution, 1)
-        if not end.expected:
-            self.restarted[end.reason] += 1
-            if caution:
-                self.cautious_due.append(caution)
-        elif worker.stale and end.reason != Cause.SHUTDOWN.word:
-            self.restarted[worker.stale] += 1
-
-    def next_caution(self) -> int:
-        """The `caution` of the next worker."""
-        return self.cautious_due.pop() if self.cautious_due else 0
 
 
 @dataclass(slots=True)

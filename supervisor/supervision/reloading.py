@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from supervisor.supervision.pool import Pool
 from supervisor.telemetry import events
 
 _LOOK_EVERY = 0.2  # seconds; a reload begins when nothing has changed between two looks
-_NAMED = 3  # files that are named
+_NAMED = 200  # characters of the names of files
 _MOST_PROBLEMS = 20
 
 
@@ -134,7 +134,7 @@ class SourceWatch:
         if news or not self._changed:
             return ""
         changed, self._changed = self._changed, set()
-        return _named(changed, self._folder)
+        return shortened(", ".join(sorted(str(path.relative_to(self._folder)) for path in changed)), _NAMED)
 
     def _is_source(self, path: Path) -> bool:
         if path.suffix == ".py":
@@ -145,9 +145,3 @@ class SourceWatch:
 def _is_watched(folder: Path) -> bool:
     left_out = folder.name.startswith(".") or folder.name in ("__pycache__", "node_modules", "site-packages")
     return not (left_out or (folder / "pyvenv.cfg").exists())
-
-
-def _named(changed: Iterable[Path], folder: Path) -> str:
-    names = sorted(str(path.relative_to(folder)) for path in changed)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

@@ -19,7 +19,6 @@ from supervisor.store.base import Engine, OwnerLock, SupervisorRecord
 from supervisor.supervision.admin_process import AdminProcess, Serve
 from supervisor.supervision.database_health import DatabaseHealth
 from supervisor.supervision.maintainer_client import MaintainerClient
-from supervisor.supervision.plan import next_try
 from supervisor.supervision.reloading import Reloads, SourceWatch
 from supervisor.supervision.service import Service
 from supervisor.supervision.stopping import Burst, Stopping
@@ -57,10 +56,10 @@ class Supervisor:
         self._engine = engine
         self._board = board
         service = self._service = Service()
-        self._client = MaintainerClient(record, engine, board, service.reactor)
+        self._client = MaintainerClient(record, engine, board, service.reactor, burst=burst is not None)
         self._workforce = Workforce(record.id, engine, board, self._client, service)
         self._admin = AdminProcess(serve_admin, board, service.reactor, self._workforce.pools.wakes)
-        self._health = DatabaseHealth(engine.ownership.writers(), owner, waits=burst is None)
+        self._health = DatabaseHealth(engine.ownership.writers(), owner)
         self._reloads = Reloads(read, sources)
         self._stopping = Stopping(burst, when_drained=drain_then_exit)
         service.timers.add("stop", self._stopping.moments)
@@ -68,7 +67,7 @@ class Supervisor:
         if sources is not None:
             service.timers.add("sources", sources.moments)
         service.timers.add("admin", lambda: [self._admin.due_at])
-        service.timers.add("pools", self._next_tries)
+        service.timers.add("pools", lambda: [] if self._stopping.why else self._workforce.next_tries())
 
     def run(self) -> int:
         """Run until a stop is requested or the burst is over. Returns the exit code.
@@ -96,7 +95,7 @@ class Supervisor:
     def _start(self) -> None:
         self._service.enter(self._settings.log)
         self._workforce.configure(self._settings)
-        self._start_maintainer()
+        self._client.start(self._settings, self._workforce.pools)
         self._admin.open(self._settings)
         events(process="supervisor").info(
             "supervisor_started",
@@ -105,13 +104,6 @@ class Supervisor:
             pools=sorted(self._workforce.pools),
             config=str(self._settings.path),
         )
-
-    def _start_maintainer(self) -> None:
-        self._client.start(self._settings, self._workforce.pools, burst=self._stopping.burst is not None)
-
-    def _next_tries(self) -> list[float | None]:
-        """When back-offs end."""
-        return [] if self._stopping.why else [next_try(pool) for pool in self._workforce.pools.values()]
 
     # The loop's steps
 
@@ -129,7 +121,7 @@ class Supervisor:
         """A stuck or dead maintainer is replaced; reports wait for the next one."""
         now = time.monotonic()
         if self._client.process.due(now):
-            self._start_maintainer()
+            self._client.start(self._settings, self._workforce.pools)
         self._client.hear(self._obey_maintainer)
         ended = self._client.process.check(now)
         if self._stopping.burst is not None and ended and self._client.process.early_deaths >= _MAINTAINER_LIMIT:
@@ -161,7 +153,7 @@ class Supervisor:
         """The database cannot be used, or can be used again. After the file was replaced, nothing can be settled any
         more, so the supervisor ends immediately: its next start opens the new file.
         """
-        self._health.heed(news)
+        self._health.heed(news, waits=self._stopping.burst is None)
         self._service.tick_soon()
         self._service.notifier.status(self._health.trouble or f"{len(self._workforce.pools)} pools")
         if self._health.lost and self._stopping.why != self._health.lost:
@@ -232,7 +224,7 @@ class Supervisor:
         self._settings = settings
         self._service.log(settings.log)
         self._client.retire()
-        self._start_maintainer()
+        self._client.start(self._settings, self._workforce.pools)
         self._admin.open(settings)
         events(process="supervisor").info("reloaded", why=why, pools=sorted(settings.pools))
         self._service.notifier.ready(f"{len(settings.pools)} pools")

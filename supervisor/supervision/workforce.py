@@ -12,11 +12,11 @@ from typing import Any
 
 from supervisor.config.settings import Settings
 from supervisor.store.base import Engine
-from supervisor.supervision.ends import Ends, back_off
+from supervisor.supervision.ends import Ends
 from supervisor.supervision.exit_reason import Cause
 from supervisor.supervision.maintainer_client import MaintainerClient
 from supervisor.supervision.memory import SharedMemory
-from supervisor.supervision.plan import next_to_serve, plan
+from supervisor.supervision.plan import next_to_serve, next_try, plan
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.release import Release
@@ -49,6 +49,10 @@ class Workforce:
         service.timers.add("ends", self.ends.moments)
         service.timers.add("floods", self._outputs.moments)
         service.timers.add("deadlines", lambda: self._deadlines)
+
+    def next_tries(self) -> list[float | None]:
+        """When back-offs end."""
+        return [next_try(pool) for pool in self.pools.values()]
 
     def configure(self, settings: Settings) -> None:
         """Begin a new release of every pool, whose workers are to be replaced. Raises OSError, and then nothing has
@@ -158,7 +162,7 @@ class Workforce:
             sharing, wakes = self.pools.sharing(pool), self.pools.wakes()
             return self.templates.current(pool.code.current, settings, sharing, wakes, now)
         except OSError as error:
-            back_off(pool.code.current, f"no template can be forked: {error.strerror}")
+            pool.code.current.back_off(f"no template can be forked: {error.strerror}", now)
             return None
 
     def _ask(self, pool: Pool, release: Release, template: TemplateProcess, now: float) -> bool:
