@@ -4,7 +4,6 @@ them. Nothing is forked before the first maintainer has recovered what dead supe
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -55,8 +54,8 @@ class Slots:
 
 
 class MaintainerClient:
-    """Keeps a maintainer running. Reports of deaths are kept until this or a later one has acknowledged them; then
-    their slots are free. `duties` are those that fail now.
+    """Keeps a maintainer running. Reports of deaths, by slot, are kept until this or a later one has acknowledged
+    them; then their slots are free. `duties` are those that fail now.
     """
 
     def __init__(
@@ -71,7 +70,6 @@ class MaintainerClient:
         self._burst = burst
         self._engine = engine
         self._board = board
-        self._numbers = itertools.count(1)
         self._unhandled: set[str] = set()  # types without a pool
 
     def start(self, settings: Settings, pools: Pools) -> None:
@@ -109,9 +107,8 @@ class MaintainerClient:
 
     def report(self, death: DeathReport) -> None:
         """Report a death to be settled."""
-        number = next(self._numbers)
-        self.unacknowledged[number] = death
-        self.process.send({"death": death.as_message(), "id": number})
+        self.unacknowledged[death.slot] = death
+        self.process.send({"death": death.as_message(), "id": death.slot})
 
     def hear(self, obey: Callable[[Message], None]) -> None:
         """Process the maintainer's messages. Each is passed to `obey`."""
