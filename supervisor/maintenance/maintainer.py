@@ -60,7 +60,8 @@ class Maintainer:
         ignored = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
         signals.Inbox(obeyed=(), ignored=ignored)
         signals.unblock_all()
-        self._slot.occupy(os.getpid())
+        self._slot.page.pid = os.getpid()
+        self._slot.beat()
         report, starting = (
             StateReport(self._channel.send, self._duties.watch),
             self._scheduler_of(self._duties.start_up),

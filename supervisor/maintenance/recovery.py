@@ -23,7 +23,7 @@ from supervisor.store.base import ClaimLocks, Registry, SupervisorRecord, Worker
 from supervisor.system import ending, kernel, run_log
 from supervisor.system.channel import Message
 from supervisor.system.scoreboard import Scoreboard, chunks_of, counters_of, run_logs_of
-from supervisor.system.snapshot import Snapshot
+from supervisor.system.slot import Snapshot
 from supervisor.telemetry import events
 
 _BOUND = 2.0  # seconds per run

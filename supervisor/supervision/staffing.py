@@ -153,7 +153,7 @@ class Staffing:
             os.close(pidfd)
             os.close(stderr)
             return
-        output = self.outputs.open(stderr, worker.request.name, worker.slot.work)
+        output = self.outputs.open(stderr, worker.request.name, worker.slot)
         worker.forked(Process(pid, pidfd, output), time.monotonic())
         self.ends.watch(worker)
 

@@ -17,6 +17,7 @@ from supervisor.store.base import Engine
 from supervisor.system import child, descriptors, ending, kernel, signals, standard_streams
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import State
 from supervisor.telemetry import events
 from supervisor.template.image import load_image, prepare
 from supervisor.template.spawned import exec_worker
@@ -140,7 +141,8 @@ class Template:
         try:
             take(pool, Place(self._spec.threads[pool.name], device))
         except HandlerError as error:
-            self._board.slot(slot).give_up(str(error))
+            self._board.slot(slot).tell(str(error))
+            self._board.slot(slot).state(State.BROKEN)
             return EXIT_BROKEN
         spec = WorkerSpec(
             self._spec, pool, record, self._engine, device, log, bool(request["cautious"]), bool(request["unproven"])

@@ -87,7 +87,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         from supervisor.worker.subprocess_handler import SubprocessHandler  # imported here: only programs need it
 
         handler = SubprocessHandler(
-            pool, template.folder, leave=partial(_ask_to_leave, slot), lost=slot.lose, recorder=recorder
+            pool, template.folder, leave=partial(_ask_to_leave, slot), lost=partial(_note_lost, slot), recorder=recorder
         )
     assignment = Assignment(
         pool,
@@ -115,8 +115,14 @@ def _tell_dropped(worker: str, size: int) -> None:
 
 
 def _ask_to_leave(slot: Slot) -> None:
-    slot.requests.drain()
+    slot.page.drain = 1
     os.kill(os.getpid(), signals.DRAIN)  # it may be asleep
+
+
+def _note_lost(slot: Slot, why: str) -> None:
+    """Its program has died, or had to be killed; the worker exits."""
+    slot.page.lost = 1
+    slot.tell(why)
 
 
 def show_title(title: str) -> None:

@@ -34,7 +34,7 @@ class LoneWorker:
         self.board = Scoreboard.create(path)
         self.slot = self.board.slot(1)
         self.slot.assign(INCARNATION, "lone-1")
-        self.slot.requests.start()
+        self.slot.page.start = 1
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
         arguments = [str(site.config), str(path), str(int(cautious)), str(self.wake)]
         with site.log.open("ab") as log:
@@ -56,7 +56,7 @@ class LoneWorker:
         return code, self.slot.read()
 
     def drain(self) -> tuple[int, Snapshot]:
-        self.slot.requests.drain()
+        self.slot.page.drain = 1
         os.eventfd_write(self.wake, 1)
         return self.ended()
 

@@ -150,9 +150,9 @@ class World:
         for number, (name, state) in enumerate([("w-live", State.BUSY), ("w-idle", State.IDLE)], 1):
             slot = board.slot(number)
             slot.assign(name, f"tag-{number}")
-            slot.occupy(os.getpid())
+            slot.page.pid = os.getpid()
             slot.state(state)
-            slot.work.hold(1 if state is State.BUSY else 0)
+            slot.page.claims = 1 if state is State.BUSY else 0
         counters.shared(board.counters, 1).ran("tag", 0.5, 0.25, failed=False)
         deaths = Deaths(store.locks, send=send)
         deaths.report(7, DeathReport("w-died", "tag-9", "crash", 2, 1).as_message())
