@@ -43,7 +43,7 @@ def publish(board: Scoreboard) -> str:
     found = {
         "status": board.supervisor_status(),
         "clock": round(time() - board.gate.now()),
-        "drained": board.gate.drained,
+        "drained": bool(board.gate.drained),
     }
     while len(text := compact_json(found | {"workers": workers})) > _MOST_PUBLISHED and workers:
         workers = dict(list(workers.items())[: len(workers) // 2])

@@ -26,7 +26,7 @@ from supervisor.supervision.watchdog import cancel
 from supervisor.supervision.workforce import Workforce
 from supervisor.system import signals
 from supervisor.system.channel import Message
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import Scoreboard, files_of
 from supervisor.telemetry import events
 
 _FAREWELL = 5.0  # seconds for the last reports and for the children to end
@@ -260,5 +260,6 @@ class Supervisor:
         maintainer.dismiss(_FAREWELL)
         ends.await_children(_FAREWELL, left)
         self._health.release(registered=self._client.recovered)
-        self._board.remove()
+        for file in files_of(self._board.path):
+            file.unlink(missing_ok=True)
         events(process="supervisor").info("stopped", why=self._stopping.why)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import ctypes
 import time
 from enum import IntEnum
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any
+
+from supervisor.system.mappings import fields_from_annotations
 
 SLOT_BYTES = 1024
 CANCELS = 16  # requests that can exist at the same time; beyond that, the oldest is dropped
@@ -62,10 +64,14 @@ class Cancel(IntEnum):
     TIMEOUT = 2  # it has exceeded its time limit
 
 
+@fields_from_annotations
 class _CancelRequest(ctypes.Structure):
-    _fields_ = (("job", ctypes.c_int64), ("token", ctypes.c_int64), ("reason", ctypes.c_int64))
+    job: int
+    token: int
+    reason: int
 
 
+@fields_from_annotations
 class Page(ctypes.Structure):
     """The fields of a slot. What native code may have written in the place of a number of ours is read as the first."""
 
@@ -100,12 +106,12 @@ class Page(ctypes.Structure):
     serve: int  # a spare may take jobs from now on: never taken back; a signal wakes it
     drain: int  # finish the current job, then exit; a signal wakes it. The worker sets this, too
     cancels: int  # requests made so far; only the last CANCELS are kept
-    unused: Annotated[bytes, 32]
+    unused: Annotated[bytes, ctypes.c_char * 32]
     # Written by both
-    incarnation_bytes: Annotated[bytes, 40]
-    name_bytes: Annotated[bytes, 80]
-    text_bytes: Annotated[bytes, 256]
-    cancel_requests: Any
+    incarnation_bytes: Annotated[bytes, ctypes.c_char * 40]
+    name_bytes: Annotated[bytes, ctypes.c_char * 80]
+    text_bytes: Annotated[bytes, ctypes.c_char * 256]
+    cancel_requests: Annotated[Any, _CancelRequest * CANCELS]
 
     @property
     def state(self) -> State:
@@ -179,14 +185,6 @@ class Page(ctypes.Structure):
         return next((one for one in self.cancel_requests if one.job == job and one.token == token), None)
 
 
-def _kind(hint: Any) -> Any:
-    size = get_args(hint)
-    return ctypes.c_char * size[1] if size else {int: ctypes.c_int64, float: ctypes.c_double}[hint]
-
-
-_hints = {name: hint for name, hint in get_type_hints(Page, include_extras=True).items() if name[0] != "_"}
-_requests = ("cancel_requests", _CancelRequest * CANCELS)
-Page._fields_ = [(name, _kind(hint)) for name, hint in _hints.items() if hint is not Any] + [_requests]
 _STATES = {state.value: state for state in State}
 _PHASES = {phase.value: phase for phase in Phase}
 _RECYCLE_REASONS = {reason.value: reason for reason in RecycleReason}
@@ -197,14 +195,13 @@ class Snapshot(Page):
 
 
 class Slot:
-    """One worker's slot. Only a process that has mapped it for writing has its live `page`; any may `read` a copy."""
+    """One worker's slot. `page` is live; readers take a copy."""
 
     __slots__ = ("memory", "page")
 
     def __init__(self, memory: memoryview) -> None:
         self.memory = memory
-        if not memory.readonly:
-            self.page = Page.from_buffer(memory)
+        self.page = Page.from_buffer(memory)
 
     def read(self) -> Snapshot:
         return Snapshot.from_buffer_copy(self.memory)

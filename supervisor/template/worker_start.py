@@ -16,7 +16,7 @@ from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system import counters, kernel, run_log, signals, standard_streams
 from supervisor.system.chunk_ring import ChunkWriter
 from supervisor.system.outlet import Outlet, Ration
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import Scoreboard, chunks_of, counters_of, run_logs_of
 from supervisor.system.slot import Slot
 from supervisor.telemetry import configure, events
 from supervisor.worker.handler import AnyHandler
@@ -78,7 +78,9 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
     slot = board.slot(record.slot)
     standard_streams.make_safe()
     recorder = recorder_for(pool, cautious=spec.cautious)
-    recorder.attach(run_log.shared(board.run_logs, record.slot), ChunkWriter(board.chunks, record.slot))
+    recorder.attach(
+        run_log.shared(run_logs_of(board.path), record.slot), ChunkWriter(chunks_of(board.path), record.slot)
+    )
     log = Outlet(spec.log)
     ration = Ration(log, BYTES_A_SECOND, partial(_tell_dropped, record.name))
     events_to = cast("TextIO", log)
@@ -98,7 +100,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         news=template.news,
         gate=board.gate,
         recorder=recorder,
-        row=counters.shared(board.counters, record.slot),
+        row=counters.shared(counters_of(board.path), record.slot),
         device=spec.device,
         cautious=spec.cautious,
         unproven=spec.unproven,

@@ -16,7 +16,7 @@ from supervisor.domain.recovery import JobPolicy
 from supervisor.engine import open_engine
 from supervisor.store.base import WorkerRecord
 from supervisor.system import counters, run_log
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import Scoreboard, counters_of, run_logs_of
 from supervisor.system.slot import Snapshot
 from supervisor.telemetry import configure
 from supervisor.worker.recorder import Recorder
@@ -82,7 +82,7 @@ def main() -> None:
     assert board is not None
     configure("json", "debug")
     recorder = Recorder()
-    recorder.attach(run_log.shared(board.run_logs, 1))
+    recorder.attach(run_log.shared(run_logs_of(board.path), 1))
     policy = JobPolicy(pool.retry, pool.max_crashes, pool.recover, pool.lock_time).encode()
     record = WorkerRecord(INCARNATION, "nobody", pool.name, "lone-1", os.getpid(), 1, policy, time.time())
     assignment = Assignment(
@@ -94,7 +94,7 @@ def main() -> None:
         news=os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC),
         gate=board.gate,
         recorder=recorder,
-        row=counters.shared(board.counters, 1),
+        row=counters.shared(counters_of(board.path), 1),
         cautious=cautious == "1",
     )
     os._exit(Worker(assignment).run())
