@@ -204,7 +204,8 @@ class Server(uvicorn.Server):
     async def main_loop(self) -> None:
         """Send heartbeats and check the connections; otherwise sleep."""
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._hear)
-        self._slot.occupy(os.getpid())
+        self._slot.page.pid = os.getpid()
+        self._slot.beat()
         self._channel.send({"ready": True})
         while not self.should_exit:
             self._slot.beat()

@@ -14,7 +14,7 @@ from supervisor.ops.job_details import Trial, trial_of, trials
 from supervisor.ops.supervisors import registered
 from supervisor.store.base import Operations
 from supervisor.system import run_log
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import Scoreboard, run_logs_of
 
 MOST_RUNS = 200  # runs of all jobs that are read at once
 _LONGEST = 8192  # bytes of a line that are kept back until it ends
@@ -72,7 +72,7 @@ def running(boards: Iterable[Scoreboard], job: int | None = None) -> Iterator[Ru
         for number in range(1, board.highest + 1):
             slot = board.slot(number).read()
             if slot.job and slot.state in PRESENT and job in (None, slot.job):
-                yield Running(slot.job, slot.token, slot.name, board.run_logs, number)
+                yield Running(slot.job, slot.token, slot.name, run_logs_of(board.path), number)
 
 
 @dataclass(slots=True)
