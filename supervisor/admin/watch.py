@@ -11,12 +11,13 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from supervisor.admin.answers import AGAIN, Refused
 from supervisor.admin.charts import ChartData, Period
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.client.awaiting import LoopBell
 from supervisor.client.queue import Queue
 from supervisor.client.subscription import Stream
-from supervisor.domain.errors import JobNotFound, QueueError, StoreError
+from supervisor.domain.errors import JobNotFound, StoreError
 from supervisor.domain.history import minute_of
 from supervisor.domain.job_stream import Position
 from supervisor.domain.text import json_safe
@@ -31,10 +32,6 @@ FOLLOWERS = 400  # of jobs, at most: other requests need some of the connections
 
 # Values that change only because time passes; a client can update them itself.
 _OF_TIME = {"time", "running_for", "beat_age", "oldest_age", "next_due_in", "next_in"}
-
-
-class TooManyListeners(QueueError):
-    """The maximum number of listeners is reached."""
 
 
 class EventStream(StreamingResponse):
@@ -68,10 +65,10 @@ class JobStreams:
     async def join(self, job_id: int, at: Position | None = None) -> Stream:
         """Follow a job, behind a position or from the start of its run, until `leave` is called with the stream.
 
-        Raises JobNotFound, StoreError and TooManyListeners.
+        Raises JobNotFound, StoreError, and Refused if there are too many.
         """
         if len(self._bells) >= FOLLOWERS:
-            raise TooManyListeners(f"{FOLLOWERS} clients already follow jobs, which is the maximum")
+            raise Refused(503, f"{FOLLOWERS} clients already follow jobs, which is the maximum", headers=AGAIN)
         bell = LoopBell()
         stream = Stream(self._watcher, job_id, bell.ring, at)
         self._bells[stream] = bell
@@ -161,9 +158,9 @@ class Watch:
         return ChartData(rows, period, now)
 
     def listen(self) -> EventStream:
-        """The overview as events: at once, and when more than the time has changed. Raises TooManyListeners."""
+        """The overview as events: at once, and when more than the time has changed. Raises Refused for one too many."""
         if self.listeners >= LISTENERS:
-            raise TooManyListeners(f"there are already {LISTENERS} listeners, which is the maximum")
+            raise Refused(503, f"there are already {LISTENERS} listeners, which is the maximum", headers=AGAIN)
         self.listeners += 1
         return EventStream(self._events(), self._leave)
 

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Body, Path
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
+from supervisor.admin.answers import answer, changing, reading
 from supervisor.admin.api import models
-from supervisor.admin.api.answers import answer, changing, reading
 from supervisor.admin.state import TheState
 from supervisor.ops import commands
 from supervisor.ops.supervisors import types_taken

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 import supervisor
-from supervisor.admin.api.answers import RETRY_AFTER, answer, reading, streaming
+from supervisor.admin.answers import AGAIN, answer, reading, streaming
 from supervisor.admin.api.models import Health, Moment, NotReady, Ready
 from supervisor.admin.state import TheState
 from supervisor.domain.errors import StoreError
@@ -60,7 +60,7 @@ async def readyz(state: TheState) -> JSONResponse:
 
 def _not_ready(reasons: list[str]) -> JSONResponse:
     error = f"not ready: {reasons[0]}"
-    return answer({"error": error, "reasons": reasons}, 503, {"Retry-After": str(RETRY_AFTER)})
+    return answer({"error": error, "reasons": reasons}, 503, AGAIN)
 
 
 class Workers(BaseModel):

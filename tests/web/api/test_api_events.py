@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from supervisor.admin import watch
-from supervisor.admin.watch import LISTENERS, TooManyListeners
+from supervisor.admin.answers import Refused
+from supervisor.admin.watch import LISTENERS
 from tests.web.api.conftest import Site
 from tests.web.application import http_scope
 
@@ -195,7 +196,7 @@ def test_trouble_with_the_database_is_told_and_its_end_too(tell: Callable[[Story
 def test_more_than_fifty_are_refused_until_one_goes(tell: Callable[[Story], None]) -> None:
     async def story(site: Site, app: Any) -> None:
         listeners = [site.state.watch.listen() for _ in range(LISTENERS)]
-        with pytest.raises(TooManyListeners):
+        with pytest.raises(Refused):
             site.state.watch.listen()
         refused = Visitor(app)
         start = await refused.start()
