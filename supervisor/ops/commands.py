@@ -12,7 +12,7 @@ from typing import Any, Literal
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Status
-from supervisor.domain.text import like, no_pool, not_retried, text_of
+from supervisor.domain.text import counted, like, no_pool, not_retried, text_of
 from supervisor.ops.supervisors import (
     Seen,
     Unknown,
@@ -128,6 +128,13 @@ def scale(
     if host and not (workers is None and host in operations.controls.current().hosts_of(pool)):
         require_hosts(operations, host, pool)
     operations.controls.scale(pool, workers, now, host)
+
+
+def scaled(pool: str, workers: int | None) -> str:
+    """That the pool has this size now; None: the one that the configuration leads to."""
+    if workers is None:
+        return f"pool {pool} is sized by the configuration again"
+    return f"pool {pool} now has {counted(workers, 'worker')}"
 
 
 def check_scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str]) -> None:
