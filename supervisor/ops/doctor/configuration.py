@@ -93,15 +93,6 @@ def permissions(settings: Settings) -> Iterator[Finding]:
     if secret and settings.path.stat().st_mode & 0o004:
         fact = f"{settings.path}: every user of this machine can read it, including {', '.join(secret)}"
         yield warning("permissions", fact, f"chmod o= {settings.path}, or keep secrets in the unit's EnvironmentFile")
-    yield from _runtime_folder()
-
-
-def _runtime_folder() -> Iterator[Finding]:
-    """The folder of scoreboards, if the environment names one: see `app.runtime_folder`."""
-    named = os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR") or ""
-    folder = Path(named.partition(":")[0])
-    if named and os.access(folder, os.W_OK | os.X_OK) and open_to_all(folder):
-        yield fault("permissions", f"{folder}: any user can write there", f"chmod o-w {folder}")
 
 
 def open_to_all(path: Path) -> bool:
