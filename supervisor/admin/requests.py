@@ -13,9 +13,10 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.client.awaiting import cancel_job, insert, job_of, make_durable, patiently, result_of_job
+from supervisor.client.asynchronous import InTask
 from supervisor.client.lanes import Put
-from supervisor.client.queue import Queue, naming, result_of
+from supervisor.client.queue import Queue
+from supervisor.client.waiting import naming, result_of
 from supervisor.domain.errors import JobFailed, JobNotFound, QueueError, StoreError, WaitTimeout
 from supervisor.domain.job import Job, NewJob, Status, high_enough
 from supervisor.maintenance.waking import idle_workers, wake_workers
@@ -67,7 +68,7 @@ class Requests:
         max_waiting: Mapping[str, int] | None = None,
         wake: Callable[[list[NewJob]], object] = lambda jobs: None,
     ) -> None:
-        self._queue = queue
+        self._caller = InTask(queue, self._inserted)
         self._executor = executor
         self._types = frozenset(types)
         self._max_waiting = max_waiting or {}
@@ -124,7 +125,7 @@ class Requests:
 
     async def insert(self, job: NewJob) -> Put:
         """Its id, and whether it is new. Raises StoreError."""
-        return await insert(self._queue, lambda: job, inserted=self._inserted)
+        return await self._caller.insert(lambda: job)
 
     def _inserted(self, jobs: list[NewJob]) -> None:
         """Wake workers. That is only for speed: its failure must not be that of requests whose jobs are there."""
@@ -143,23 +144,23 @@ class Requests:
                 return await self._result(job_id, wait, request, new=new)
             except ClientDisconnect:
                 if cancel:
-                    await cancel_job(self._queue, job_id)
+                    self._caller.give_up(job_id)
                 raise
             except Exception:
-                await make_durable(self._queue)
+                await self._caller.make_durable()
                 raise
 
     async def result(self, type: str, job_id: int, wait: float, request: Request) -> Any:
         """The result of an earlier job, with the same errors; JobNotFound also for a job of another type; StoreError if
         the first look fails.
         """
-        if (await job_of(self._queue, job_id)).type != type:
+        if (await self._caller.job(job_id)).type != type:
             raise JobNotFound(job_id)
         return await self._result(job_id, wait, request)
 
     async def _result(self, job_id: int, wait: float, request: Request, *, new: bool = False) -> Any:
         deadline = time.monotonic() + wait
-        result = asyncio.ensure_future(result_of_job(self._queue, job_id, deadline, new=new))
+        result = asyncio.ensure_future(self._caller.result(job_id, deadline, new=new))
         gone = asyncio.ensure_future(_disconnected(request))
         self._results.add(result)
         if self._leaving:
@@ -184,7 +185,7 @@ class Requests:
         job = None
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_LAST_LOOK):
-                job = await job_of(self._queue, job_id)
+                job = await self._caller.job(job_id)
         if job is None or not job.status.finished:
             raise NotFinished(job_id, wait, job)
         return result_of(job)
@@ -193,7 +194,7 @@ class Requests:
         if job.status is Status.CANCELLED:
             return NoResult(job, job.status)
         try:
-            attempts = await patiently(
+            attempts = await self._caller.patiently(
                 lambda: self._executor.ask(lambda operations: operations.jobs.attempts(job.id)), deadline
             )
         except TimeoutError:

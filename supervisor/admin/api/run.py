@@ -19,7 +19,7 @@ from supervisor.admin.api.answers import Hidden, answer, changing, problem, read
 from supervisor.admin.requests import NotFinished, plain
 from supervisor.admin.state import AppState, TheState, may_change
 from supervisor.admin.uploads import NoSpool
-from supervisor.client.queue import ResultUnknown
+from supervisor.client.waiting import ResultUnknown
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import new_request, payload_of
 from supervisor.domain.job import Status
