@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from supervisor.client.lanes import LISTER, READER, WRITER, Put
 from supervisor.client.queue import Queue
 from supervisor.client.subscription import LONGEST_WAIT, Stream, Subscription, deadline_after
-from supervisor.client.waiting import Caller, give_up
+from supervisor.client.waiting import Caller
 from supervisor.domain.intake import job_id_of, waiting_limit
 from supervisor.domain.job import JobEvent, NewJob
 
@@ -105,7 +105,7 @@ class InTask(Caller):
 
     def _cancel_what_it_made(self, begun: Future[Put]) -> None:
         if not begun.cancelled() and begun.exception() is None:
-            give_up(self._queue, begun.result()[0])
+            super().give_up(begun.result()[0])
 
     async def end(self, job_id: int, deadline: float | None, *, just_made: bool = False) -> JobEvent:
         bell = LoopBell()
@@ -125,7 +125,7 @@ class InTask(Caller):
 
     def give_up(self, job_id: int) -> None:
         """Soon: also if the task is cancelled."""
-        self._queue._lanes[WRITER].call(functools.partial(give_up, self._queue, job_id))
+        self._queue._lanes[WRITER].call(functools.partial(super().give_up, job_id))
 
 
 class _Awaited(Generic[Parameters, Answer]):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor.client.administration import Administration
 from supervisor.client.connections import Connections
 from supervisor.client.subscription import Bell, Stream, deadline_after, heard
-from supervisor.client.waiting import InThread, at_once
+from supervisor.client.waiting import Caller, at_once
 from supervisor.client.watcher import Watcher
 from supervisor.domain.intake import (
     CommonOptions,
@@ -140,7 +140,7 @@ class Queue(Administration):
             cancel=cancel,
             **options,
         )
-        return at_once(InThread(self).run(new, timeout=timeout, cancel=cancel))
+        return at_once(Caller(self).run(new, timeout=timeout, cancel=cancel))
 
     def progress(self, job_id: int) -> Progress:
         """How far the job is, (fraction, text); a running one's is at most half a second old. Raises JobNotFound."""
@@ -152,7 +152,7 @@ class Queue(Administration):
 
         Raises WaitTimeout when the time is up (the job continues), JobNotFound for an unknown id.
         """
-        return at_once(InThread(self).wait(job_id, timeout))
+        return at_once(Caller(self).wait(job_id, timeout))
 
     def events(self, job_id: int) -> Iterator[JobEvent]:
         """How the job is now, then each change of its status and progress, and last how it ended.
@@ -160,7 +160,7 @@ class Queue(Administration):
         Changes that follow each other within some milliseconds may be seen as one. Raises JobNotFound, with the first
         event for an unknown id, and later if the job is deleted.
         """
-        yield from InThread(self).states(job_id_of(job_id))
+        yield from Caller(self).states(job_id_of(job_id))
 
     def follow(self, job_id: int, timeout: float | None = None) -> Iterator[FollowEvent]:
         """What becomes of the job, and what its handler emits with `ctx.emit`, from the start of the run to the end.
@@ -175,7 +175,7 @@ class Queue(Administration):
         try:
             yield from heard(Stream(self._watcher, job_id, bell.ring), bell, deadline_after(limit))
         except TimeoutError:
-            raise at_once(InThread(self).too_late(job_id, limit)) from None
+            raise at_once(Caller(self).too_late(job_id, limit)) from None
 
     def _new(self, *given: Any, **options: Any) -> NewJob:
         """The job of a `put`, as middleware leaves it. Raises InvalidJob."""

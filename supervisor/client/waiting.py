@@ -1,7 +1,7 @@
 """Waiting for the end and the result of a job, written once: for threads and for tasks of an event loop.
 
-The methods of `Caller` are coroutines. Those of a thread never have to wait for each other, since each part of them
-blocks, so that one step of the coroutine is the whole call: see `at_once`.
+The methods of `Caller` are coroutines. In a thread each part of them blocks, so that one step of the coroutine is the
+whole call: see `at_once`.
 """
 
 from __future__ import annotations
@@ -53,35 +53,13 @@ def result_of(job: Job) -> Any:
 
 
 class Caller:
-    """Who waits for jobs of a queue: a thread, or a task of an event loop. What they do differently is defined there.
+    """Who waits for jobs of a queue: a thread, which does everything itself. A task of an event loop overrides how.
 
     Deadlines are monotonic seconds. All raise StoreError, and JobNotFound.
     """
 
     def __init__(self, queue: Administration) -> None:
         self._queue = queue
-
-    async def call(self, lane: str, work: Callable[[], Answer]) -> Answer:
-        """What `work` returns; it uses this connection of the queue."""
-        raise NotImplementedError
-
-    async def put(self, wanted: Callable[[], NewJob], *, cancel: bool = False) -> tuple[NewJob, Put]:
-        """Insert the job that `wanted` returns. Whoever is interrupted meanwhile cancels it, with `cancel`."""
-        raise NotImplementedError
-
-    async def end(self, job_id: int, deadline: float | None, *, just_made: bool = False) -> JobEvent:
-        """How it ends. Of one that was `just_made`, nothing is asked before. Raises TimeoutError."""
-        raise NotImplementedError
-
-    async def why_not_started(self, job_id: int) -> str:
-        raise NotImplementedError
-
-    async def sleep(self, seconds: float) -> None:
-        raise NotImplementedError
-
-    def give_up(self, job_id: int) -> None:
-        """Cancel a job that nobody waits for any longer, unless it has just ended."""
-        raise NotImplementedError
 
     async def job(self, job_id: int) -> Job:
         return await self.call(READER, functools.partial(self._queue.job, job_id))
@@ -164,18 +142,19 @@ class Caller:
                     raise TimeoutError from None
             await self.sleep(min(left, _AGAIN))
 
-
-class InThread(Caller):
-    """A thread, which does everything itself."""
+    # How a thread does it
 
     async def call(self, lane: str, work: Callable[[], Answer]) -> Answer:
+        """What `work` returns; it uses this connection of the queue."""
         return work()
 
     async def put(self, wanted: Callable[[], NewJob], *, cancel: bool = False) -> tuple[NewJob, Put]:
+        """Insert the job that `wanted` returns. Whoever is interrupted meanwhile cancels it, with `cancel`."""
         job, connections = wanted(), self._queue._connections
         return job, connections.using(connections.writer, lambda producer: producer.put(job))
 
     async def end(self, job_id: int, deadline: float | None, *, just_made: bool = False) -> JobEvent:
+        """How it ends. Of one that was `just_made`, nothing is asked before. Raises TimeoutError."""
         *_, last = self.states(job_id, deadline, only_end=True, just_made=just_made)
         return last
 
@@ -197,16 +176,13 @@ class InThread(Caller):
         time.sleep(seconds)
 
     def give_up(self, job_id: int) -> None:
-        give_up(self._queue, job_id)
-
-
-def give_up(queue: Administration, job_id: int) -> None:
-    with contextlib.suppress(QueueError):
-        queue.cancel(job_id)
+        """Cancel a job that nobody waits for any longer, unless it has just ended."""
+        with contextlib.suppress(QueueError):
+            self._queue.cancel(job_id)
 
 
 def at_once(call: Coroutine[Any, Any, Answer]) -> Answer:
-    """The answer of a coroutine that never waits: of a method of `InThread`."""
+    """The answer of a coroutine that never waits: of a thread's `Caller`."""
     try:
         call.send(None)
     except StopIteration as done:
