@@ -137,7 +137,7 @@ class Fitness:
             waitid(os.P_ALL, 0, _ANY)  # does not reap those that have ended
         except ChildProcessError:
             alone = True
-        self._slot.work.cease(monotonic(), alone=alone)
+        self._slot.cease(monotonic(), alone=alone)
         with suppress(OSError):
             os.eventfd_write(self._news, 1)
 

@@ -55,9 +55,9 @@ class Sequential:
         self._unwatched = True  # that thread is not looking
         self._written: tuple[object, ...] = ()  # the progress that is in the table
         self._write_at = 0.0
-        executor, requests = parts.executor, parts.slot.requests
+        executor, slot = parts.executor, parts.slot
         assert isinstance(executor.board, SlotBoard)
-        executor.timed_out = lambda claim: requests.cancel_requested(claim.job_id, claim.token) is Cancel.TIMEOUT
+        executor.timed_out = lambda claim: slot.page.cancel_requested(claim.job_id, claim.token) is Cancel.TIMEOUT
         executor.board.reported = self._attend
 
     # Of a subclass
@@ -97,7 +97,7 @@ class Sequential:
         claim = self._running
         if claim is None or self._interrupted == (claim.job_id, claim.token):
             return
-        if self._parts.slot.requests.cancel_requested(claim.job_id, claim.token) is not Cancel.NONE:
+        if self._parts.slot.page.cancel_requested(claim.job_id, claim.token) is not Cancel.NONE:
             self._interrupted = (claim.job_id, claim.token)
             raise JobInterrupted
 
@@ -130,7 +130,7 @@ class Sequential:
         if not run.job or run.progress is None or reported == self._written:
             return
         self._asked = True  # until it is written
-        if now - run.started < EVERY or slot.work.run != (run.job, run.token):
+        if now - run.started < EVERY or slot.page.run != (run.job, run.token):
             return  # young, or another run has begun: the rest may be another's, too
         if self._parts.exchange.show_progress((run.job, run.token), run.batch, run.progress, run.text):
             self._written = reported
@@ -175,18 +175,17 @@ class Sequential:
     def _begin(self, claims: list[Claim]) -> None:
         """Show that a run starts; of a batch, its first job is named."""
         parts, claim, started = self._parts, claims[0], monotonic()
-        work = parts.slot.work
-        work.forget_progress()
+        parts.slot.progress(-1.0, "")
         deadline = started + self._timeouts.get(claim.type, parts.pool.timeout)
         earlier = _earlier_output() if self._unread or started - self._began >= _LONG else 0
         self._unread, self._began = earlier > 0, started
-        work.begin(claim.job_id, claim.token, started, deadline, len(claims), unread=earlier)
+        parts.slot.begin(claim.job_id, claim.token, started, deadline, len(claims), unread=earlier)
         self._running = claim
 
     def _end(self, claims: list[Claim], settlements: list[Settlement]) -> None:
         parts, exchange = self._parts, self._parts.exchange
         self.done += len(claims)
-        parts.slot.work.finish(self.done)
+        parts.slot.finish(self.done)
         for settlement in settlements:
             exchange.held.ended(settlement)
             self._enqueued += len(settlement.children)
@@ -210,7 +209,7 @@ class Sequential:
         exchange.held.release()
         exchange.turn(0)  # the run itself ends in time, and the others are run elsewhere
         ctx, handler, quiet = executor.context(), executor.handler, False
-        parts.slot.enter(Phase.AFTER_INTERRUPT)
+        parts.slot.page.phase_number = Phase.AFTER_INTERRUPT
         faulthandler.dump_traceback_later(max(parts.pool.kill_grace, _SHORTEST), exit=True)
         try:
             quiet = isinstance(handler, Handler) and handler.after_interrupt(ctx)  # no program
@@ -219,7 +218,7 @@ class Sequential:
             executor.log.warning("after_interrupt_failed", error=repr(error), exc_info=True)
         finally:
             faulthandler.cancel_dump_traceback_later()
-            parts.slot.enter(Phase.SET_UP)
+            parts.slot.page.phase_number = Phase.SET_UP
             ctx.close()
         forked.leave()
         if not quiet:
@@ -252,13 +251,13 @@ class OneAtATime(Sequential):
         return 1 if self._rested or self._parts.cautious else self._pace.want
 
     def take(self, claims: Sequence[Claim]) -> bool:
-        held, requests = self._parts.exchange.held, self._parts.slot.requests
+        held, slot = self._parts.exchange.held, self._parts.slot
         if not held.waiting:
             return False
         before, began = self.done, self._begin_round()
         while (claim := held.next()) is not None:
             self._run([claim])
-            if requests.drain_requested:
+            if slot.page.drain:
                 held.release()
         self._pace.observe(self.done - before, self._end_round() - began)
         return True

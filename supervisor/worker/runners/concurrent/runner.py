@@ -43,7 +43,7 @@ class Concurrent:
         self._handler, self._logs = handler, logs
         self._loop = handler.event_loop
         self._main = threading.get_ident()
-        self._runs = Runs(parts.slot.work)
+        self._runs = Runs(parts.slot)
         self._finished: deque[ConcurrentRun] = deque()
         self._awake = True
         self._left = False
@@ -59,7 +59,7 @@ class Concurrent:
     # In the main thread
 
     def host(self, loop: Callable[[], None]) -> None:
-        self._parts.slot.work.run_together(self._parts.pool.concurrency)
+        self._parts.slot.page.concurrency = self._parts.pool.concurrency
         self._handler.shares_loop = True  # the set-up had the event loop for itself
         self._loop.tidy()
         thread = threading.Thread(target=self._host, args=(loop,), name="claims", daemon=True)

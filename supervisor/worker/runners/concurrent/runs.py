@@ -13,7 +13,7 @@ from typing import Any
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.system.run_log import RunLog
-from supervisor.system.slot import Cancel, Work
+from supervisor.system.slot import Cancel, Slot
 from supervisor.worker import forked
 from supervisor.worker.context import Context
 from supervisor.worker.event_loop import CURRENT
@@ -102,9 +102,9 @@ class Runs(dict[Run, ConcurrentRun]):
     end in time.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, slot: Slot) -> None:
         super().__init__()
-        self._work = work
+        self._slot = slot
         self._lock = Lock()
         self._shown: ConcurrentRun | None = None
         self._going_on = self._ended = 0  # changed under the lock
@@ -125,15 +125,15 @@ class Runs(dict[Run, ConcurrentRun]):
             self._going_on -= 1
             self._ended += 1
             if run is self._shown:
-                self._work.extend(0.0)  # its limit is over; the next one is shown in a moment
-            self._work.end(self._ended, run.key, self._going_on)
+                self._slot.page.deadline = 0.0  # its limit is over; the next one is shown in a moment
+            self._slot.end(self._ended, run.key, self._going_on)
 
     def show(self) -> None:
         with self._lock:
             runs = self.going_on()
             first = self._shown = min(runs, key=attrgetter("must_end"), default=None)
             shown = (0, 0, 0.0, 0.0) if first is None else (*first.key, first.started, first.deadline)
-            self._work.show(shown, len(runs))
+            self._slot.show(shown, len(runs))
 
 
 class RunLogs(RunLog):

@@ -111,13 +111,13 @@ class Watch:
             self._log.warning("job_timed_out" if over else "job_interrupted", job=run.claim.job_id, **fields)
 
     def _note_cancels(self, runs: Iterable[ConcurrentRun], now: float) -> None:
-        requests, before = self._parts.slot.requests, self._cancels_made
-        self._cancels_made = requests.cancels_made
+        page, before = self._parts.slot.page, self._cancels_made
+        self._cancels_made = page.cancels
         if self._cancels_made == before:
             return
         asked = self._parts.exchange.cancels() if self._cancels_made - before > CANCELS else ()
         for run in runs:
-            if run.key in asked or requests.cancel_requested(*run.key) is Cancel.REQUESTED:
+            if run.key in asked or page.cancel_requested(*run.key) is Cancel.REQUESTED:
                 run.cancel_by = min(run.cancel_by, now + self._parts.pool.cancel_grace)
 
     def _write_progress(self, runs: Iterable[ConcurrentRun]) -> None:
