@@ -154,7 +154,6 @@ class Worker:
         failpoints.reach("set_up")
         check_memory(pool.max_memory)
         fitness.set_up(wakeups.needed, wakeups.descriptor)
-        wakeups.wait_to_be_watched()
         wakeups.wait_to_serve(assignment.news, spare=pool.spares > 0)
         return parts
 

@@ -39,17 +39,11 @@ class Batches(Sequential):
     """
 
     def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
         self._plan = BatchPlan(parts.pool, cautious=parts.cautious)
+        calls = BatchExecutor(parts.executor, too_large=self._plan.too_large)
+        super().__init__(parts, calls.run, calls.failed)
         self._limits: dict[int, int] = {}
         self._begin_at: float | None = None  # when a batch begins that has jobs, but is not full
-        self._calls = BatchExecutor(parts.executor, too_large=self._plan.too_large)
-
-    def _call(self, claims: list[Claim]) -> list[Settlement]:
-        return self._calls.run(claims)
-
-    def _failed(self, claims: list[Claim], error: BaseException, started_at: float) -> list[Settlement]:
-        return self._calls.failed(claims, error, started_at)
 
     def room(self) -> int:
         return self._plan.want - self._parts.exchange.held.waiting
