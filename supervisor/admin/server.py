@@ -197,7 +197,8 @@ class Server(uvicorn.Server):
         """Send heartbeats and check the connections; otherwise sleep."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._channel.fileno(), self._hear)
-        self._slot.occupy(os.getpid())
+        self._slot.page.pid = os.getpid()
+        self._slot.beat()
         self._channel.send({"ready": True})
         while not self.should_exit:
             self._slot.beat()
