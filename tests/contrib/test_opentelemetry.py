@@ -106,7 +106,8 @@ class Requests:
 def spans_of(site: Site) -> Spans:
     """Those of the workers, by name, when all jobs have been run."""
     process = site.start()
-    wait_for(lambda: site.queue.count(status=("pending", "running")) == 0, "the end of all jobs")
+    types = [name.strip("[]").removeprefix("pools.") for name in POOLS.splitlines() if name.startswith("[pools.")]
+    wait_for(lambda: not site.queue.count(types, ("pending", "running")), "the end of all jobs")
     site.stop(process)
     return {span["name"]: span for span in map(json.loads, (site.folder / "spans").read_text().splitlines())}
 
