@@ -457,4 +457,5 @@ def test_a_database_that_may_not_be_written_is_one_line(
 
 
 def test_the_installed_command_and_the_module_are_the_same(project: Path) -> None:
-    assert command("--version", cwd=project).stdout.startswith("job-supervisor ")
+    module = subprocess.run([sys.executable, "-m", "supervisor", "check"], cwd=project, capture_output=True, text=True)
+    assert command("check", cwd=project).stdout == module.stdout == "supervisor.toml: OK; pools: greet\n"
