@@ -83,7 +83,8 @@ class PostgresClaimLocks(ClaimLocks):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self._may_be_late: set[str] = set()  # dead workers, until none of their claims is on its way
+        # How many jobs of dead workers were settled, until none of their claims is on its way.
+        self._may_be_late: dict[str, int] = {}
 
     def held_by(self, owner: str) -> list[Claim]:
         """The sessions of the dead worker are ended first, since the server may yet carry out a claim of it."""
@@ -95,13 +96,14 @@ class PostgresClaimLocks(ClaimLocks):
     ) -> int:
         """What it claimed after `held_by`, perhaps through a pooler that had its statement still, goes back, too."""
         if self._connection.row(QUERIES.worker, {"incarnation": owner}) is not None:
-            self._may_be_late.add(owner)
+            self._may_be_late.setdefault(owner, 0)
         settled = super()._settle_held(owner, settlements, now, worker, supervisor)
         if owner in self._may_be_late:
+            self._may_be_late[owner] += settled  # if what follows fails, this is done again, and has nothing to settle
             self._connection.rows(QUERIES.await_claims, {"owner": owner})
             late = [released(claim) for claim in super().held_by(owner)]
             super()._settle_held(owner, late, now, worker)
-            self._may_be_late.discard(owner)
+            settled = self._may_be_late.pop(owner)
         return settled
 
     def _require_dead(self, raw: Any, supervisor: str) -> None:

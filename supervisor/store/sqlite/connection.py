@@ -319,7 +319,7 @@ def _connection_type() -> type[sqlite3.Connection]:
     """The driver's own, or for tests one with fail-points."""
     if _FAILPOINTS not in os.environ:
         return sqlite3.Connection
-    from supervisor.store.sql.failing import sqlite_type
+    from supervisor.store.failing import sqlite_type
 
     return sqlite_type(QUERIES.statements)
 
