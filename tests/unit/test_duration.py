@@ -36,10 +36,14 @@ def test_a_number_and_a_binary_unit_are_that_many_bytes(count: int, unit: str, s
 def test_anything_else_is_a_value_error_and_never_another_one(
     value: object, read: Callable[[Any], float], refusal: str
 ) -> None:
+    result, problem = 0.0, refusal
     try:
-        assert 0 <= read(value) < math.inf
+        result = read(value)
     except ValueError as error:
-        assert refusal in str(error)
+        problem = str(error)
+
+    assert 0 <= result < math.inf
+    assert refusal in problem
 
 
 NO_DURATIONS = [
