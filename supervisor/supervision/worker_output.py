@@ -84,12 +84,15 @@ class Outputs:
 
     def open(self, descriptor: int, worker: str, slot: Slot) -> WorkerOutput:
         output = WorkerOutput(descriptor, worker, self._log, slot)
-        self._reactor.watch(output.descriptor, partial(self._read, output))
+        self._watch(output)
         return output
 
+    def _watch(self, output: WorkerOutput) -> None:
+        if output.descriptor >= 0:
+            self._reactor.watch(output.descriptor, partial(self._read, output))
+
     def _read(self, output: WorkerOutput) -> None:
-        ended = not output.read()
-        if ended or output.floods:
+        if not output.read() or output.floods:
             self._reactor.unwatch(output.descriptor)
         if output.floods:
             self._floods.append(output)
@@ -103,8 +106,7 @@ class Outputs:
         if self._floods and time.monotonic() >= self._resume_at:
             floods, self._floods = self._floods, []
             for output in floods:
-                if output.descriptor >= 0:
-                    self._reactor.watch(output.descriptor, partial(self._read, output))
+                self._watch(output)
 
     def tell_dropped(self) -> None:
         """Once a tick; also what could not be written to the log itself."""

@@ -233,6 +233,6 @@ def test_a_job_in_a_batch_is_not_stopped_alone_but_the_batch_is_at_its_time_limi
     ladder.cancel(7, 1, 10.0)
 
     assert ladder.next_step(slot.read(), 99.0) is Step.NOTHING
-    assert ladder.due(slot.read()) == 100.0
+    assert ladder.due == 100.0
     assert ladder.next_step(slot.read(), 100.0) is Step.INTERRUPT
     assert ladder.next_step(slot.read(), 100.0 + KILL_GRACE) is Step.KILL

@@ -119,7 +119,7 @@ def test_a_run_whose_limit_was_extended_after_all_is_not_killed(slot: Slot) -> N
     assert ladder.next_step(slot.read(), 9.0) is Step.INTERRUPT
     slot.show((7, 1, 0.0, 20.0), 3)
     assert ladder.next_step(slot.read(), 15.0) is Step.NOTHING
-    assert ladder.due(slot.read()) == 20.0
+    assert ladder.due == 20.0
     assert ladder.next_step(slot.read(), 20.0) is Step.INTERRUPT
     assert ladder.next_step(slot.read(), 25.0) is Step.KILL
 

@@ -162,7 +162,7 @@ def test_whatever_ends_a_worker_before_it_is_ready_its_set_up_has_failed(
 
 
 @pytest.mark.fault(111)
-@pytest.mark.parametrize("reason", [Cause.TEMPLATE, Cause.SHUTDOWN, Cause.PARTITION, Cause.UNWATCHED])
+@pytest.mark.parametrize("reason", [Cause.TEMPLATE, Cause.SHUTDOWN, Cause.PARTITION, Cause.UNSTARTED])
 def test_its_set_up_has_not_failed_if_something_else_ended_it(slot: Slot, reason: Cause) -> None:
     slot.state(State.STARTING)
     assert explain(slot.read(), Circumstances(KILLED, kill=Kill(reason))).effect is not Effect.SET_UP_FAILED

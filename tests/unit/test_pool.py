@@ -12,7 +12,7 @@ import pytest
 from supervisor.config import load
 from supervisor.domain.process_health import Restarts, TemplateDeaths
 from supervisor.domain.tenants import Grant
-from supervisor.supervision.exit_reason import Effect, ExitReport
+from supervisor.supervision.exit_reason import DeathRecord, Effect, ExitReport
 from supervisor.supervision.plan import Missing, next_to_serve, plan, within
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
@@ -261,7 +261,7 @@ def test_spares_of_the_current_code_come_first(crew: Crew) -> None:
     assert serve(crew) == [old]
 
 
-def death(worker: WorkerProcess, *, uncommitted: int = 0, last_job: int = 0) -> ExitReport:
+def death(*, uncommitted: int = 0, last_job: int = 0) -> ExitReport:
     return ExitReport("signal", "", "nothing", Effect.DIED, uncommitted=uncommitted, last_job=last_job)
 
 
@@ -277,16 +277,15 @@ class TestACautiousWorker:
         return worker
 
     @pytest.mark.fault(45)
-    def test_replaces_one_that_died_with_outcomes_or_was_cautious_itself(self, crew: Crew) -> None:
-        deaths, worker = crew.pool.deaths, crew.ask()
-        deaths.ended(death(worker), worker, 1.0)
+    def test_replaces_one_that_died_with_outcomes_or_was_cautious_itself(self) -> None:
+        deaths = DeathRecord()
+        deaths.ended(death(), 0, "")
         assert (deaths.next_caution(), deaths.suspects) == (0, ())
-        deaths.ended(death(worker, uncommitted=20, last_job=7), worker, 1.0)
+        deaths.ended(death(uncommitted=20, last_job=7), 0, "")
         assert [deaths.next_caution(), deaths.next_caution()] == [20, 0]
-        worker = crew.ask(caution=20)
-        deaths.ended(death(worker), worker, 2.0)
+        deaths.ended(death(), 20, "")
         assert (deaths.next_caution(), deaths.suspects) == (20, (7,))
-        deaths.ended(ExitReport("exit", "", "crash", Effect.DIED, (7, 2), last_job=7), worker, 3.0)
+        deaths.ended(ExitReport("exit", "", "crash", Effect.DIED, (7, 2), last_job=7), 20, "")
         assert (deaths.next_caution(), deaths.suspects) == (20, (7,))
 
     def test_is_replaced_when_more_jobs_than_were_lost_have_gone_well_for_a_while(self, worker: WorkerProcess) -> None:
