@@ -12,15 +12,6 @@ from supervisor.system.failpoints import parse
 from tests.armed import armed
 
 MISTAKES = ["set_up", "=kill", "boss:x=kill", "x=explode", "x=kill@0", "x=fail:", "x=fail:busy*0", "x=fail:busy@2%0.5"]
-    "settle_done",
-    "=kill",
-    "boss:x=kill",
-    "x=explode",
-    "x=kill@0",
-    "x=fail:",
-    "x=fail:busy*0",
-    "x=fail:busy@2%0.5",
-]
 
 
 @pytest.mark.parametrize("text", MISTAKES)
