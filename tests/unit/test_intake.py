@@ -41,11 +41,6 @@ def test_types_of_the_allowed_characters_are_taken(type_: str) -> None:
     assert new_job(type_).type == type_
 
 
-@pytest.mark.parametrize("type_", ["", "tag!", "a b", "ä", "x" * 101, "tag\n", None, 5, b"tag", "a\\b", "a'b"])
-def test_other_types_are_refused(type_: object) -> None:
-    assert refused(type=type_).field == "type"
-
-
 def cycle() -> list[Any]:
     value: list[Any] = []
     value.append(value)
@@ -77,19 +72,9 @@ def test_the_limits_themselves_are_allowed() -> None:
     assert encode("result", [{"a": [1]}] * 100).count("[") == 101  # many brackets, but not deep
 
 
-@pytest.mark.parametrize("priority", [-101, 101, 1.0, True, "5", None, math.nan])
-def test_a_priority_outside_its_range_is_refused(priority: object) -> None:
-    assert refused(priority=priority).field == "priority"
-
-
 @pytest.mark.parametrize("priority", [-100, 0, 100])
 def test_a_priority_within_its_range_is_kept(priority: int) -> None:
     assert new_job("tag", priority=priority).priority == priority
-
-
-@pytest.mark.parametrize("attempts", [0, -1, 1.5, True, "3", 10**7])
-def test_a_limit_of_attempts_outside_its_range_is_refused(attempts: object) -> None:
-    assert refused(max_attempts=attempts).field == "max_attempts"
 
 
 @pytest.mark.parametrize(
@@ -107,11 +92,6 @@ def test_requirements_are_stored_as_a_sorted_set(requires: Any, stored: str) -> 
     assert new_job("tag", requires=requires).requires == stored
 
 
-@pytest.mark.parametrize("requires", [5, ["a b"], [""], ["ä"], [1], ["x" * 101], "a\x00b", None])
-def test_other_requirements_are_refused(requires: Any) -> None:
-    assert refused(requires=requires).field == "requires"
-
-
 def test_a_delay_counts_from_the_insert() -> None:
     job = new_job("tag", delay="10s")
 
@@ -125,46 +105,35 @@ def test_a_time_with_its_zone_is_that_moment() -> None:
     assert new_job("tag", at=at).scheduled_at == new_job("tag", at=2_000_000_000).scheduled_at == 2e9
 
 
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
-        ({"delay": "soon"}, "delay"),
-        ({"delay": -1}, "delay"),
-        ({"delay": math.nan}, "delay"),
-        ({"delay": 1e11}, "delay"),
-        ({"delay": True}, "delay"),
-        ({"delay": "1s", "at": 5}, "delay"),
-        ({"at": datetime.datetime(2033, 5, 18)}, "at"),
-        ({"at": "2033-05-18"}, "at"),
-        ({"at": -1}, "at"),
-        ({"at": 1714644000123}, "at"),
-        ({"at": math.inf}, "at"),
-        ({"at": True}, "at"),
-        ({"unique_key": ""}, "unique_key"),
-        ({"unique_key": 5}, "unique_key"),
-        ({"unique_key": "x" * 1001}, "unique_key"),
-        ({"unique_key": "\ud800"}, "unique_key"),
-    ],
-)
-def test_the_refusal_names_the_field(arguments: dict[str, Any], field: str) -> None:
-    error = refused(**arguments)
+REFUSED: dict[str, list[object]] = {
+    "type": ["", "tag!", "a b", "ä", "x" * 101, "tag\n", None, 5, b"tag", "a\\b", "a'b"],
+    "priority": [-101, 101, 1.0, True, "5", None, math.nan],
+    "max_attempts": [0, -1, 1.5, True, "3", 10**7],
+    "requires": [5, ["a b"], [""], ["ä"], [1], ["x" * 101], "a\x00b", None],
+    "delay": ["soon", -1, math.nan, 1e11, True],
+    "at": [datetime.datetime(2033, 5, 18), "2033-05-18", -1, 1714644000123, math.inf, True],
+    "unique_key": ["", 5, "x" * 1001, "\ud800"],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in REFUSED.items() for value in values])
+def test_the_refusal_names_the_field(field: str, value: object) -> None:
+    error = refused(**{field: value})
 
     assert error.field == field
     assert str(error).startswith(f"{field}: ")
     str(error).encode("utf-8")
 
 
-def deep(levels: int) -> object:
-    value: object = {}
-    for _ in range(levels - 1):
-        value = [value]
-    return value
+def test_a_delay_and_a_time_are_refused_together() -> None:
+    assert refused(delay="1s", at=5).field == "delay"
 
 
 @pytest.mark.parametrize(
-    "bad", [deep(65), deep(5000), {"x": "y" * (1 << 20)}, {"a": math.nan}, {"a": object()}, "\ud800", {"a": "\ud800"}]
+    "bad",
+    [nested(65), nested(5000), {"x": "y" * (1 << 20)}, {"a": math.nan}, {"a": object()}, "\ud800", {"a": "\ud800"}],
 )
-@pytest.mark.parametrize("others", [[], [{}] * 1500, ["text"] * 1500, [deep(64)] * 20])
+@pytest.mark.parametrize("others", [[], [{}] * 1500, ["text"] * 1500, [nested(64)] * 20])
 def test_one_bad_payload_among_many_is_refused_as_it_is_alone(bad: object, others: list[object]) -> None:
     with pytest.raises(InvalidJob) as alone:
         payload_of(bad)
@@ -173,7 +142,7 @@ def test_one_bad_payload_among_many_is_refused_as_it_is_alone(bad: object, other
 
 
 def test_deep_payloads_within_the_limit_are_accepted_together() -> None:
-    jobs = new_jobs("tag", [deep(64)] * 1500)
+    jobs = new_jobs("tag", [nested(64)] * 1500)
     assert isinstance(jobs, AlikeJobs)
     assert jobs.count == 1500
     assert [len(json.loads(array)) for array in jobs.payloads] == [1000, 500]
