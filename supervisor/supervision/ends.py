@@ -95,7 +95,7 @@ class Ends:
             os.close(pidfd)
             os.close(stderr)
             return
-        process = Process(pid, pidfd, self.outputs.open(stderr, worker.request.name, worker.slot.work))
+        process = Process(pid, pidfd, self.outputs.open(stderr, worker.request.name, worker.slot))
         worker.forked(process, time.monotonic())
         self.reactor.watch(pidfd, partial(self._notice, worker))
 

@@ -26,7 +26,7 @@ from supervisor.supervision.watchdog import cancel
 from supervisor.supervision.workforce import Workforce
 from supervisor.system import signals
 from supervisor.system.channel import Message
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import Scoreboard, files_of
 from supervisor.telemetry import events
 
 _MAINTAINER_LIMIT = 5  # early deaths in a row after which a burst gives up
@@ -258,5 +258,6 @@ class Supervisor:
         maintainer.dismiss(_FAREWELL)
         ends.await_children(_FAREWELL, left)
         self._health.release(registered=self._client.recovered)
-        self._board.remove()
+        for file in files_of(self._board.path):
+            file.unlink(missing_ok=True)
         events(process="supervisor").info("stopped", why=self._stopping.why)

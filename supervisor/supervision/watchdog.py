@@ -139,7 +139,7 @@ def cancel(pools: Pools, runs: Iterable[tuple[int, int, str]], now: float) -> No
     """Request that these runs stop, each given as job, token and the worker's incarnation."""
     for job, token, incarnation in runs:
         if (worker := pools.find(incarnation)) is not None:
-            worker.slot.requests.cancel(job, token, Cancel.REQUESTED)
+            worker.slot.cancel(job, token, Cancel.REQUESTED)
             worker.watched.ladder.cancel(job, token, now)
 
 
@@ -151,7 +151,7 @@ def enforce_deadline(worker: WorkerProcess, slot: Snapshot, now: float) -> None:
         if slot.places == 1:  # with concurrency, the worker has a limit for each run, and tells of each
             _tell_interrupted(worker, slot)
             worker.process.signal(signals.DUMP_STACKS)  # of all its threads, which are kept for its job
-        worker.slot.requests.cancel(slot.job, slot.token, ladder.reason)
+        worker.slot.cancel(slot.job, slot.token, ladder.reason)
     if step in (Step.INTERRUPT, Step.REPEAT):
         worker.process.signal(signals.INTERRUPT)
     elif step is Step.KILL:

@@ -168,7 +168,7 @@ class WorkerProcess:
     def forked(self, process: Process, now: float) -> None:
         """It has a process. Its start-up time begins now: the template's imports may have taken minutes."""
         self.process, self.asked_at = process, now
-        self.slot.requests.start()
+        self.slot.page.start = 1
         if self.draining:
             self.process.signal(signals.DRAIN)
         if self.end.killed is not None:
@@ -195,19 +195,19 @@ class WorkerProcess:
         """Let it finish its job and leave."""
         if self.living and not self.draining:
             self.draining = True
-            self.slot.requests.drain()
+            self.slot.page.drain = 1
             self.process.signal(signals.DRAIN)
 
     def serve(self) -> None:
         """Let a spare take jobs."""
         self.serving = True
-        self.slot.requests.serve()
+        self.slot.page.serve = 1
         self.process.signal(signals.INTERRUPT)  # it has no run that this could interrupt; it wakes up
 
     def kill(self, reason: Cause, run: Run | None = None) -> None:
         """Kill it because of its current run, or of this run. The first reason counts."""
         if self.end.killed is None:
-            self.end.killed = Kill(reason, self.slot.work.run if run is None else run)
+            self.end.killed = Kill(reason, self.slot.page.run if run is None else run)
         self.process.signal(9)
 
     def ended(self, now: float, status: int | None = None, peak_memory: int | None = None) -> None:

@@ -18,6 +18,7 @@ from supervisor.store.base import Engine
 from supervisor.system import child, descriptors, ending, kernel, signals, standard_streams
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import State
 from supervisor.telemetry import events
 from supervisor.template.image import load_image, prepare
 from supervisor.template.worker_start import TemplateSpec, WorkerSpec, exec_worker, record_of, show_title, work
@@ -140,7 +141,8 @@ class Template:
         try:
             take(pool, Place(self._spec.threads[pool.name], device))
         except HandlerError as error:
-            self._board.slot(slot).give_up(str(error))
+            self._board.slot(slot).tell(str(error))
+            self._board.slot(slot).state(State.BROKEN)
             return EXIT_BROKEN
         spec = WorkerSpec(
             self._spec, pool, record, self._engine, device, log, bool(request["cautious"]), bool(request["unproven"])

@@ -19,7 +19,7 @@ from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system import child, counters, failpoints, kernel, run_log, settled_notice, signals, standard_streams
 from supervisor.system.chunk_ring import ChunkWriter
 from supervisor.system.outlet import Outlet, Ration
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import Scoreboard, chunks_of, counters_of, run_logs_of
 from supervisor.system.slot import Slot
 from supervisor.telemetry import configure, events
 from supervisor.template.image import prepare
@@ -82,7 +82,9 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
     slot = board.slot(record.slot)
     standard_streams.make_safe()
     recorder = recorder_for(pool, cautious=spec.cautious)
-    recorder.attach(run_log.shared(board.run_logs, record.slot), ChunkWriter(board.chunks, record.slot))
+    recorder.attach(
+        run_log.shared(run_logs_of(board.path), record.slot), ChunkWriter(chunks_of(board.path), record.slot)
+    )
     log = Outlet(spec.log)
     ration = Ration(log, BYTES_A_SECOND, partial(_tell_dropped, record.name))
     events_to = cast("TextIO", log)
@@ -91,7 +93,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         from supervisor.worker.subprocess_handler import SubprocessHandler  # imported here: only programs need it
 
         handler = SubprocessHandler(
-            pool, template.folder, leave=partial(_ask_to_leave, slot), lost=slot.lose, recorder=recorder
+            pool, template.folder, leave=partial(_ask_to_leave, slot), lost=partial(_note_lost, slot), recorder=recorder
         )
     assignment = Assignment(
         pool,
@@ -102,7 +104,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         news=template.news,
         gate=board.gate,
         recorder=recorder,
-        row=counters.shared(board.counters, record.slot),
+        row=counters.shared(counters_of(board.path), record.slot),
         device=spec.device,
         cautious=spec.cautious,
         unproven=spec.unproven,
@@ -149,8 +151,14 @@ def _tell_dropped(worker: str, size: int) -> None:
 
 
 def _ask_to_leave(slot: Slot) -> None:
-    slot.requests.drain()
+    slot.page.drain = 1
     os.kill(os.getpid(), signals.DRAIN)  # it may be asleep
+
+
+def _note_lost(slot: Slot, why: str) -> None:
+    """Its program has died, or had to be killed; the worker exits."""
+    slot.page.lost = 1
+    slot.tell(why)
 
 
 def show_title(title: str) -> None:

@@ -228,7 +228,7 @@ def test_a_job_in_a_batch_is_not_stopped_alone_but_the_batch_is_at_its_time_limi
     slot = Slot(memoryview(bytearray(SLOT_BYTES)))
     slot.assign("w1", "tag-1")
     slot.state(State.BUSY)
-    slot.work.begin(7, 1, 0.0, 100.0, batch=4)
+    slot.begin(7, 1, 0.0, 100.0, batch=4)
     ladder = TerminationLadder()
     ladder.cancel(7, 1, 10.0)
 

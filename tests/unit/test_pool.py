@@ -198,7 +198,7 @@ def serve(crew: Crew) -> list[WorkerProcess]:
 def test_a_place_is_free_when_its_worker_and_all_that_it_has_started_have_ended(crew: Crew) -> None:
     first, second, third, fourth = workers = with_spares(crew, "0", "1", "0", "1", target=2)
     assert serve(crew) == [first, second]
-    assert [worker.slot.requests.serve_requested for worker in workers] == [True, True, False, False]
+    assert [worker.slot.page.serve for worker in workers] == [True, True, False, False]
     first.drain()
     assert serve(crew) == []
     first.ended(1.0)
@@ -218,9 +218,9 @@ def test_a_place_is_free_when_its_worker_and_all_that_it_has_started_have_ended(
 def test_a_worker_in_its_teardown_keeps_its_place_only_if_it_may_have_left_processes_behind(crew: Crew) -> None:
     first, second, third = with_spares(crew, "0", "1", "0")
     assert serve(crew) == [first]
-    first.slot.work.cease(1.0, alone=True)
+    first.slot.cease(1.0, alone=True)
     assert serve(crew) == [second]
-    second.slot.work.cease(1.0, alone=False)
+    second.slot.cease(1.0, alone=False)
     assert serve(crew) == []
     second.ended(2.0)
     second.end.swept = True
@@ -232,7 +232,7 @@ def test_a_worker_in_its_teardown_is_leaving_although_nobody_asked_it_to(crew: C
     worker.process.pid = 1
     worker.slot.state(State.DRAINING)  # so quick that nobody has seen it ready
     assert not worker.notice_ready(worker.slot.read())
-    worker.slot.work.cease(1.0, alone=True)
+    worker.slot.cease(1.0, alone=True)
     assert worker.notice_ready(worker.slot.read())
     assert worker.leaving
 
@@ -304,9 +304,9 @@ class TestACautiousWorker:
 
 def commit(worker: WorkerProcess, jobs: int) -> None:
     for job in range(1, jobs + 1):
-        worker.slot.work.begin(job, 1, 0.0, 0.0)
-        worker.slot.work.finish(job)
-    worker.slot.work.settle(jobs)
+        worker.slot.begin(job, 1, 0.0, 0.0)
+        worker.slot.finish(job)
+    worker.slot.page.settled = jobs
 
 
 def test_at_the_start_a_device_is_not_passed_over_because_its_worker_is_slower(crew: Crew) -> None:
