@@ -89,9 +89,9 @@ def test_jobs_with_different_keys_do_not_meet_and_a_rare_key_does_not_wait(make_
     assert all(len(set(batch)) == 1 for batch in ran)
     assert nobody_charged(site)
     assert max(len(batch) for batch in ran) == 16
-    assert (
-        sum(len(batch) for batch in ran[: ran.index(["rare"])]) <= 40 + 16 * 3
-    )  # of each other key a batch that has been begun
+    if workers == 1:  # else they run in any order
+        before = ran[: ran.index(["rare"])]
+        assert sum(map(len, before)) <= 40 + 16 * 3  # of each other key, a batch that has been begun
 
 
 @pytest.mark.fault(100)
