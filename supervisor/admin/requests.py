@@ -14,9 +14,10 @@ from starlette.requests import ClientDisconnect, Request
 
 from supervisor.admin.answers import Refused
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.client.awaiting import cancel_job, insert, job_of, make_durable, patiently, result_of_job
+from supervisor.client.asynchronous import InTask
 from supervisor.client.lanes import Put
-from supervisor.client.queue import Queue, naming, result_of
+from supervisor.client.queue import Queue
+from supervisor.client.waiting import naming, result_of
 from supervisor.domain.errors import JobFailed, JobNotFound, QueueError, StoreError
 from supervisor.domain.job import Job, NewJob, Status, high_enough
 from supervisor.maintenance.waking import idle_workers, wake_workers
@@ -54,7 +55,7 @@ class Requests:
         max_waiting: Mapping[str, int] | None = None,
         wake: Callable[[list[NewJob]], object] = lambda jobs: None,
     ) -> None:
-        self._queue = queue
+        self._caller = InTask(queue, self._inserted)
         self._executor = executor
         self._types = frozenset(types)
         self._max_waiting = max_waiting or {}
@@ -106,7 +107,7 @@ class Requests:
 
     async def insert(self, job: NewJob) -> Put:
         """Its id, and whether it is new. Raises StoreError."""
-        return await insert(self._queue, lambda: job, inserted=self._inserted)
+        return await self._caller.insert(lambda: job)
 
     def _inserted(self, jobs: list[NewJob]) -> None:
         """Wake workers. That is only for speed: its failure must not be that of requests whose jobs are there."""
@@ -122,15 +123,15 @@ class Requests:
                 return await self.result(job_id, wait, request, new=new)
             except ClientDisconnect:
                 if cancel:
-                    await cancel_job(self._queue, job_id)
+                    self._caller.give_up(job_id)
                 raise
             except Exception:
-                await make_durable(self._queue)
+                await self._caller.make_durable()
                 raise
 
     async def require_type(self, job_id: int, type: str) -> None:
         """Raises JobNotFound, also for a job of another type, and StoreError."""
-        if (await job_of(self._queue, job_id)).type != type:
+        if (await self._caller.job(job_id)).type != type:
             raise JobNotFound(job_id)
 
     async def result(self, job_id: int, wait: float, request: Request, *, new: bool = False) -> Any:
@@ -140,7 +141,7 @@ class Requests:
         ClientDisconnect, and JobNotFound.
         """
         deadline = time.monotonic() + wait
-        result = asyncio.ensure_future(result_of_job(self._queue, job_id, deadline, new=new))
+        result = asyncio.ensure_future(self._caller.result(job_id, deadline, new=new))
         gone = asyncio.ensure_future(_disconnected(request))
         self._results.add(result)
         if self._leaving:
@@ -154,7 +155,7 @@ class Requests:
             job = None
             with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(_LAST_LOOK):
-                    job = await job_of(self._queue, job_id)
+                    job = await self._caller.job(job_id)
             if job is None or not job.status.finished:
                 raise NotFinished(job)
             return result_of(job)  # it has just finished
@@ -170,7 +171,7 @@ class Requests:
         kind, code = str(job.status), 409
         if job.status is not Status.CANCELLED:
             try:
-                attempts = await patiently(
+                attempts = await self._caller.patiently(
                     lambda: self._executor.ask(lambda operations: operations.jobs.attempts(job.id)), deadline
                 )
             except TimeoutError:

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from supervisor.admin.answers import AGAIN, Refused
 from supervisor.admin.charts import ChartData, Period
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.client.awaiting import LoopBell
+from supervisor.client.asynchronous import LoopBell
 from supervisor.client.queue import Queue
 from supervisor.client.subscription import Stream
 from supervisor.domain.errors import JobNotFound, StoreError

@@ -17,7 +17,7 @@ from supervisor.admin.answers import ANSWERED, Refused, answer, changing, readin
 from supervisor.admin.api import models
 from supervisor.admin.requests import NotFinished, plain
 from supervisor.admin.state import AppState, TheState, may_change
-from supervisor.client.queue import ResultUnknown
+from supervisor.client.waiting import ResultUnknown
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import new_request, payload_of
 from supervisor.domain.job import Status

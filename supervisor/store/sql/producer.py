@@ -86,6 +86,8 @@ class Producer:
                 self._wake(raw, jobs)
             return in_places(places, answers)
         except (RowRefused, Conflict, WriteFailed) as error:
+            if self.moved_to():
+                raise
             return [error] if len(jobs) == 1 else [self._put_alone(job) for job in jobs]
 
     def _requests(self, raw: Transaction) -> Requests:
