@@ -56,18 +56,13 @@ def test_a_kill_charges_the_run_that_it_was_meant_for_and_no_other(slot: Slot, r
 
 
 @pytest.mark.fault(68)
-def test_a_kill_that_comes_when_its_run_has_ended_charges_nobody(slot: Slot) -> None:
+def test_a_kill_charges_nobody_if_its_run_has_ended_or_there_was_none(slot: Slot) -> None:
     slot.begin(7, 1, 0.0, 0.0)
+    assert explain(slot.read(), Circumstances(KILLED, kill=Kill(Cause.STOPPED))).charge == "nothing"
     slot.finish(1)
     for cautious in (False, True):
         ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(Cause.CANCELLED, (7, 1)), cautious=cautious))
         assert (ended.charge, ended.run, ended.uncommitted) == ("nothing", (0, 0), 0)
-
-
-@pytest.mark.fault(68)
-def test_a_kill_of_a_worker_without_a_job_charges_no_job_that_begins_before_it_dies(slot: Slot) -> None:
-    slot.begin(7, 1, 0.0, 0.0)
-    assert explain(slot.read(), Circumstances(KILLED, kill=Kill(Cause.STOPPED))).charge == "nothing"
 
 
 @pytest.mark.fault(68)
