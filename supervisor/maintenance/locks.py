@@ -22,11 +22,10 @@ from supervisor.domain.settlement import Settlement
 from supervisor.maintenance.deaths import Counter
 from supervisor.maintenance.orders import PoolOrders
 from supervisor.maintenance.scheduler import ITEMS_BOUND, Items
-from supervisor.maintenance.waking import pool_of, present_workers
 from supervisor.store.base import ClaimLocks, Expired, Registry
 from supervisor.system.kernel import cpu_and_state
 from supervisor.system.scoreboard import Scoreboard
-from supervisor.system.slot import Snapshot
+from supervisor.system.snapshot import Snapshot, pool_of
 from supervisor.telemetry import events
 
 
@@ -51,7 +50,7 @@ class Renewer(Duty):
 
     def run(self, now: float) -> Result:
         owners: dict[float, dict[str, str]] = {}  # incarnations and names, by how long the locks last
-        for _, worker in present_workers(self._board):
+        for _, worker in self._board.present():
             pool = self._pools.get(pool_of(worker.name))
             if pool is not None and (worker.claims or worker.job) and self._works(worker, pool.heartbeat_timeout):
                 owners.setdefault(pool.lock_time, {})[worker.incarnation] = worker.name

@@ -19,7 +19,7 @@ from supervisor.maintenance.alerts import RaiseAlert
 from supervisor.maintenance.deaths import Counter, DeathReport, Deaths
 from supervisor.maintenance.finished_jobs import Pruner, Redriver
 from supervisor.maintenance.history import HistoryRecorder
-from supervisor.maintenance.lease import LeaseRenewal, publish
+from supervisor.maintenance.lease import LeaseRenewal
 from supervisor.maintenance.locks import Reclaimer, Renewer
 from supervisor.maintenance.orders import Orders
 from supervisor.maintenance.recovery import Recovery, StartUp
@@ -38,6 +38,7 @@ from supervisor.maintenance.waking import CommitWatch, Sleep, Waker
 from supervisor.store.base import Engine
 from supervisor.system import counters, signals
 from supervisor.system.channel import Channel
+from supervisor.system.published import publish
 from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard
 from supervisor.telemetry import events
 

@@ -17,11 +17,11 @@ from supervisor.domain.job import Claim, Status
 from supervisor.domain.recovery import JobPolicy, settle_interrupted, with_log
 from supervisor.domain.settlement import Settlement, released
 from supervisor.maintenance.deaths import Counter, DeadClaims
-from supervisor.maintenance.lease import read_published
 from supervisor.maintenance.scheduler import ITEMS_BOUND, Items
 from supervisor.store.base import ClaimLocks, Registry, SupervisorRecord, WorkerRecord
 from supervisor.system import ending, kernel, run_log
 from supervisor.system.channel import Message
+from supervisor.system.published import read_published
 from supervisor.system.scoreboard import Scoreboard, chunks_of, counters_of, run_logs_of
 from supervisor.system.snapshot import Snapshot
 from supervisor.telemetry import events

@@ -16,7 +16,6 @@ from supervisor.domain.errors import StoreError, StoreGone
 from supervisor.domain.text import text_of
 from supervisor.maintenance.lease import taken_elsewhere
 from supervisor.maintenance.scheduler import Items
-from supervisor.maintenance.waking import present_workers
 from supervisor.store.base import Backlog, ClaimLocks, Controls, Depth, JobSelector, Registry
 from supervisor.system.channel import Message
 from supervisor.system.scoreboard import ClaimGate, Scoreboard
@@ -222,5 +221,5 @@ class BurstWatch(Duty):
 
     def _at_rest(self) -> tuple[bool, int]:
         """Whether no worker holds a claim or is starting, and the jobs done by all."""
-        workers = [slot for _, slot in present_workers(self.board)]
+        workers = [slot for _, slot in self.board.present()]
         return all(w.state in _RESTING and w.claims == 0 and w.job == 0 for w in workers), sum(w.done for w in workers)

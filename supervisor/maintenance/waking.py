@@ -6,8 +6,7 @@ import contextlib
 import os
 import select
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 
 from supervisor.domain.duty import Duty, Result
@@ -17,32 +16,10 @@ from supervisor.maintenance.scheduler import Items, Scheduler
 from supervisor.store.base import Backlog, ChangeFeed
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import Scoreboard
-from supervisor.system.slot import Snapshot, State
 from supervisor.telemetry import events
 
 BEAT = 1.0  # seconds between two heartbeats of the maintainer at most
 _COARSE = 0.01  # seconds; shorter waits need a better resolution than milliseconds
-
-PRESENT = (State.STARTING, State.IDLE, State.BUSY, State.DRAINING, State.SPARE)
-
-
-def pool_of(worker: str) -> str:
-    """The pool of a worker, from its name: `tag` for `tag-2`."""
-    return worker.rpartition("-")[0]
-
-
-def present_workers(board: Scoreboard) -> Iterator[tuple[int, Snapshot]]:
-    """The workers that exist, by their slots."""
-    slots = ((number, board.slot(number).read()) for number in range(1, board.highest + 1))
-    return ((number, slot) for number, slot in slots if slot.state in PRESENT)
-
-
-def idle_workers(board: Scoreboard) -> Counter[str]:
-    """The number of idle workers of each pool; nothing else of their slots is copied."""
-    slots = map(board.slot, range(1, board.highest + 1))
-    return Counter(pool_of(slot.name) for slot in slots if slot.is_idle())
-
-
 _BUSY_PAUSE = 0.005  # seconds without listening when no worker is idle, at least
 _LONGEST_PAUSE = 0.025
 _BUSY_SHARE = 0.2  # of the time for which no worker has been idle
@@ -164,7 +141,7 @@ class Waker(Duty):
         return self._items.next_try(now)
 
     def run(self, now: float) -> Result:
-        idle = idle_workers(self._board)
+        idle = self._board.idle()
         self._items.keep(set(idle))  # a pool without idle workers is not tried
         ours = [name for name in idle if name in self._pools] if self._is_open() else []
         result = self._items.each(ours, lambda name: self._wake(self._pools[name], idle[name], now))

@@ -15,12 +15,14 @@ import json
 import mmap
 import os
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import CLOCK_BOOTTIME, clock_gettime
 from typing import Any
 
-from supervisor.system.slot import SLOT_BYTES, Slot, Snapshot
+from supervisor.system.slot import SLOT_BYTES, Slot
+from supervisor.system.snapshot import PRESENT, Snapshot, pool_of
 
 MAGIC = 0x4A4F4253_00000003  # with another layout, another number
 HEADER_BYTES = 4096
@@ -202,6 +204,16 @@ class Scoreboard:
         """The slot of a worker, if it still belongs to that worker."""
         snapshot = self.slot(number).read()
         return snapshot if snapshot.incarnation == incarnation else None
+
+    def present(self) -> Iterator[tuple[int, Snapshot]]:
+        """The workers that exist, by their slots."""
+        slots = ((number, self.slot(number).read()) for number in range(1, self.highest + 1))
+        return ((number, slot) for number, slot in slots if slot.state in PRESENT)
+
+    def idle(self) -> Counter[str]:
+        """The number of idle workers of each pool; nothing else of their slots is copied."""
+        slots = map(self.slot, range(1, self.highest + 1))
+        return Counter(pool_of(slot.name) for slot in slots if slot.is_idle())
 
     def post(self, supervisor_status: dict[str, Any]) -> None:
         """Show the supervisor's own status, if it has changed. What does not fit is cut, and `clipped` says so.
