@@ -88,7 +88,7 @@ class Recovery(Duty):
             return 0
         self._registry.declare_dead(record)
         here = own is None or record.machine_id == own.machine_id  # otherwise its paths mean nothing
-        board = _scoreboard(record) if here else None
+        board = Scoreboard.open(Path(record.scoreboard)) if here else None
         lease = self._registry.leases().get(record.id) if board is None else None
         published = {} if lease is None else read_published(lease.posted).workers
         workers = {
@@ -190,16 +190,6 @@ class StartUp(Duty):
 # What a dead supervisor leaves behind on this machine: processes and files
 
 
-def _scoreboard(dead: SupervisorRecord) -> Scoreboard | None:
-    """Its scoreboard, if it still exists. The path may be anything: opening something else than a file could block."""
-    path = Path(dead.scoreboard)
-    try:
-        is_file = stat.S_ISREG(path.lstat().st_mode)
-    except (OSError, ValueError):
-        return None
-    return Scoreboard.open(path) if is_file else None
-
-
 def _end_processes(
     dead: SupervisorRecord, workers: Sequence[WorkerRecord], board: Scoreboard | None, own: SupervisorRecord | None
 ) -> set[int]:
@@ -218,23 +208,17 @@ def _end_processes(
     ending.signal_all(templates, signal.SIGCONT)
     left = ending.kill_all(living, _PATIENCE)
     ending.kill_all(ending.wait_for_all(templates, _PATIENCE), _PATIENCE)
-    # Not the path in the database: it may name the scoreboard of a live supervisor.
-    marked = _end_marked(f"{Path(own.scoreboard).parent}/scoreboard-{dead.id}")
-    if ended := {*living, *templates, *marked}:
+    ended = {*living, *templates}
+    for _ in range(_SWEEPS):  # they may start others until they are gone
+        # Not the path in the database: it may name the scoreboard of a live supervisor.
+        marked = ending.processes_of(f"{Path(own.scoreboard).parent}/scoreboard-{dead.id}")
+        if not marked:
+            break
+        ended.update(marked)
+        ending.kill_all(marked, _PATIENCE)
+    if ended:
         events().warning("survivors_ended", dead=dead.id, pids=sorted(ended), left=sorted(left))
     return {*left}
-
-
-def _end_marked(scoreboard: str) -> set[int]:
-    """They may start others until they are gone."""
-    ended: set[int] = set()
-    for _ in range(_SWEEPS):
-        found = ending.processes_of(scoreboard)
-        if not found:
-            break
-        ended.update(found)
-        ending.kill_all(found, _PATIENCE)
-    return ended
 
 
 def _templates(workers: dict[int, int], board: Scoreboard | None) -> dict[int, int]:

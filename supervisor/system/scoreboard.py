@@ -157,10 +157,11 @@ class Scoreboard:
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = False) -> Scoreboard | None:
-        """Map an existing scoreboard; None if it is gone or is not one."""
+        """Map an existing scoreboard; None if it is gone or is not one. The path may name anything: a pipe, a link."""
+        mode = os.O_RDWR if writable else os.O_RDONLY
         try:
-            descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
-        except OSError:
+            descriptor = os.open(path, mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, ValueError):
             return None
         try:
             if os.fstat(descriptor).st_size != SIZE:
