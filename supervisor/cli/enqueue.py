@@ -17,7 +17,7 @@ from supervisor.cli.options import Parsed, Target, as_json, check_patience, flag
 from supervisor.cli.output import compact, document, line, note
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import MAX_DEPTH, MAX_PAYLOAD_BYTES, new_job
-from supervisor.domain.text import human, refuse_constant, untaken
+from supervisor.domain.text import human, refuse_constant
 
 if TYPE_CHECKING:
     from supervisor.client import Queue
@@ -109,14 +109,12 @@ def _jobs_of_stdin(type_: str, options: dict[str, Any]) -> list[NewJob]:
 
 def _warn_of_type(target: Target, type_: str) -> None:
     """Warn about a type that no pool takes: a mistyped one would never run. Needs a configuration."""
-    from supervisor.ops.supervisors import types_taken
+    from supervisor.ops.serving import why_untaken
 
-    known = target.types()
-    if known and type_ not in known:
+    if (known := target.types()) and type_ not in known:
         with target.operations() as operations:
-            known.update(types_taken(operations))
-        if type_ not in known:
-            note(f"warning: {untaken(type_, known)}")
+            if why := why_untaken(operations, type_, known):
+                note(f"warning: {why}")
 
 
 def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, *, quiet: bool) -> list[Job]:
@@ -130,8 +128,7 @@ def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, 
     jobs = []
     for job_id in ids:
         try:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            job = queue.wait(job_id, left)
+            job = queue.wait(job_id, None if deadline is None else max(0.0, deadline - time.monotonic()))
         except WaitTimeout:
             message = f"job {job_id} has not finished within {human(patience or 0.0)}"
             raise Stop(message, hint=f"the job continues; see `supervisor jobs show {job_id}`") from None

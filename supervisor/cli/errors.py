@@ -35,9 +35,8 @@ class NoDatabase(ConfigError):
 
 
 # The first match counts. An unknown id is a plain failure: it does not conflict with a job's state.
-_CODES: tuple[tuple[type[Exception], int], ...] = (
-    (InvalidJob, USAGE),
-    (InvalidOption, USAGE),
+_CODES: tuple[tuple[type[QueueError], int], ...] = (
+    *((kind, USAGE) for kind in (ConfigError, InvalidJob, InvalidOption)),
     (StoreError, DATABASE),
     (Conflict, CONFLICT),
     (QueueError, FAILED),
@@ -50,16 +49,15 @@ def wrong_usage(message: str, hint: str = "") -> Stop:
 
 def report(error: Exception) -> int:
     """Print what went wrong and return the exit code."""
-    if isinstance(error, Stop):
-        return _say([str(error)], error.code, error.hint)
-    if isinstance(error, ConfigError):
-        return _say(error.problems, USAGE, getattr(error, "hint", ""))
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            return _say([str(error)], code)
     if isinstance(error, OSError):
         what = error.strerror or str(error)
         return _say([what if error.filename is None else f"{error.filename}: {what}"], FAILED)
+    hint = getattr(error, "hint", "")
+    if isinstance(error, Stop):
+        return _say([str(error)], error.code, hint)
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return _say(error.problems if isinstance(error, ConfigError) else [str(error)], code, hint)
     # A bug in this program: also one line, with a way to see more.
     if os.environ.get(TRACEBACK):
         raise error

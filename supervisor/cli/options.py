@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,7 @@ import click
 from click.exceptions import Exit
 
 from supervisor.cli.errors import DATABASE, FAILED, NoDatabase, Stop, wrong_usage
-from supervisor.cli.output import note, write
+from supervisor.cli.output import note, result, write
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.text import is_number, seconds, without_password
 
@@ -81,6 +81,7 @@ def _job_id(text: str) -> int:
 JOB_ID = Parsed(_job_id)
 DURATION = Parsed(seconds)
 
+_JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document.")
 as_json = flag("--json as_json", "Print one JSON document.")
 yes = flag("--yes -y", "Do not ask for confirmation.")
 only_type = option("--type", "Only jobs of this type.", "TYPE")
@@ -171,14 +172,56 @@ def target_of(context: click.Context, config: str | None, database: str | None) 
     return Target(file or outer.config, database or outer.database) if outer else Target(file, database)
 
 
-def on_target(function: Function) -> click.Command:
-    """A command with the options --config and --database. Its first parameter is the Target that they select."""
+class Answer:
+    """What a command has done: `value` is the document of --json, `lines` are for people, or `show` prints them.
 
+    `notes` go to standard error, except with --json. `failure` is reported after all that, and gives the exit code.
+    """
+
+    def __init__(
+        self,
+        value: object,
+        *lines: str,
+        show: Callable[[], None] | None = None,
+        notes: Iterable[str] = (),
+        failure: Exception | None = None,
+    ) -> None:
+        self.value, self.lines, self.show, self.notes, self.failure = value, lines, show, notes, failure
+
+    def print(self, *, as_json: bool) -> None:
+        result(self.value, *self.lines, as_json=as_json)
+        if not as_json:
+            if self.show is not None:
+                self.show()
+            for text in self.notes:
+                note(text)
+        if self.failure is not None:
+            raise self.failure
+
+
+def answering(function: Callable[..., Answer]) -> click.Command:
+    """A command with the options --json, --config and --database, which prints the answer of the function. The first
+    parameter of the function is the Target that the options select.
+    """
+
+    def call(target: Target, as_json: bool, **given: Any) -> None:
+        function(target, **given).print(as_json=as_json)
+
+    return _command(function, call, [_JSON])
+
+
+def on_target(function: Function) -> click.Command:
+    """A command with the options --config and --database, which prints what it has to say itself."""
+    return _command(function, function, ())
+
+
+def _command(function: Function, run: Function, more: Iterable[click.Parameter]) -> click.Command:
     def call(config: str | None, database: str | None, **given: Any) -> None:
-        function(target_of(click.get_current_context(), config, database), **given)
+        run(target_of(click.get_current_context(), config, database), **given)
 
     own = getattr(function, "__click_params__", [])  # the last decorator's first
-    return click.Command(function.__name__, callback=call, params=[*own[::-1], *SELECTING], help=function.__doc__)
+    params = [*own[::-1], *more, *SELECTING]
+    return click.Command(function.__name__, callback=call, params=params, help=function.__doc__)
 
 
 def group(text: str, commands: dict[str, click.Command]) -> click.Group:

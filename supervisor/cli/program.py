@@ -23,15 +23,13 @@ COMMANDS = {
         "setup": "init check doctor",
         "running": "run",
         "enqueue": "enqueue",
-        "status": "status",
-        "top": "top",
+        "status": "status top",
         "logs": "logs",
-        "steering": "pause resume scale drain undrain reload",
+        "steering": "pause resume scale drain undrain reload schedules",
         "upkeep": "purge migrate backup restore",
         "adoption": "adopt",
         "move": "move",
         "jobs": "jobs",
-        "schedules": "schedules",
     }.items()
     for name in names.split()
 }

@@ -9,8 +9,8 @@ import click
 from click.exceptions import Exit
 
 from supervisor.cli.errors import FAILED, USAGE
-from supervisor.cli.options import Target, as_json, on_target
-from supervisor.cli.output import document, note, result, show, table
+from supervisor.cli.options import Answer, Target, answering, as_json
+from supervisor.cli.output import show, table
 
 _STARTER = Path(__file__).with_name("starter")  # a commented configuration, and a module with a task
 
@@ -22,9 +22,9 @@ def init(folder: Path, as_json: bool) -> None:
     """Write a starter configuration and a module with a task."""
     written = write_starter(folder)
     inside = "" if folder == Path() else f"cd {folder} && "
-    texts = [f"wrote {path}" for path in written]
-    texts.append(f'next: {inside}supervisor enqueue greet \'{{"name": "Ada"}}\' && supervisor run --burst')
-    result({"written": [str(path) for path in written]}, *texts, as_json=as_json)
+    lines = [f"wrote {path}" for path in written]
+    lines.append(f'next: {inside}supervisor enqueue greet \'{{"name": "Ada"}}\' && supervisor run --burst')
+    Answer({"written": [str(path) for path in written]}, *lines).print(as_json=as_json)
 
 
 def write_starter(folder: Path) -> list[Path]:
@@ -47,9 +47,8 @@ def write_starter(folder: Path) -> list[Path]:
     return [*files]
 
 
-@on_target
-@as_json
-def check(target: Target, as_json: bool) -> None:
+@answering
+def check(target: Target) -> Answer:
     """Check the configuration and list every problem.
 
     Validates the file and imports each handler in a separate process, as a worker would.
@@ -65,24 +64,21 @@ def check(target: Target, as_json: bool) -> None:
     try:
         settings = check_configuration(path, target.database)
     except ConfigError as error:
-        if not as_json:
-            raise
-        document({"ok": False, "config": str(path), "problems": error.problems})
-        raise Exit(USAGE) from None
+        problems = [f"error: {problem}" for problem in error.problems]
+        value = {"ok": False, "config": str(path), "problems": error.problems}
+        return Answer(value, notes=problems, failure=Exit(USAGE))
     refuse_outdated(settings.database)
     warnings = [*(sentence for _, sentence in untaken(settings)), *pooler(settings)]
-    for warning in () if as_json else warnings:
-        note(f"warning: {path}: {warning}")
     away = elsewhere(settings.pools, host := own_host(settings.database))
-    told = {"ok": True, "config": str(path), "problems": [], "warnings": warnings, "pools": list(settings.pools)}
+    value = {"ok": True, "config": str(path), "problems": [], "warnings": warnings, "pools": list(settings.pools)}
     text = f"{path}: OK; pools: {', '.join(settings.pools)}"
-    notes = [f"the pool {name} runs on {where}, not on this host, {host}" for name, where in away.items()]
-    result(told | {"elsewhere": away}, text, *notes, as_json=as_json)
+    remote = [f"the pool {name} runs on {where}, not on this host, {host}" for name, where in away.items()]
+    notes = [f"warning: {path}: {warning}" for warning in warnings]
+    return Answer(value | {"elsewhere": away}, text, *remote, notes=notes)
 
 
-@on_target
-@as_json
-def doctor(target: Target, as_json: bool) -> None:
+@answering
+def doctor(target: Target) -> Answer:
     """Check the environment and say what to fix.
 
     Checks libraries, file system, permissions, memory and leftovers of dead processes.
@@ -91,15 +87,15 @@ def doctor(target: Target, as_json: bool) -> None:
 
     found = examine(target.config, target.database)
     ok = all(finding.level != "fault" for finding in found)
-    if as_json:
-        keys = ("level", "about", "fact", "advice")
-        document({"ok": ok, "findings": [{key: getattr(finding, key) for key in keys} for finding in found]})
-    else:
-        rows: list[tuple[str, str, str]] = []
-        for finding in found:
-            rows.append((finding.level, finding.about, finding.fact))
-            if finding.advice:
-                rows.append(("", "", f"→ {finding.advice}"))
-        show(table(("", "about", "finding"), rows, wrap=True))
-    if not ok:
-        raise Exit(FAILED)
+    keys = ("level", "about", "fact", "advice")
+    rows = [
+        row
+        for one in found
+        for row in ((one.level, one.about, one.fact), ("", "", f"→ {one.advice}"))
+        if row[2] != "→ "
+    ]
+    return Answer(
+        {"ok": ok, "findings": [{key: getattr(finding, key) for key in keys} for finding in found]},
+        show=lambda: show(table(("", "about", "finding"), rows, wrap=True)),
+        failure=None if ok else Exit(FAILED),
+    )

@@ -1,14 +1,20 @@
-"""`status`: everything at a glance."""
+"""`status` and `top`: everything at a glance, once or live."""
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
+from click.exceptions import Exit
+
 from supervisor.cli import tables
-from supervisor.cli.options import Target, as_json, on_target
-from supervisor.cli.output import document, heading, line, show, table
+from supervisor.cli.errors import wrong_usage
+from supervisor.cli.options import Answer, Target, answering, on_target
+from supervisor.cli.output import heading, line, show, table
 from supervisor.cli.tables import span
 from supervisor.domain.text import human_size
 
@@ -19,18 +25,35 @@ _STATES = {True: "running", False: "dead", None: "unknown"}
 
 
 @on_target
-@as_json
-def status(target: Target, as_json: bool) -> None:
+def top(target: Target) -> None:
+    """Show everything live, with keys to control it.
+
+    Pools, workers, types and their failures. ? lists the keys, q quits.
+    """
+    from supervisor.domain.errors import StoreBusy
+
+    streams = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    if not streams or os.environ.get("TERM", "dumb") == "dumb":
+        raise wrong_usage("top needs a terminal", "`supervisor status` or `status --json` prints the same once")
+    engine = target.engine()
+    # If the database cannot be used at the start, report it in a line with an exit code, as every other command does.
+    with suppress(StoreBusy):
+        engine.operations().close()
+    from supervisor.cli.live import run
+
+    gc.enable()  # the command line starts with it disabled
+    raise Exit(run(engine))
+
+
+@answering
+def status(target: Target) -> Answer:
     """Show supervisors, pools, workers and types."""
     from supervisor.ops.status import gather
 
     engine = target.engine()
     with closing(engine.operations()) as operations:
         overview = gather(engine, operations)
-    if as_json:
-        document(overview.as_json())
-    else:
-        _print(overview)
+    return Answer(overview.as_json(), show=lambda: _print(overview))
 
 
 def _print(overview: Overview) -> None:

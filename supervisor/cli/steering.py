@@ -1,4 +1,4 @@
-"""`pause`, `resume`, `scale`, `drain`, `undrain` and `reload`: they reach running supervisors within a second."""
+"""`pause`, `resume`, `scale`, `drain`, `undrain`, `reload`, `schedules`: supervisors obey within a second."""
 
 from __future__ import annotations
 
@@ -6,67 +6,74 @@ import reprlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.exceptions import Exit
 
-from supervisor.cli.errors import FAILED, USAGE, wrong_usage
-from supervisor.cli.options import Target, as_json, check_patience, flag, on_target, option, patience
-from supervisor.cli.output import note, result
+from supervisor.cli.errors import FAILED, USAGE, Stop, wrong_usage
+from supervisor.cli.options import Answer, Target, answering, check_patience, flag, group, option, patience
+from supervisor.cli.output import line, show, table
 from supervisor.domain.text import counted, human
+
+if TYPE_CHECKING:
+    from supervisor.ops.supervisors import Unknown
 
 on_host = option("--host", "Only there; gpu-* means all that match.", "NAME", default="")
 one_host = click.argument("host", metavar="[HOST]", default="")
-_RELOAD_TOLD = 2.0  # seconds to wait for what comes of a reload: most code is loaded, or fails, within that
+named = click.argument("name")
+_RELOAD_WAIT = 2.0  # seconds to wait for the result of a reload: most code is loaded, or fails, within that
 
 
-@on_target
+@answering
 @click.argument("type")
 @flag("--force", "Pause it even if no pool takes the type and no job has it.")
-@as_json
-def pause(target: Target, type: str, force: bool, as_json: bool) -> None:
+def pause(target: Target, type: str, force: bool) -> Answer:
     """Stop starting jobs of a type.
 
     A type that no pool takes and no job has is refused: probably a typing error.
     """
-    _set(target, type, paused=True, force=force, as_json=as_json)
+    return _set(target, type, paused=True, force=force)
 
 
-@on_target
+@answering
 @click.argument("type")
-@as_json
-def resume(target: Target, type: str, as_json: bool) -> None:
+def resume(target: Target, type: str) -> Answer:
     """Start jobs of a paused type again."""
-    _set(target, type, paused=False, as_json=as_json)
+    return _set(target, type, paused=False)
 
 
-def _set(target: Target, type_: str, *, paused: bool, force: bool = False, as_json: bool) -> None:
+def _set(target: Target, type_: str, *, paused: bool, force: bool = False) -> Answer:
     from supervisor.domain.intake import checked_type
     from supervisor.ops import commands
     from supervisor.ops.supervisors import Unknown
 
     checked_type(type_)  # before the database is opened
-    configured = target.types()
+    known = target.types()
     with target.operations() as operations:
+        now = operations.statistics.now()
         try:
-            changed = commands.pause(
-                operations, type_, paused, operations.statistics.now(), configured=configured, force=force
-            )
+            changed = commands.pause(operations, type_, paused, now, configured=known, force=force)
         except Unknown as error:
-            raise wrong_usage(error.problems[0], "--force pauses it anyway" if paused else "") from None
+            raise _forcible(error, "pauses") from None
+    return Answer({"type": type_, "paused": paused, "changed": changed}, f"{type_} {_pausing(paused, changed)}")
+
+
+def _forcible(error: Unknown, does: str) -> Stop:
+    return wrong_usage(error.problems[0], f"--force {does} it anyway")
+
+
+def _pausing(paused: bool, changed: bool) -> str:
     done, unchanged = ("is paused", "was already paused") if paused else ("is resumed", "was not paused")
-    text = f"{type_} {done if changed else unchanged}"
-    result({"type": type_, "paused": paused, "changed": changed}, text, as_json=as_json)
+    return done if changed else unchanged
 
 
-@on_target
+@answering
 @click.argument("pool")
 @click.argument("size", metavar="N|auto")
 @flag("--yes -y", "Allow more than 100 workers.")
 @on_host
-@as_json
-def scale(target: Target, pool: str, size: str, yes: bool, host: str, as_json: bool) -> None:
+def scale(target: Target, pool: str, size: str, yes: bool, host: str) -> Answer:
     """Set a pool's number of workers on each host, or on one.
 
     `auto` returns the pool to automatic scaling; with --host, to what is set for all hosts, if something is. Without
@@ -87,25 +94,20 @@ def scale(target: Target, pool: str, size: str, yes: bool, host: str, as_json: b
         before = operations.controls.current()
         commands.scale(operations, pool, workers, configured, operations.statistics.now(), host=host)
         running = bool(living(operations))
-    holds = before.sizes.get(pool) if workers is None and host else workers
-    automatic = "is sized by the configuration again"
-    text = f"pool {pool} " + (automatic if holds is None else f"now has {counted(holds, 'worker')}")
+    text = commands.scaled(pool, before.sizes.get(pool) if workers is None and host else workers)
     if host:
         text += f" on {host}"
     elif dropped := before.hosts_of(pool):
         text += f", also on {', '.join(dropped)}"
-    told = {"pool": pool, "workers": workers}
-    result(told | ({"host": host} if host else {}), text, as_json=as_json)
-    if not running and not as_json:
-        note("note: no supervisor is running; this holds as soon as one does")
+    notes = [] if running else ["note: no supervisor is running; this holds as soon as one does"]
+    return Answer({"pool": pool, "workers": workers} | ({"host": host} if host else {}), text, notes=notes)
 
 
-@on_target
+@answering
 @one_host
 @flag("--wait", "Return when none of its jobs runs any more.")
 @flag("--force", "Drain it even if no supervisor runs there.")
-@as_json
-def drain(target: Target, host: str, wait: bool, force: bool, as_json: bool) -> None:
+def drain(target: Target, host: str, wait: bool, force: bool) -> Answer:
     """Let a host claim no more jobs; what runs there finishes.
 
     Default: this host. It stays drained, over restarts too, until `supervisor undrain`.
@@ -119,20 +121,19 @@ def drain(target: Target, host: str, wait: bool, force: bool, as_json: bool) -> 
             if not force:
                 require_host(operations, host)
         except Unknown as error:
-            raise wrong_usage(error.problems[0], "--force drains it anyway") from None
+            raise _forcible(error, "drains") from None
         changed = operations.controls.drain(host, operations.statistics.now())
         if wait:
             await_drained(operations, host)
         running = claims_on(operations, host)
     text = f"{host} {'is drained' if changed else 'was already drained'}"
     text += f"; {counted(running, 'job')} still {'runs' if running == 1 else 'run'} there" if running else ""
-    result({"host": host, "drained": True, "changed": changed, "running": running}, text, as_json=as_json)
+    return Answer({"host": host, "drained": True, "changed": changed, "running": running}, text)
 
 
-@on_target
+@answering
 @one_host
-@as_json
-def undrain(target: Target, host: str, as_json: bool) -> None:
+def undrain(target: Target, host: str) -> Answer:
     """Let a drained host claim jobs again.
 
     Default: this host.
@@ -143,14 +144,13 @@ def undrain(target: Target, host: str, as_json: bool) -> None:
     with target.operations() as operations:
         changed = operations.controls.undrain(host)
     text = f"{host} {'may claim jobs again' if changed else 'was not drained'}"
-    result({"host": host, "drained": False, "changed": changed}, text, as_json=as_json)
+    return Answer({"host": host, "drained": False, "changed": changed}, text)
 
 
-@on_target
+@answering
 @flag("--wait", "Wait for the result, not only 2 seconds, until new workers run.")
 @patience
-@as_json
-def reload(target: Target, wait: bool, timeout: float | None, as_json: bool) -> None:
+def reload(target: Target, wait: bool, timeout: float | None) -> Answer:
     """Reload the configuration and the code.
 
     Running supervisors replace their workers one at a time. An invalid configuration is refused. If the new code
@@ -164,40 +164,105 @@ def reload(target: Target, wait: bool, timeout: float | None, as_json: bool) -> 
     with target.operations() as operations:
         asked = commands.reload(operations, operations.statistics.now())
         began = time.monotonic()
-        outcomes = commands.await_reload(operations, asked, timeout if wait else _RELOAD_TOLD)
+        outcomes = commands.await_reload(operations, asked, timeout if wait else _RELOAD_WAIT)
         took = human(time.monotonic() - began)
     several = len({record.host for record in asked}) > 1
     names = {record.id: f"{record.pid} on {record.host}" if several else str(record.pid) for record in asked}
     lines = [line for one in asked for line in _reloaded(names[one.id], one.config, outcomes.get(one.id), took)]
-    reloads = {names[key]: outcome for key, outcome in outcomes.items()}
-    result({"supervisors": [record.pid for record in asked], "reloads": reloads}, *lines, as_json=as_json)
+    notes = [f"error: {problem}" for outcome in outcomes.values() for problem in outcome["problems"]]
     if settings is not None and settings.path.resolve() not in {Path(record.config).resolve() for record in asked}:
         ours, theirs = settings.path, ", ".join(sorted({record.config for record in asked}))
-        note(f"warning: no supervisor reads {ours}, but {theirs}: restart it with supervisor --config {ours} run")
-    for outcome in () if as_json else outcomes.values():
-        for problem in outcome["problems"]:
-            note(f"error: {problem}")
+        notes.insert(
+            0, f"warning: no supervisor reads {ours}, but {theirs}: restart it with supervisor --config {ours} run"
+        )
     states = {outcome["state"] for outcome in outcomes.values()}
+    failure = None
     if states - {"accepted"} or (wait and len(outcomes) < len(asked)):
-        raise Exit(USAGE if states <= {"accepted", "refused"} and "refused" in states else FAILED)
+        failure = Exit(USAGE if states <= {"accepted", "refused"} and "refused" in states else FAILED)
+    reloads = {names[key]: outcome for key, outcome in outcomes.items()}
+    value = {"supervisors": [record.pid for record in asked], "reloads": reloads}
+    return Answer(value, *lines, notes=notes, failure=failure)
 
 
 def _reloaded(name: str, config: str, outcome: dict[str, Any] | None, took: str) -> Iterator[str]:
-    """What has become of the reload of one supervisor: which pools have the new code, and which have not tried it."""
+    """The result of the reload of one supervisor: which pools have the new code, and which have not tried it."""
     if outcome is None:
         yield f"supervisor {name} is still reloading {config}"
         return
-    state, canaries = outcome["state"], outcome["canaries"]
-    pools = {
-        wanted: [pool for pool, found in outcome["pools"].items() if found == wanted]
-        for wanted in ("accepted", "untried", "failed")
-    }
+    pools: dict[str, list[str]] = {"accepted": [], "untried": [], "failed": []}
+    for pool, state in outcome["pools"].items():
+        pools.setdefault(state, []).append(f"{pool} (canary passed)" if pool in outcome["canaries"] else pool)
+    state = outcome["state"]
     did = {"accepted": "reloaded", "failed": "reloaded", "refused": "refused"}.get(state, "ended before it reloaded")
     failed = f"; the new code of {', '.join(pools['failed'])} failed" if state == "failed" else ""
     yield f"supervisor {name} {did} {config}{failed}"
-    if state not in ("accepted", "failed"):
-        return
-    if new := [f"{pool} (canary passed)" if pool in canaries else pool for pool in pools["accepted"]]:
-        yield f"after {took}: new code in {', '.join(new)}; workers of the old code leave one at a time"
-    for pool in pools["untried"]:
-        yield f"after {took}: the code of {pool} was not tried: it has no workers; its next one loads it"
+    if state in ("accepted", "failed"):
+        if pools["accepted"]:
+            new = ", ".join(pools["accepted"])
+            yield f"after {took}: new code in {new}; workers of the old code leave one at a time"
+        for pool in pools["untried"]:
+            yield f"after {took}: the code of {pool} was not tried: it has no workers; its next one loads it"
+
+
+@answering
+def list_schedules(target: Target) -> Answer:
+    """List schedules and when they fire next."""
+    from supervisor.cli import tables
+    from supervisor.ops.views import schedules_of
+
+    with target.operations() as operations:
+        now = operations.statistics.now()
+        views = schedules_of(operations.schedules.planned(), now)
+
+    def printed() -> None:
+        if views:
+            show(table(tables.OF_SCHEDULES, tables.of_schedules(views, now)))
+        else:
+            line("there are no schedules; tables [[schedules]] of the configuration define them")
+
+    return Answer(views, show=printed)
+
+
+def _switch(name: str, text: str, *, paused: bool) -> click.Command:
+    """`schedules pause` or `schedules resume`."""
+
+    @named
+    def switch(target: Target, name: str) -> Answer:
+        from supervisor.ops import commands
+
+        with target.operations() as operations:
+            changed = commands.pause_schedule(operations, name, paused, operations.statistics.now())
+        value = {"name": name, "paused": paused, "changed": changed}
+        return Answer(value, f"the schedule {name} {_pausing(paused, changed)}")
+
+    switch.__name__, switch.__doc__ = name, text
+    return answering(switch)
+
+
+@answering
+@named
+def run(target: Target, name: str) -> Answer:
+    """Enqueue the job of a schedule now.
+
+    The next time of the schedule stays. A paused schedule can be run, too.
+    """
+    from supervisor.ops import commands
+
+    with target.operations() as operations:
+        job_id = commands.run_schedule(operations, name, operations.statistics.now())
+    return Answer({"id": job_id}, str(job_id))
+
+
+schedules = group(
+    "List, pause, resume, run schedules.",
+    {
+        "list": list_schedules,
+        "pause": _switch("pause", "Stop a schedule from firing.", paused=True),
+        "resume": _switch(
+            "resume",
+            "Let a paused schedule fire again.\n\nThe times that it has missed are handled according to its `misfire`.",
+            paused=False,
+        ),
+        "run": run,
+    },
+)

@@ -8,78 +8,69 @@ import click
 
 from supervisor.cli.errors import wrong_usage
 from supervisor.cli.jobs import state_of
-from supervisor.cli.options import DURATION, Target, as_json, ask, confirm, flag, on_target, only_type, option, yes
-from supervisor.cli.output import document, result, write
+from supervisor.cli.options import DURATION, Answer, Target, answering, ask, confirm, flag, only_type, option, yes
+from supervisor.cli.output import write
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted, human_size, without_password
 
+in_file = click.argument("file", type=click.Path(path_type=Path))
 
-@on_target
+
+@answering
 @option("--older-than", "The minimum time since the job finished, like 7d.", "DURATION", type=DURATION, required=True)
 @state_of("delete", "Only jobs in this state; may be repeated. Default: all finished jobs.", multiple=True)
 @only_type
 @yes
-@as_json
-def purge(
-    target: Target, older_than: float, status: tuple[Status, ...], type: str | None, yes: bool, as_json: bool
-) -> None:
+def purge(target: Target, older_than: float, status: tuple[str, ...], type: str | None, yes: bool) -> Answer:
     """Delete old finished jobs."""
     from supervisor.ops import commands
     from supervisor.store.base import Filter
 
-    which = commands.meant("delete", Filter(status, (type,) if type else ()))
+    which = commands.meant("delete", Filter(tuple(map(Status, status)), (type,) if type else ()))
     with target.operations() as operations:
         ids = operations.jobs.ids(which._replace(finished_before=operations.statistics.now() - older_than))
         confirm("delete", len(ids), yes=yes)
         deleted = operations.actions.delete(ids)
-    result({"deleted": deleted}, f"{counted(deleted, 'job')} deleted", as_json=as_json)
+    return Answer({"deleted": deleted}, f"{counted(deleted, 'job')} deleted")
 
 
-@on_target
+@answering
 @flag("--print script", "Print the SQL that would be run, for PostgreSQL, and change nothing.")
-@as_json
-def migrate(target: Target, script: bool, as_json: bool) -> None:
+def migrate(target: Target, script: bool) -> Answer:
     """Bring the job tables up to date.
 
     Creates missing tables. Before an older schema of an SQLite file is changed, the file is backed up.
     """
     from supervisor.engine import open_engine
 
-    if script:
-        sql = open_engine(target.url()).database.script()
-        if as_json:
-            document({"sql": sql})
-        else:
-            write(sql or "-- up to date\n")
-        return
     engine = open_engine(target.url())
+    if script:
+        sql = engine.database.script()
+        return Answer({"sql": sql}, show=lambda: write(sql or "-- up to date\n"))
     applied = engine.database.migrate()
     done = f"applied migrations {', '.join(map(str, applied))}" if applied else "up to date"
     shown = without_password(engine.url)
-    result({"database": shown, "applied": applied}, f"{shown}: {done}", as_json=as_json)
+    return Answer({"database": shown, "applied": applied}, f"{shown}: {done}")
 
 
-@on_target
-@click.argument("file", type=click.Path(path_type=Path))
-@as_json
-def backup(target: Target, file: Path, as_json: bool) -> None:
+@answering
+@in_file
+def backup(target: Target, file: Path) -> Answer:
     """Copy the database to a new file while it is in use."""
     if file.exists():
         raise Conflict(f"{file}: already exists; a backup never overwrites a file")
     if not file.absolute().parent.is_dir():
         raise wrong_usage(f"{file}: no such folder")
-    engine = target.engine()
-    engine.database.back_up(file)
+    target.engine().database.back_up(file)
     size = file.stat().st_size
-    result({"file": str(file), "bytes": size}, f"{file}: {human_size(size)}", as_json=as_json)
+    return Answer({"file": str(file), "bytes": size}, f"{file}: {human_size(size)}")
 
 
-@on_target
-@click.argument("file", type=click.Path(path_type=Path))
+@answering
+@in_file
 @yes
-@as_json
-def restore(target: Target, file: Path, yes: bool, as_json: bool) -> None:
+def restore(target: Target, file: Path, yes: bool) -> Answer:
     """Replace the database with a copy made by `supervisor backup`.
 
     No process may be using the database. The copy is checked first; the old database is kept beside the new one.
@@ -96,6 +87,5 @@ def restore(target: Target, file: Path, yes: bool, as_json: bool) -> None:
         ask(f"replace {without_password(engine.url)} with {file}", yes=yes)
     report = engine.database.restore(file)
     kept = None if report.kept is None else str(report.kept)
-    texts = [f"{engine.url}: {counted(report.jobs, 'job')} of {file}", *([f"the old database: {kept}"] if kept else [])]
-    told = {"database": engine.url, "jobs": report.jobs, "schema": report.schema, "kept": kept}
-    result(told, *texts, as_json=as_json)
+    lines = [f"{engine.url}: {counted(report.jobs, 'job')} of {file}", *([f"the old database: {kept}"] if kept else [])]
+    return Answer({"database": engine.url, "jobs": report.jobs, "schema": report.schema, "kept": kept}, *lines)

@@ -25,7 +25,7 @@ from supervisor.maintenance.scheduler import ITEMS_BOUND, Items
 from supervisor.store.base import ClaimLocks, Expired, Registry
 from supervisor.system.kernel import cpu_and_state
 from supervisor.system.scoreboard import Scoreboard
-from supervisor.system.snapshot import Snapshot, pool_of
+from supervisor.system.slot import Snapshot, pool_of
 from supervisor.telemetry import events
 
 

@@ -39,7 +39,7 @@ from supervisor.store.base import Engine
 from supervisor.system import counters, signals
 from supervisor.system.channel import Channel
 from supervisor.system.published import publish
-from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard
+from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard, counters_of, run_logs_of
 from supervisor.telemetry import events
 
 _MOST_DUTIES = 20  # failing ones that are reported
@@ -54,7 +54,7 @@ class Maintainer:
         self._slot = board.slot(MAINTAINER_SLOT)
         self._clock = board.gate.now
         self._store = engine.maintenance()
-        self._counter = Counter(counters.shared(board.counters, MAINTAINER_SLOT))
+        self._counter = Counter(counters.shared(counters_of(board.path), MAINTAINER_SLOT))
         self._log = events(process="maintainer")
         self._trouble = trouble_of(None)
         self._failing: dict[str, Failing] | None = None
@@ -62,11 +62,11 @@ class Maintainer:
 
         # The duties that it must know one by one; without leases there is no `_lease`.
         store, gate, record = self._store, board.gate, orders.record
-        self._deaths = Deaths(store.locks, board.run_logs, self._counter, channel.send)
-        self._history = HistoryRecorder(store.history, store.backlog, record.id, board.counters)
+        self._deaths = Deaths(store.locks, run_logs_of(board.path), self._counter, channel.send)
+        self._history = HistoryRecorder(store.history, store.backlog, record.id, counters_of(board.path))
         self._lease: LeaseRenewal | None = None
         if lease_time := engine.ownership.lease_time:
-            gate.need_lease()
+            gate.needed = 1
             self._lease = LeaseRenewal(store.registry, record, gate, lease_time, lambda: publish(board))
         recovery = Recovery(store.registry, store.locks, record.id, self._counter)
         controls = ControlWatch(store.controls, orders.pools.keys(), record.host, gate, channel.send)
@@ -130,7 +130,8 @@ class Maintainer:
         ignored = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
         signals.Inbox(obeyed=(), ignored=ignored)
         signals.unblock_all()
-        self._slot.occupy(os.getpid())
+        self._slot.page.pid = os.getpid()
+        self._slot.beat()
         starting = self._scheduler_of(self._start_up)
         while not self._leaving:
             self._turn(self._scheduler if self._start_up.done else starting)

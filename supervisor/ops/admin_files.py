@@ -31,17 +31,13 @@ def granted(settings: Settings, folder: Path) -> Settings:
         return settings
     if admin.token_file is None and admin.unix_path is None:
         admin = admin._replace(token_file=folder / DEFAULT_TOKEN)
-    if faults := _problems(admin, make=True):
+    if faults := token_problems(admin, make=True):
         raise ConfigError([f"{settings.path}: admin.{key}: {problem}" for key, problem in faults.items()])
     return settings._replace(admin=admin)
 
 
-def token_problems(settings: Settings) -> dict[str, str]:
-    """The problems of existing token files, by key of `[admin]`. Creates none."""
-    return {} if settings.admin is None else _problems(settings.admin, make=False)
-
-
-def _problems(admin: AdminSettings, *, make: bool) -> dict[str, str]:
+def token_problems(admin: AdminSettings, *, make: bool) -> dict[str, str]:
+    """The problems of the token files, by key of `[admin]`. Those that are missing are created with `make`."""
     found = {}
     for key, path in (("token_file", admin.token_file), ("read_token_file", admin.read_token_file)):
         try:

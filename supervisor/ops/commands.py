@@ -12,16 +12,8 @@ from typing import Any, Literal
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Status
-from supervisor.domain.text import like, no_pool, not_retried, text_of
-from supervisor.ops.supervisors import (
-    Seen,
-    Unknown,
-    living,
-    pools_of,
-    require_hosts,
-    seen,
-    types_taken,
-)
+from supervisor.domain.text import counted, like, no_pool, not_retried, text_of
+from supervisor.ops.supervisors import Seen, Unknown, living, pools_of, require_hosts, seen, types_taken
 from supervisor.store.base import Filter, Operations, Planned, Retried, SupervisorRecord
 from supervisor.system.scoreboard import MAX_SLOTS
 
@@ -35,10 +27,6 @@ UNSUCCESSFUL = (Status.FAILED, Status.QUARANTINED)
 RETRIABLE = (*UNSUCCESSFUL, Status.CANCELLED)
 CANCELLABLE = tuple(status for status in Status if not status.finished)
 DELETABLE = tuple(status for status in Status if status.finished)
-
-
-class NoSupervisor(Conflict):
-    """No supervisor is running that could carry out the command."""
 
 
 _MOST_COMPARED = 2000  # names that are compared to find similar ones
@@ -130,6 +118,13 @@ def scale(
     operations.controls.scale(pool, workers, now, host)
 
 
+def scaled(pool: str, workers: int | None) -> str:
+    """That the pool has this size now; None: the one that the configuration leads to."""
+    if workers is None:
+        return f"pool {pool} is sized by the configuration again"
+    return f"pool {pool} now has {counted(workers, 'worker')}"
+
+
 def check_scale(operations: Operations, pool: str, workers: int | None, configured: Iterable[str]) -> None:
     """Raises ConfigError for a size out of range, and Unknown for a pool that neither the configuration nor a
     running supervisor has, if any pools are known.
@@ -163,20 +158,13 @@ def pause(
         return operations.controls.resume(type_)
     if type_ in operations.controls.current().paused:
         return False
-    if not force:
-        require_type(operations, type_, configured)
+    known = {*configured, *types_taken(operations)}
+    if not (force or type_ in known or operations.jobs.latest(status=None, type=type_, before=None, limit=1)):
+        known.update(name for name, _, _ in operations.statistics.open_counts() if isinstance(name, str))
+        near = like(type_, sorted(known)[:_MOST_COMPARED])
+        raise Unknown([f"no pool takes the type {type_!r}, and no job has it{near}"])
     operations.controls.pause(type_, now)
     return True
-
-
-def require_type(operations: Operations, type_: str, configured: Iterable[str]) -> None:
-    """Raises Unknown if no configuration, pool or job has it."""
-    known = {*configured, *types_taken(operations)}
-    if type_ in known or operations.jobs.latest(status=None, type=type_, before=None, limit=1):
-        return
-    known.update(name for name, _, _ in operations.statistics.open_counts() if isinstance(name, str))
-    near = like(type_, sorted(known)[:_MOST_COMPARED])
-    raise Unknown([f"no pool takes the type {type_!r}, and no job has it{near}"])
 
 
 def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> None:
@@ -221,12 +209,12 @@ def _schedule(operations: Operations, name: str) -> Planned:
 def reload(operations: Operations, now: float) -> list[SupervisorRecord]:
     """Ask every running supervisor to reload, and return them.
 
-    Raises NoSupervisor, or ConfigError if a configuration to be read is invalid: the supervisor would
+    Raises Conflict if there is none, and ConfigError if a configuration to be read is invalid: the supervisor would
     keep the old one and report that only in its log.
     """
     supervisors = living(operations)
     if not supervisors:
-        raise NoSupervisor("no supervisor is running on this database, so there is nothing to reload")
+        raise Conflict("no supervisor is running on this database, so there is nothing to reload")
     from supervisor.config import load
 
     problems: list[str] = []
@@ -267,13 +255,9 @@ def await_reload(
 def _reload_outcome(one: Seen | None, number: int) -> dict[str, Any] | None:
     """None while the result is not known."""
     if one is None or one.status is None:
-        return {
-            "state": "gone",
-            "problems": ["it has ended, or its scoreboard cannot be read"],
-            "pools": {},
-            "canaries": [],
-        }
+        problem = "it has ended, or its scoreboard cannot be read"
+        return {"state": "gone", "problems": [problem], "pools": {}, "canaries": []}
     news = one.status.get("reload") or {}
     if (news.get("number") or 0) < number or news["state"] == "running":
         return None
-    return {key: news[key] for key in ("state", "problems", "pools")} | {"canaries": news.get("canaries", [])}
+    return {"canaries": []} | {key: news[key] for key in ("state", "problems", "pools", "canaries") if key in news}

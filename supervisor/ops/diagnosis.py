@@ -9,6 +9,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from supervisor.domain.job import covers, high_enough
@@ -49,20 +50,7 @@ class Finding:
     supervisor: str = ""
 
 
-def good(about: str, fact: str) -> Finding:
-    return Finding("ok", about, fact)
-
-
-def note(about: str, fact: str, advice: str = "") -> Finding:
-    return Finding("note", about, fact, advice)
-
-
-def warning(about: str, fact: str, advice: str) -> Finding:
-    return Finding("warning", about, fact, advice)
-
-
-def fault(about: str, fact: str, advice: str) -> Finding:
-    return Finding("fault", about, fact, advice)
+good, note, warning, fault = (partial(Finding, level) for level in ("ok", "note", "warning", "fault"))
 
 
 class Taker(Protocol):
@@ -87,24 +75,21 @@ def unmet(waiting: Iterable[tuple[str, str, int]], takers: Iterable[Taker]) -> l
     found: dict[str, None] = {}
     for type_, requires, priority in waiting:
         least = [bound for words, bound in pools.get(type_, ()) if covers(words, requires)]
-        if type_ in pools and not any(high_enough(priority, bound) for bound in least):
-            found[_unmet(text_of(type_), text_of(requires), least)] = None
+        if type_ not in pools or any(high_enough(priority, bound) for bound in least):
+            continue
+        who, needs = f"no pool that takes {text_of(type_)}", text_of(requires)
+        if least:
+            having = f" and has {needs}" if needs else ""
+            bound = min(bound for bound in least if bound is not None)
+            found[f"{who}{having} takes jobs below priority {bound}, and some wait"] = None
+        else:
+            found[f"{who} has the capabilities that some of its jobs require: {needs}"] = None
     return list(found)
-
-
-def _unmet(type_: str, requires: str, least: list[int | None]) -> str:
-    """`least` are the lowest priorities of the pools that have the capabilities."""
-    if not least:
-        return f"no pool that takes {type_} has the capabilities that some of its jobs require: {requires}"
-    bound = min(bound for bound in least if bound is not None)
-    having = f" and has {requires}" if requires else ""
-    return f"no pool that takes {type_}{having} takes jobs below priority {bound}, and some wait"
 
 
 def diagnose(seen: Overview) -> list[Finding]:
     """Everything that is wrong or unusual at one moment, the most serious first."""
-    running = [*_of_supervisors(seen), *_of_gone(seen), *_of_pools(seen), *_of_server(seen.server)]
-    found = [*running, *_of_types(seen), *_of_schedules(seen)]
+    found = [*_of_supervisors(seen), *_of_pools(seen), *_of_server(seen.server), *_of_types(seen), *_of_schedules(seen)]
     return sorted(found, key=lambda finding: _LEVELS.index(finding.level))
 
 
@@ -113,62 +98,58 @@ def _of_supervisors(seen: Overview) -> Iterator[Finding]:
     if not living:
         pending = seen.jobs.get("pending", 0)
         advice = "`supervisor run` starts one" + (f"; {_jobs(pending, 'waits', 'wait')} until then" if pending else "")
-        yield Finding("fault", "supervisors", "no supervisor is running", advice, "no_supervisor", blocks=True)
+        yield fault("supervisors", "no supervisor is running", advice, "no_supervisor", blocks=True)
     several = seen.several_hosts
     for one in seen.supervisors:
         who = f"supervisor {one.pid} on {one.host}" if several else f"supervisor {one.pid}"
         if one.alive is False:
             since = -(one.lease_left or 0.0)
             fact = f"{who} has ended unexpectedly" + (f"; its lease ended {human(since)} ago" if since > 0 else "")
-            yield Finding("note", "leftovers", fact, "the next supervisor to start recovers its jobs", "ended")
+            yield note("leftovers", fact, "the next supervisor to start recovers its jobs", "ended")
         else:
             yield from _of_supervisor(one, who, seen.time, unseen=not any(other.visible for other in living))
             yield from _of_host(one, who)
-
-
-def _of_gone(seen: Overview) -> Iterator[Finding]:
-    """What an operator has just missed: an hour later, `status` lists it alone."""
-    for one in seen.gone:
-        if not one.stopped and seen.time - one.at < LATELY:
-            ago = human(max(0.0, seen.time - one.at))
-            fact = f"supervisor {one.pid} on {one.host} ended unexpectedly, {ago} ago, and none runs there now"
+    for gone in seen.gone:
+        if not gone.stopped and seen.time - gone.at < LATELY:  # an hour later, only `status` lists it
+            ago = human(max(0.0, seen.time - gone.at))
+            fact = f"supervisor {gone.pid} on {gone.host} ended unexpectedly, {ago} ago, and none runs there now"
             advice = "look at that host and start it again; its jobs have returned to the queue"
-            yield Finding("note", "hosts", fact, advice, "host_gone")
+            yield note("hosts", fact, advice, "host_gone")
 
 
 def _of_supervisor(one: SupervisorView, who: str, now: float, *, unseen: bool) -> Iterator[Finding]:
     """The findings about a living supervisor; `unseen`: no scoreboard of any supervisor can be read."""
 
-    def told(level: Level, name: str, fact: str, advice: str, *, blocks: bool = False) -> Finding:
+    def about(level: Level, name: str, fact: str, advice: str, *, blocks: bool = False) -> Finding:
         return Finding(level, "supervisors", f"{who}{fact}", advice, name, blocks, supervisor=one.id)
 
     if one.trouble:
         fact = f": the database cannot be used: {one.trouble}"
-        yield told("fault", "database_trouble", fact, "its jobs wait, and it continues by itself", blocks=True)
+        yield about("fault", "database_trouble", fact, "its jobs wait, and it continues by itself", blocks=True)
     for duty in one.duties:
         fact = f": failing for {human(max(0.0, now - duty.since))}: {duty.name}: {duty.error}"
-        yield told("fault", "duty_failing", fact, "it is tried again automatically; other duties are not affected")
+        yield about("fault", "duty_failing", fact, "it is tried again automatically; other duties are not affected")
     if one.admin is not None and one.admin.problem:
         fact = f": admin process unavailable: {one.admin.problem}"
-        yield told("warning", "admin_unavailable", fact, "it is tried again automatically; jobs are not affected")
+        yield about("warning", "admin_unavailable", fact, "it is tried again automatically; jobs are not affected")
     if one.log_lost:
         fact = f": {human_size(one.log_lost)} of its log could not be written since it started"
         advice = "the reader of the log is gone, had stopped, or the disk was full; jobs are not affected"
-        yield told("note", "log_lost", fact, advice)
+        yield about("note", "log_lost", fact, advice)
     if one.memory is not None and one.memory.stated and one.memory.used > one.memory.budget:
         fact = f": its pools use {human_size(one.memory.used)}, and [machine] allows {human_size(one.memory.budget)}"
-        yield told("warning", "memory_exceeded", fact, "raise `memory` in [machine], or use smaller models")
+        yield about("warning", "memory_exceeded", fact, "raise `memory` in [machine], or use smaller models")
     if not one.visible:
         state = "is running" if one.alive else "may be running"  # on another host, for example
         fact = f" {state}, but its workers are not visible: its scoreboard cannot be read"
         advice = "look as the user of the service, and with its version of this program"
-        yield told("warning", "not_visible", fact, advice, blocks=unseen)
+        yield about("warning", "not_visible", fact, advice, blocks=unseen)
     if one.stopping:
         fact = f" is stopping: {one.stopping}"
-        yield told("note", "stopping", fact, "running jobs finish first; start it again afterwards", blocks=True)
+        yield about("note", "stopping", fact, "running jobs finish first; start it again afterwards", blocks=True)
     if one.version != _VERSION:
         fact = f" has version {one.version}, this is {_VERSION}"
-        yield told("note", "other_version", fact, "restart it at a convenient time: running jobs can finish")
+        yield about("note", "other_version", fact, "restart it at a convenient time: running jobs can finish")
 
 
 def _of_host(one: SupervisorView, who: str) -> Iterator[Finding]:
@@ -176,7 +157,7 @@ def _of_host(one: SupervisorView, who: str) -> Iterator[Finding]:
     if one.lease_left is not None and one.lease_left <= 0:
         fact = f"{who} cannot renew its lease: it claims nothing, and other hosts take over its jobs"
         advice = "look at its log, and at its connection to the server"
-        yield Finding("fault", "supervisors", fact, advice, "no_lease", blocks=True, supervisor=one.id)
+        yield fault("supervisors", fact, advice, "no_lease", blocks=True, supervisor=one.id)
     if one.drained:
         yield host_drained(who, one.host, one.id)
 
@@ -184,17 +165,17 @@ def _of_host(one: SupervisorView, who: str) -> Iterator[Finding]:
 def host_drained(who: str, host: str, supervisor: str) -> Finding:
     fact = f"{who} claims no jobs: its host is drained"
     advice = f"`supervisor undrain {host}` lets it claim jobs again"
-    return Finding("note", "supervisors", fact, advice, "drained", blocks=True, supervisor=supervisor)
+    return note("supervisors", fact, advice, "drained", blocks=True, supervisor=supervisor)
 
 
 def pool_broken(who: str, problem: str) -> Finding:
     fact = f"{who} cannot start its workers: {problem}"
-    return Finding("fault", "pools", fact, _FIX_IT, "pool_broken", blocks=True)
+    return fault("pools", fact, _FIX_IT, "pool_broken", blocks=True)
 
 
 def type_paused(type_: str) -> Finding:
     fact = f"the type {type_} is paused"
-    return Finding("note", "jobs", fact, f"`supervisor resume {type_}` resumes it", "paused", type=type_)
+    return note("jobs", fact, f"`supervisor resume {type_}` resumes it", "paused", type=type_)
 
 
 def _of_pools(seen: Overview) -> Iterator[Finding]:
@@ -205,10 +186,10 @@ def _of_pools(seen: Overview) -> Iterator[Finding]:
         if pool.problem and pool.broken:
             yield pool_broken(who, pool.problem)
         elif pool.problem:
-            yield Finding("warning", "pools", f"{who} works, but: {pool.problem}", _FIX_IT, "pool_problem")
+            yield warning("pools", f"{who} works, but: {pool.problem}", _FIX_IT, "pool_problem")
         elif pool.why == "starting":
             fact = f"{who} has not been started yet: recovery is not complete"
-            yield Finding("note", "pools", fact, "no action needed", "pool_starting", blocks=True)
+            yield note("pools", fact, "no action needed", "pool_starting", blocks=True)
 
 
 def _of_types(seen: Overview) -> Iterator[Finding]:
@@ -226,19 +207,19 @@ def _of_types(seen: Overview) -> Iterator[Finding]:
         rest = seen.unhandled_types - len(named)
         names = ", ".join(named) + (f" and {rest} more" if rest else "")
         fact = f"no pool takes {seen.unhandled_types} types: {names}; {_jobs(waiting, 'waits', 'wait')}"
-        yield Finding("warning", "jobs", fact, "add a pool for them and reload, or cancel their jobs", "unhandled")
+        yield warning("jobs", fact, "add a pool for them and reload, or cancel their jobs", "unhandled")
     else:
         for type_ in seen.unhandled:
             advice = "add a pool for it and reload, or cancel its jobs"
             yield about(type_, "warning", f"no pool takes the type {type_}", advice, "unhandled")
     for sentence in seen.unmet[:_MOST_NAMED]:
         advice = "give a pool the capabilities, or a lower min_priority, and reload; or cancel the jobs"
-        yield Finding("warning", "jobs", sentence, advice, "unmet")
+        yield warning("jobs", sentence, advice, "unmet")
     if quarantined := seen.jobs.get("quarantined", 0):
         them = "it" if quarantined == 1 else "them"
         fact = f"{_jobs(quarantined, 'is', 'are')} quarantined because workers died while running {them}"
         advice = "`supervisor jobs list --status quarantined` and `jobs show ID` show them; `jobs retry ID` retries one"
-        yield Finding("warning", "jobs", fact, advice, "quarantined")
+        yield warning("jobs", fact, advice, "quarantined")
     for found in map(type_paused, seen.paused):
         yield about(found.type, found.level, found.fact, found.advice, found.name)
 
@@ -248,10 +229,10 @@ def _of_schedules(seen: Overview) -> Iterator[Finding]:
         if schedule.paused_at is not None:
             fact = f"the schedule {schedule.name} is paused"
             advice = f"`supervisor schedules resume {schedule.name}` resumes it"
-            yield Finding("note", "schedules", fact, advice, "schedule_paused")
+            yield note("schedules", fact, advice, "schedule_paused")
         elif seen.running and schedule.late > _LATE:
             fact = f"the schedule {schedule.name} is {human(schedule.late)} late"
-            yield Finding("warning", "schedules", fact, "no running supervisor has this schedule", "schedule_late")
+            yield warning("schedules", fact, "no running supervisor has this schedule", "schedule_late")
 
 
 def _of_server(server: ServerView | None) -> Iterator[Finding]:
@@ -267,19 +248,19 @@ def _of_server(server: ServerView | None) -> Iterator[Finding]:
         if one.long:
             age = f"{one.transactions} transactions" if one.seconds is None else human(one.seconds)
             fact = f"dead rows cannot be removed, and claims become slower: {one.kind} since {age}: {one.who}"
-            yield Finding("warning", "server", fact, advice.get(one.kind, "end it"), one.kind.replace(" ", "_"))
+            yield warning("server", fact, advice.get(one.kind, "end it"), one.kind.replace(" ", "_"))
     for table in server.tables:
         if table.dead > _MANY_DEAD and table.dead > table.live:
             fact = f"the table {table.name} has {table.dead} dead rows beside {table.live} live ones"
             kept = "; they go when what keeps them has ended" if any(one.long for one in server.keepers) else ""
             if not (server.sees_all or kept):
                 kept = "; transactions of other users are not visible to this one, without pg_read_all_stats"
-            yield Finding("warning", "server", fact, f"see whether autovacuum is on{kept}", "dead_rows")
+            yield warning("server", fact, f"see whether autovacuum is on{kept}", "dead_rows")
     if server.notifications > _QUEUE_FULL:
         fact = (
             f"the queue of notifications is {server.notifications:.0%} full: a session that listens is in a transaction"
         )
-        yield Finding("warning", "server", fact, "end that transaction; when it is full, inserts fail", "notifications")
+        yield warning("server", fact, "end that transaction; when it is full, inserts fail", "notifications")
     if server.powerless:
         names = ", ".join(server.powerless)
         fact = f"hosts have users of their own, and {names} may not end the sessions of the others"
@@ -287,7 +268,7 @@ def _of_server(server: ServerView | None) -> Iterator[Finding]:
             f"let a superuser GRANT pg_signal_backend TO {names}, and let no host be a superuser: until then, "
             "jobs of a host that dies may return only when the server has ended its sessions"
         )
-        yield Finding("warning", "server", fact, grant, "powerless")
+        yield warning("server", fact, grant, "powerless")
 
 
 def _jobs(count: int, one: str, more: str) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -19,33 +19,6 @@ from supervisor.system.scoreboard import chunks_of
 
 EVERY = 0.025  # seconds between two looks at the rings while a followed job runs
 SHARE = 4  # a look that takes long is followed by a rest so many times as long
-
-
-class Rings:
-    """The rings of the supervisors on this host, and how far each was read."""
-
-    def __init__(self) -> None:
-        self._readers: dict[Path, ChunkReader] = {}
-        self._read: dict[tuple[Path, int], int] = {}
-
-    def use(self, files: set[Path]) -> None:
-        for path in self._readers.keys() - files:
-            self._readers.pop(path).close()
-            self._read = {key: end for key, end in self._read.items() if key[0] != path}
-        for path in files - self._readers.keys():
-            self._readers[path] = ChunkReader(path)
-
-    def read(self, wanted: Collection[int], *, all_of_it: bool) -> Iterator[Chunk]:
-        """What these jobs have emitted since the last time, or all that is there."""
-        for path, reader in self._readers.items():
-            for slot in reader.slots():
-                since = 0 if all_of_it else self._read.get((path, slot), 0)
-                with contextlib.suppress(OSError):
-                    records, self._read[path, slot] = reader.read(slot, since)
-                    yield from (Chunk(*record) for record in records if record.job in wanted)
-
-    def close(self) -> None:
-        self.use(set())
 
 
 class Feed:
@@ -82,11 +55,14 @@ class Feed:
 
 
 class Feeds:
-    """The feeds of all jobs that somebody follows, as long as they keep them."""
+    """The feeds of all jobs that somebody follows, as long as they keep them; read from the rings of the supervisors on
+    this host.
+    """
 
     def __init__(self) -> None:
         self._feeds: WeakValueDictionary[int, Feed] = WeakValueDictionary()
-        self._rings = Rings()
+        self._rings: dict[Path, ChunkReader] = {}
+        self._read: dict[tuple[Path, int], int] = {}  # how far each slot of a ring was read
         self._took = 0.0  # seconds, for the last look
 
     def feed(self, job_id: int) -> Feed:
@@ -99,7 +75,9 @@ class Feeds:
         begun = {job: state for job, state in states.items() if state.token not in (0, self.feed(job).token)}
         if begun:
             self.look()  # a supervisor that has ended has taken its file with it
-            elsewhere = self._find_rings(operations)
+            living = [(record, board) for record, alive, board in registered(operations) if alive is not False]
+            self._use({chunks_of(Path(record.scoreboard)) for record, _ in living})
+            elsewhere = {record.id for record, board in living if board is None}
         for job, state in begun.items():
             feed = self.feed(job)
             feed.token = state.token
@@ -107,12 +85,6 @@ class Feeds:
         for job, state in states.items():
             self.feed(job).runs = state.status is Status.RUNNING
         self.look()
-
-    def _find_rings(self, operations: Operations) -> set[str]:
-        """Where runs on this host emit now. Returns the ids of supervisors whose files are not here."""
-        living = [(record, board) for record, alive, board in registered(operations) if alive is not False]
-        self._rings.use({chunks_of(Path(record.scoreboard)) for record, _ in living})
-        return {record.id for record, board in living if board is None}
 
     @property
     def rest(self) -> float:
@@ -127,17 +99,31 @@ class Feeds:
         """
         began = time.monotonic()
         feeds = {feed.job_id: feed for feed in list(self._feeds.values())}
+        everything = any(feed.new for feed in feeds.values())
         found: dict[int, list[Chunk]] = {}
-        for chunk in self._rings.read(feeds.keys(), all_of_it=any(feed.new for feed in feeds.values())):
-            found.setdefault(chunk.job, []).append(chunk)
+        for path, ring in self._rings.items():
+            for slot in ring.slots():
+                since = 0 if everything else self._read.get((path, slot), 0)
+                with contextlib.suppress(OSError):
+                    records, self._read[path, slot] = ring.read(slot, since)
+                    for record in records:
+                        if record.job in feeds:
+                            found.setdefault(record.job, []).append(Chunk(*record))
         emitted = {job for job, chunks in found.items() if feeds[job].add(chunks)}
         for feed in feeds.values():
             feed.new = False
         self._took = time.monotonic() - began
         return emitted
 
+    def _use(self, files: set[Path]) -> None:
+        for path in self._rings.keys() - files:
+            self._rings.pop(path).close()
+            self._read = {key: end for key, end in self._read.items() if key[0] != path}
+        for path in files - self._rings.keys():
+            self._rings[path] = ChunkReader(path)
+
     def close(self) -> None:
-        self._rings.close()
+        self._use(set())
 
 
 def _owner(operations: Operations, state: JobEvent) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,21 +13,11 @@ from supervisor.ops.job_details import Trial, trial_of, trials
 from supervisor.ops.supervisors import registered
 from supervisor.store.base import Operations
 from supervisor.system import run_log
-from supervisor.system.scoreboard import Scoreboard
-from supervisor.system.snapshot import PRESENT
+from supervisor.system.scoreboard import run_logs_of
+from supervisor.system.slot import PRESENT, Snapshot
 
 MOST_RUNS = 200  # runs of all jobs that are read at once
 _LONGEST = 8192  # bytes of a line that are kept back until it ends
-
-
-class Running(NamedTuple):
-    """A run that goes on, and where its output is."""
-
-    job: int
-    token: int
-    worker: str
-    file: Path
-    slot: int
 
 
 class Part(NamedTuple):
@@ -64,15 +54,6 @@ def part_of(job: int, type_: str, trial: Trial) -> Part:
         None if error is None else error.traceback,
         None if error is None else error.stderr,
     )
-
-
-def running(boards: Iterable[Scoreboard], job: int | None = None) -> Iterator[Running]:
-    """The runs that go on now, or those of one job."""
-    for board in boards:
-        for number in range(1, board.highest + 1):
-            slot = board.slot(number).read()
-            if slot.job and slot.state in PRESENT and job in (None, slot.job):
-                yield Running(slot.job, slot.token, slot.name, board.run_logs, number)
 
 
 @dataclass(slots=True)
@@ -115,11 +96,17 @@ class LogReader:
         # Runs that end while we look are found as ended the next time.
         found = [] if job is not None and job.status.finished else list(registered(self._operations))
         self.unseen = self.unseen or any(board is None and alive is not False for _, alive, board in found)
-        going_on = list(running((board for _, _, board in found if board is not None), self._job))
+        going_on = [
+            (slot, run_logs_of(board.path), number)
+            for _, _, board in found
+            if board is not None
+            for number in range(1, board.highest + 1)
+            if (slot := board.slot(number).read()).job and slot.state in PRESENT and self._job in (None, slot.job)
+        ]
         parts = [*(self._ended() if job is None else self._ended_of(job))]
-        for run in going_on:
-            parts += self._printed(run, last)
-        kept = {(run.job, run.token) for run in going_on}  # another one is recorded later, or was short and silent
+        for slot, file, number in going_on:
+            parts += self._printed(slot, file, number, last)
+        kept = {(slot.job, slot.token) for slot, _, _ in going_on}  # another is recorded later, or was short and silent
         self._live = {key: live for key, live in self._live.items() if key in kept or live.end}
         return parts, job
 
@@ -148,16 +135,17 @@ class LogReader:
         part = part_of(run.job_id, type_, trial_of(run, error))
         return part if live is None else part._replace(text=run_log.behind(part.text, live.reported))
 
-    def _printed(self, run: Running, last: bool) -> Iterable[Part]:
-        live = self._live.get((run.job, run.token))
+    def _printed(self, slot: Snapshot, file: Path, number: int, last: bool) -> list[Part]:
+        """What is new of a run that goes on, in that slot of a scoreboard with this file of output."""
+        live = self._live.get((slot.job, slot.token))
         if live is None:
-            job = self._operations.jobs.get(run.job)
-            if job is None or job.status is not Status.RUNNING or job.claim_token != run.token:
+            job = self._operations.jobs.get(slot.job)
+            if job is None or job.status is not Status.RUNNING or job.claim_token != slot.token:
                 return []
-            part = Part(run.job, job.type, run.token, max(1, job.attempts), run.worker, job.started_at)
-            live = self._live[run.job, run.token] = _Live(part)
+            part = Part(slot.job, job.type, slot.token, max(1, job.attempts), slot.name, job.started_at)
+            live = self._live[slot.job, slot.token] = _Live(part)
         try:
-            data, live.end = run_log.printed(run.file, run.slot, run.job, run.token, live.end)
+            data, live.end = run_log.printed(file, number, slot.job, slot.token, live.end)
         except FileNotFoundError:
             data = b""
         except OSError:

@@ -8,12 +8,11 @@ from typing import NamedTuple
 from supervisor.domain.errors import QueueError
 from supervisor.domain.job import Job, Status
 from supervisor.domain.text import text_of, untaken, without_password
-from supervisor.ops.diagnosis import LATELY, Finding, host_drained, pool_broken, type_paused, unmet
+from supervisor.ops.diagnosis import LATELY, Finding, fault, host_drained, pool_broken, type_paused, unmet, warning
 from supervisor.ops.supervisors import Seen, seen
 from supervisor.ops.views import SENTENCE
 from supervisor.store.base import ControlState, Operations
-from supervisor.system.slot import State
-from supervisor.system.snapshot import pool_of
+from supervisor.system.slot import State, pool_of
 
 # One that was cancelled may have been so because nobody waits any longer.
 _NOT_STARTED = (Status.PENDING, Status.CANCELLED)
@@ -60,13 +59,13 @@ class Serving(NamedTuple):
     def obstacle_of(self, job: Job) -> Finding | None:
         """What keeps a job that is due from running; None if it only waits for a worker, or that is not known."""
         if not self.running:
-            return Finding("fault", "supervisors", "no supervisor is running")
+            return fault("supervisors", "no supervisor is running")
         if self.takes(job.type):
             wanted = [(job.type, job.requires, job.priority)]
             able = [one for one in self.takers if job.type in one.types and not unmet(wanted, [one])]
             if self.unseen or able:
                 return self.obstacle(job.type, able)
-            return Finding("warning", "jobs", unmet(wanted, self.takers)[0])
+            return warning("jobs", unmet(wanted, self.takers)[0])
         return Finding(
             "warning", "jobs", untaken(text_of(job.type), {each for one in self.takers for each in one.types})
         )

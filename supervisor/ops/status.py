@@ -38,19 +38,11 @@ from supervisor.ops.views import (
     largest,
     schedules_of,
 )
-from supervisor.store.base import (
-    ControlState,
-    Depth,
-    Engine,
-    JobSelector,
-    Operations,
-    SupervisorRecord,
-)
+from supervisor.store.base import ControlState, Depth, Engine, JobSelector, Operations, SupervisorRecord
 from supervisor.system import counters
 from supervisor.system.kernel import memory_of
 from supervisor.system.scoreboard import counters_of
-from supervisor.system.slot import Snapshot
-from supervisor.system.snapshot import pool_of
+from supervisor.system.slot import Snapshot, pool_of
 
 _MOST_SLOW = 10  # types among the slowest
 
@@ -91,58 +83,55 @@ def gather(
 
     `configured` are the pools that count as those that take jobs if those of running supervisors are not known.
     """
-    now = operations.statistics.now() if now is None else now
+    asked = operations.statistics
+    now = asked.now() if now is None else now
     costs = costs or Costs()
     controls = operations.controls.current()
-    paused = controls.paused
     visible = list(seen(operations, now))
-    supervisors, pools, workers = _of_supervisors(operations, visible, controls, now)
+    workers = [[_worker(slot, one) for slot in one.workers] for one in visible]
+    pools = [
+        _pool(operations, name, one, controls, own, now)
+        for one, own in zip(visible, workers, strict=True)
+        for name in one.pools
+    ]
     takers: list[Taker] = [*(pools or configured)]
     handled = {type_ for pool in takers for type_ in pool.types}
-    failures = _by_name_of(costs.answer("failures", 200, lambda: dict(operations.statistics.failures(now - HOUR))))
-    speeds = {text_of(one.type): one for one in costs.answer("speeds", 200, operations.statistics.speeds)}
-    backlog = _by_name_of(operations.backlog.by_type(now, COUNT_LIMIT))
-    minutes = minutes_of_last_hour(operations, [one.record for one in visible if one.local], now)
-    hour = _by_name_of(by_type(minutes))
-    counts: dict[str, dict[str, int]] = defaultdict(dict)
-    totals = {status.value: 0 for status in Status}
-    for type_, status, count in costs.answer("open", 100, operations.statistics.open_counts) + costs.answer(
-        "closed", 40, operations.statistics.closed_counts
-    ):
-        of_type = counts[text_of(type_)]
-        of_type[status.value] = of_type.get(status.value, 0) + count
-        totals[status.value] += count
-    kept = {text_of(type_) for type_ in paused}
     # Without a supervisor no type is handled; that is not a problem of single types.
     unhandled = [text_of(type_) for type_ in operations.backlog.unhandled(handled)] if takers else []
+    paused = {text_of(type_) for type_ in controls.paused}
+    failures = _by_name(costs.answer("failures", 200, lambda: dict(asked.failures(now - HOUR))))
+    minutes = minutes_of_last_hour(operations, [one.record for one in visible if one.local], now)
+    jobs, counts = _jobs(costs.answer("open", 100, asked.open_counts) + costs.answer("closed", 40, asked.closed_counts))
+    speeds = {text_of(one.type): one for one in costs.answer("speeds", 200, asked.speeds)}
+    backlog, hour = _by_name(operations.backlog.by_type(now, COUNT_LIMIT)), _by_name(by_type(minutes))
     types = []
-    for type_ in sorted(counts.keys() | kept | handled):
+    for type_ in sorted(counts.keys() | paused | handled):
         speed, depth = speeds.get(type_), backlog.get(type_, Depth())
         types.append(
             TypeView(
-                type_,
-                counts.get(type_, {}),
-                type_ in kept,
-                type_ in handled,
-                failures.get(type_, 0),
-                None if speed is None else finite(speed.mean),
-                None if speed is None else finite(speed.longest),
-                depth.due,
-                _span(depth.oldest, now),
-                hour.get(type_, QUIET),
+                type=type_,
+                jobs=counts.get(type_, {}),
+                paused=type_ in paused,
+                handled=type_ in handled,
+                failures_last_hour=failures.get(type_, 0),
+                mean_seconds=None if speed is None else finite(speed.mean),
+                longest_seconds=None if speed is None else finite(speed.longest),
+                due=depth.due,
+                oldest_age=_span(depth.oldest, now),
+                last_hour=hour.get(type_, QUIET),
             )
         )
     types, others = _foremost(types)
     return Overview(
         database=without_password(engine.url),
         time=now,
-        supervisors=supervisors,
+        supervisors=[_supervisor(one, controls.drained) for one in visible],
         pools=sorted(pools, key=lambda pool: (pool.name, pool.supervisor)),
-        workers=sorted(workers, key=_by_name),
-        jobs=totals,
+        workers=sorted((worker for own in workers for worker in own), key=_number),
+        jobs=jobs,
         types=types,
-        paused=sorted(kept)[:MOST_NAMED],
-        server=costs.answer("server", 100, operations.statistics.server),
+        paused=sorted(paused)[:MOST_NAMED],
+        server=costs.answer("server", 100, asked.server),
         gone=operations.registry.gone(now)[:MOST_NAMED],
         unhandled=unhandled[:MOST_NAMED],
         failures_last_hour=dict(sorted(failures.items(), key=lambda pair: -pair[1])[:MOST_TYPES]),
@@ -174,23 +163,19 @@ def minutes_of_last_hour(operations: Operations, here: Iterable[SupervisorRecord
     return found
 
 
-def _of_supervisors(
-    operations: Operations, visible: Iterable[Seen], controls: ControlState, now: float
-) -> tuple[list[SupervisorView], list[PoolView], list[WorkerView]]:
-    """What supervisors have registered and posted."""
-    supervisors: list[SupervisorView] = []
-    pools: list[PoolView] = []
-    workers: list[WorkerView] = []
-    for one in visible:
-        own = [_worker(slot, one) for slot in one.workers]
-        supervisors.append(_supervisor(one, controls.drained))
-        pools += [_pool(operations, name, one, controls, own, now) for name in one.pools]
-        workers += own
-    return supervisors, pools, workers
-
-
-def _by_name_of(found: Mapping[Any, Named]) -> dict[str, Named]:
+def _by_name(found: Mapping[Any, Named]) -> dict[str, Named]:
     return {text_of(type_): value for type_, value in found.items()}
+
+
+def _jobs(counts: Iterable[tuple[Any, Status, int]]) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+    """How many jobs are in each state: of all types, and of each."""
+    total = {status.value: 0 for status in Status}
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    for type_, status, count in counts:
+        of_type = found[text_of(type_)]
+        of_type[status.value] = of_type.get(status.value, 0) + count
+        total[status.value] += count
+    return total, found
 
 
 def _foremost(types: list[TypeView]) -> tuple[list[TypeView], list[TypeView]]:
@@ -199,8 +184,7 @@ def _foremost(types: list[TypeView]) -> tuple[list[TypeView], list[TypeView]]:
         return types, []
 
     def interest(view: TypeView) -> tuple[bool, bool, int, int, str]:
-        backlog = -view.due, -sum(view.jobs.values())
-        return not view.handled, not view.paused, *backlog, view.type
+        return not view.handled, not view.paused, -view.due, -sum(view.jobs.values()), view.type
 
     ordered = sorted(types, key=interest)
     return sorted(ordered[:MOST_TYPES], key=lambda view: view.type), ordered[MOST_TYPES:]
@@ -224,9 +208,9 @@ def _together(views: Sequence[TypeView]) -> TypeView:
     )
 
 
-def posted(view: type[View], found: Mapping[str, Any] | None, **known: Any) -> View | None:
-    """What a supervisor has posted as one of these dataclasses, with the fields that are `known` here. Texts are cut,
-    since any program may have written them. None if it has not posted it, or something else.
+def _view(view: type[View], found: Any, **known: Any) -> View | None:
+    """What a supervisor has published, as one of these dataclasses, with the fields that are `known` here. Texts are
+    cut, since any program may have written them. None if it has not published it, or something else.
     """
     try:
         own = {one.name: _cut(found[one.name]) for one in fields(view) if one.name in found}  # type: ignore
@@ -235,13 +219,20 @@ def posted(view: type[View], found: Mapping[str, Any] | None, **known: Any) -> V
         return None
 
 
+def _views(view: type[View], found: Any) -> list[View]:
+    """The same for a table of them, by name."""
+    named = list(found.items())[:MOST_NAMED] if isinstance(found, dict) else []
+    return [one for name, values in named if (one := _view(view, values, name=text_of(name))) is not None]
+
+
 def _cut(value: Any) -> Any:
     return text_of(value, SENTENCE) if isinstance(value, str) else value
 
 
 def _supervisor(seen: Seen, drained: frozenset[str]) -> SupervisorView:
     record, status = seen.record, seen.status or {}
-    duties = list((status.get("duties") or {}).items())[:MOST_NAMED]
+    memory = status.get("memory")
+    devices = memory.get("devices") if isinstance(memory, dict) else None
     return SupervisorView(
         id=record.id,
         pid=record.pid,
@@ -254,31 +245,24 @@ def _supervisor(seen: Seen, drained: frozenset[str]) -> SupervisorView:
         maintainer=status.get("maintainer"),
         stopping=_cut(status.get("stopping") or ""),
         trouble=_cut(status.get("trouble") or ""),
-        admin=posted(AdminView, status.get("admin")),
-        duties=[one for name, duty in duties if (one := posted(DutyView, duty, name=text_of(name))) is not None],
+        admin=_view(AdminView, status.get("admin")),
+        duties=_views(DutyView, status.get("duties")),
         log_lost=lost if isinstance(lost := status.get("log_lost"), int) else 0,
         lease_left=None if seen.lease is None else finite(seen.lease.left),
         drained=record.host in drained,
-        memory=_memory(status.get("memory")),
+        memory=_view(MemoryView, memory, devices=_views(DeviceMemoryView, devices)),
     )
-
-
-def _memory(found: Any) -> MemoryView | None:
-    if not isinstance(found, dict) or not isinstance(found.get("devices"), dict):
-        return None
-    devices = [posted(DeviceMemoryView, one, name=text_of(name)) for name, one in found["devices"].items()]
-    return posted(MemoryView, found, devices=[one for one in devices if one is not None])
 
 
 def _pool(
     operations: Operations, name: str, seen: Seen, controls: ControlState, workers: Iterable[WorkerView], now: float
 ) -> PoolView:
-    """Sizes and reasons as its supervisor has posted them; waiting jobs are counted now."""
+    """Sizes and reasons as its supervisor has published them; waiting jobs are counted now."""
     found, record = seen.pools[name], seen.record
-    types = [*map(str, found.get("types", ()))]
+    types, capabilities = ([*map(str, found.get(key, ()))] for key in ("types", "capabilities"))
     least = one if isinstance(one := found.get("min_priority"), int) else None
-    capabilities = [*map(str, found.get("capabilities", ()))]
-    wanted = JobSelector(tuple(type_ for type_ in types if type_ not in controls.paused), " ".join(capabilities), least)
+    paused = [type_ for type_ in types if type_ in controls.paused]
+    wanted = JobSelector(tuple(type_ for type_ in types if type_ not in paused), " ".join(capabilities), least)
     depth = operations.backlog.depth(wanted, now, COUNT_LIMIT)
     known: dict[str, Any] = {
         "name": name,
@@ -290,14 +274,14 @@ def _pool(
         "due": depth.due,
         "oldest_age": _span(depth.oldest, now),
         "next_due_in": _span(now, depth.next_due),
-        "paused": [type_ for type_ in types if type_ in controls.paused],
+        "paused": paused,
         "memory": sum(worker.memory or 0 for worker in workers if worker.pool == name),
     }
     if record.host in controls.drained:
         known["why"] = "drained"
     if (seen.status or {}).get("stopping"):
         known["why"] = "the supervisor is stopping"
-    return posted(PoolView, found, **known) or PoolView(**known)
+    return _view(PoolView, found, **known) or PoolView(**known)
 
 
 def _span(begin: float | None, end: float | None) -> float | None:
@@ -334,6 +318,7 @@ def _worker(slot: Snapshot, seen: Seen) -> WorkerView:
     )
 
 
-def _by_name(worker: WorkerView) -> tuple[str, int, str]:
+def _number(worker: WorkerView) -> tuple[str, int, str]:
+    """For the order of workers: `tag-2` comes before `tag-10`."""
     number = worker.name.rpartition("-")[2]
     return worker.pool, int(number) if number.isdecimal() else 0, worker.name

@@ -9,7 +9,7 @@ from time import monotonic, time
 from typing import Any, NamedTuple
 
 from supervisor.system.scoreboard import Scoreboard
-from supervisor.system.snapshot import LAYOUT, Snapshot
+from supervisor.system.slot import Snapshot
 
 _json = partial(json.dumps, separators=(",", ":"))
 _MOST_PUBLISHED = 512 * 1024  # characters; more workers than fit are left out
@@ -18,7 +18,7 @@ _PUBLISHED = (
     *("incarnation", "name", "pid", "state_number", "claims", "done", "settled", "fraction", "text", "concurrency"),
     *("running", "job", "token", "started", "batch"),
 )
-_EMPTY = Snapshot._make(LAYOUT.unpack(bytes(LAYOUT.size)))
+_EMPTY = Snapshot()
 
 
 class PublishedBoard(NamedTuple):
@@ -39,7 +39,7 @@ def publish(board: Scoreboard) -> str:
     found = {
         "status": board.supervisor_status(),
         "clock": round(time() - board.gate.now()),
-        "drained": board.gate.drained,
+        "drained": bool(board.gate.drained),
     }
     while len(text := _json(found | {"workers": workers})) > _MOST_PUBLISHED and workers:
         workers = dict(list(workers.items())[: len(workers) // 2])
@@ -55,8 +55,14 @@ def _published(slot: Snapshot, ahead: float) -> dict[str, Any]:
 def _read(fields: Mapping[str, Any], behind: float) -> Snapshot:
     """`behind` is how far our own monotonic clock is behind Unix time, in seconds."""
     known = {name: type(getattr(_EMPTY, name))(fields[name]) for name in _PUBLISHED if name in fields}
-    texts = {f"{name}_bytes": known.pop(name).encode() for name in ("incarnation", "name", "text") if name in known}
-    return _EMPTY._replace(**known | texts | {"started": known.get("started", 0.0) - behind})
+    found = Snapshot()
+    for name, value in known.items():
+        if isinstance(value, str):
+            found.write(f"{name}_bytes", value)
+        else:
+            setattr(found, name, value)
+    found.started -= behind
+    return found
 
 
 def read_published(text: str, now: float = 0.0) -> PublishedBoard:

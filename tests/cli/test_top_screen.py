@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from supervisor import __version__
-from supervisor.cli.top import screen as drawn
-from supervisor.cli.top.live import decode
-from supervisor.cli.top.view import Action, Seen, View, cancel, panes, pause, retry, scale
+from supervisor.cli.live import decode
+from supervisor.cli.screen import Action, View, cancel, panes, pause, retry, scale
+from supervisor.cli.screen import screen as drawn
 from supervisor.ops.views import AdminView, Overview, PoolView, SupervisorView, TypeView, WorkerView
 
 EVIL = "\x1b[31mboom\x07\r\n\u202e\x9b2J 画像 \ud800"
@@ -80,14 +80,22 @@ def action(*pressed: str, of: Overview | None = None) -> Action | None:
 
 
 def shown(
-    of: Overview | None, view: View | None = None, *, width: int = 80, height: int = 24, at: float = 100.0, **seen: Any
+    of: Overview | None = None,
+    view: View | None = None,
+    *,
+    width: int = 80,
+    height: int = 24,
+    at: float = 100.0,
+    trouble: str = "",
+    failures: dict[str, str] | None = None,
 ) -> list[str]:
     """The lines of the screen, without colours and empty ends."""
-    if view is None:
-        view = View()
-        view.see(of, seen.get("failures", {}))
+    view = view or View()
+    if of is not None:
+        view.see(of, failures or {}, at)
+    view.trouble = trouble
     console = Console(width=width, height=height, color_system=None)
-    whole = drawn.screen(Seen(overview=of, at=at, **seen), view, width, height, 100.0)
+    whole = drawn(view, width, height, 100.0)
     return ["".join(part.text for part in line).rstrip() for line in console.render_lines(whole)]
 
 

@@ -414,7 +414,7 @@ def test_a_token_that_is_no_secret_is_refused(tmp_path: Path, content: str, mode
     with pytest.raises(ConfigError) as refused:
         granted(settings, tmp_path)
     assert refused.value.problems == [f"{config}: admin.token_file: {path} {problem}"]
-    assert admin_files.token_problems(settings) == {"token_file": f"{path} {problem}"}
+    assert admin_files.token_problems(settings.admin, make=False) == {"token_file": f"{path} {problem}"}
 
 
 def test_a_token_that_is_no_secret_is_refused_before_anything_starts(make_site: MakeSite) -> None:

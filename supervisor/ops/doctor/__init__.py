@@ -4,15 +4,10 @@ what the supervisor works with. Each states a fact and, unless all is well, what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from supervisor.domain.errors import ConfigError, QueueError
 from supervisor.ops.diagnosis import Finding, fault, good
-
-if TYPE_CHECKING:
-    from supervisor.config.settings import Settings
 
 
 def examine(config: Path | None, database: str | None) -> list[Finding]:
@@ -32,6 +27,8 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
         problems = configuration.problems_here(read, report)
     except ConfigError as error:
         problems = error.problems
+    if not of_server(url):
+        found.insert(1, machine.sqlite_library())
     if config is not None or database is None:  # otherwise the database alone is meant
         advice = "fix it; a supervisor that is running takes it up with `supervisor reload`"
         found += [fault("configuration", problem, advice) for problem in problems]
@@ -41,11 +38,11 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
         found += configuration.untaken_jobs(settings)
         host = own_host(settings.database)
         here = settings._replace(pools={name: pool for name, pool in settings.pools.items() if runs_on(pool, host)})
-        found.append(machine.memory(here))
-        for check in (machine.limits, machine.gpus, configuration.permissions, services.systemd):
-            found += _run(check, here)
-    if not of_server(url):
-        found[1:1] = [machine.sqlite_library()]
+        for check in (machine.memory, machine.limits, machine.gpus, configuration.permissions, services.systemd):
+            try:
+                found += check(here)
+            except OSError as error:
+                found.append(fault(check.__name__, str(error), "run `supervisor doctor` as the user of the service"))
     if url:
         try:
             found += examine_database(url, settings)
@@ -53,11 +50,3 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
             advice = "fix this first, then run `supervisor doctor` again for the other checks"
             found.append(fault("database", str(error), advice))
     return found
-
-
-def _run(check: Callable[[Settings], Iterable[Finding]], settings: Settings) -> list[Finding]:
-    """The findings of a check. If this user lacks a permission, that is also a finding."""
-    try:
-        return list(check(settings))
-    except OSError as error:
-        return [fault(check.__name__, str(error), "run `supervisor doctor` as the user of the service")]

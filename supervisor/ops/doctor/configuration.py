@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from supervisor.config.settings import PoolSettings, Settings
 from supervisor.domain.errors import ConfigError
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 Faults = list[tuple[tuple[str | int, ...], str]]
 """Paths of keys in a pool's table, or from `schedules` on, each with a problem."""
-Payloads = list[tuple[int, str, str]]
-"""The numbers of schedules, with the type and the payload of their jobs."""
 
 _TAIL = 300  # characters of what a child wrote before it died
 _SECRET = re.compile(r"(?i)token|secret|passw|credential|api_?key|private")
@@ -55,8 +53,9 @@ def problems_here(settings: Settings, report: Report) -> list[str]:
     report_uninstalled(settings, report)
     if missing := missing_driver(settings.database):
         report.add(("database",), missing)
-    for key, problem in admin_files.token_problems(settings).items():
-        report.add(("admin", key), problem)
+    if settings.admin is not None:
+        for key, problem in admin_files.token_problems(settings.admin, make=False).items():
+            report.add(("admin", key), problem)
     if problem := admin_files.upload_problem(settings):
         report.add(("spool", "folder"), problem)
     report_missing(settings, report)
@@ -93,15 +92,6 @@ def permissions(settings: Settings) -> Iterator[Finding]:
     if secret and settings.path.stat().st_mode & 0o004:
         fact = f"{settings.path}: every user of this machine can read it, including {', '.join(secret)}"
         yield warning("permissions", fact, f"chmod o= {settings.path}, or keep secrets in the unit's EnvironmentFile")
-    yield from _runtime_folder()
-
-
-def _runtime_folder() -> Iterator[Finding]:
-    """The folder of scoreboards, if the environment names one: see `app.runtime_folder`."""
-    named = os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR") or ""
-    folder = Path(named.partition(":")[0])
-    if named and os.access(folder, os.W_OK | os.X_OK) and open_to_all(folder):
-        yield fault("permissions", f"{folder}: any user can write there", f"chmod o-w {folder}")
 
 
 def open_to_all(path: Path) -> bool:
@@ -118,24 +108,22 @@ def broken_handlers(settings: Settings, schedules: Sequence[Schedule] = ()) -> d
     found = {}
     for name, pool in settings.pools.items():
         if pool.handler or pool.middleware:  # otherwise a program, or reported as missing or malformed already
-            key = repr((pool.handler, pool.batch_size > 1, sorted(pool.env.items()), pool.path, pool.options))
             payloads = [(n, one.type, one.payload) for n, one in enumerate(schedules) if one.type in pool.types]
-            key += repr((pool.middleware, payloads))
+            place = pool.path, settings.folder
+            wanted = place, dict(pool.options), pool.handler, pool.batch_size > 1, pool.middleware, payloads
+            key = repr((wanted, sorted(pool.env.items())))
             if key not in tried:
-                tried[key] = _try(pool, settings, payloads)
+                tried[key] = _try(pool, settings.database, wanted)
             found[name] = tried[key]
     return {name: faults for name, faults in found.items() if faults}
 
 
-def _try(pool: PoolSettings, settings: Settings, payloads: Payloads) -> Faults:
+def _try(pool: PoolSettings, database: str, wanted: tuple[Any, ...]) -> Faults:
     """Import one handler and its middleware as a worker would, and let it check the pool's options and the payloads."""
     from supervisor.system import signals
     from supervisor.worker.environment import SINGLE_THREADED
 
-    key = ("handler" if ":" in pool.handler else "tasks",)
-    env = {**SINGLE_THREADED, **os.environ, "SUPERVISOR_DATABASE": settings.database, **pool.env}
-    place = pool.path, settings.folder
-    wanted = place, dict(pool.options), pool.handler, key, pool.batch_size > 1, pool.middleware, payloads
+    env = {**SINGLE_THREADED, **os.environ, "SUPERVISOR_DATABASE": database, **pool.env}
     # Files, not pipes: a process left behind by the module would keep a pipe open.
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as question:
         pickle.dump(wanted, question)
@@ -154,7 +142,7 @@ def _try(pool: PoolSettings, settings: Settings, payloads: Payloads) -> Faults:
             )
         except subprocess.TimeoutExpired:
             limit = human(pool.startup_timeout)
-            return [(key, f"importing {pool.handler} did not end within startup_timeout, {limit}")]
+            return [(_key_of(pool.handler), f"importing {pool.handler} did not end within startup_timeout, {limit}")]
         answer.seek(0)
         output.seek(0)
         try:
@@ -162,7 +150,12 @@ def _try(pool: PoolSettings, settings: Settings, payloads: Payloads) -> Faults:
         except ValueError:
             said = " ".join(output.read().decode("utf-8", "replace").split())[-_TAIL:]
             ended = f"importing {pool.handler} ended the process ({signals.ending(ran.returncode)})"
-            return [(key, ended + (f": {said}" if said else ""))]
+            return [(_key_of(pool.handler), ended + (f": {said}" if said else ""))]
+
+
+def _key_of(handler: str) -> tuple[str]:
+    """The key of a pool that names it: tasks have only a module."""
+    return ("handler",) if ":" in handler else ("tasks",)
 
 
 def _answer() -> None:
@@ -174,7 +167,7 @@ def _answer() -> None:
     from supervisor.worker.loader import load, search_first
 
     standard_streams.make_safe()
-    place, options, handler, key, batches, middleware, payloads = pickle.load(sys.stdin.buffer)  # noqa: S301 - our parent's
+    place, options, handler, batches, middleware, payloads = pickle.load(sys.stdin.buffer)  # noqa: S301 - our parent's
     search_first(*place)
     faults: Faults = []
     try:
@@ -184,7 +177,9 @@ def _answer() -> None:
             refused = ((number, loaded.refusal(type_, json.loads(text))) for number, type_, text in payloads)
             faults += [(("schedules", number, "payload"), why) for number, why in refused if why]
     except HandlerError as error:
-        found = [(("options", *at), text) for at, text in error.options] or [(key, " ".join(str(error).split()))]
+        found = [(("options", *at), text) for at, text in error.options] or [
+            (_key_of(handler), " ".join(str(error).split()))
+        ]
         faults += found
     for index, name in enumerate(middleware):
         try:

@@ -42,7 +42,7 @@ def examine(url: str, settings: Settings | None = None) -> list[Finding]:
     found = [file_system(file.parent), *_folder(file.parent), _room(file.parent, file)]
     if not engine.database.exists():
         return [*found, note("database", f"{file} does not exist yet", "`supervisor enqueue` or `run` creates it")]
-    found += [*_file(file), *_beside(file, engine.database.folder), *_log(file), *_copies(file)]
+    found += [*_file(file, engine.database.folder), *_copies(file)]
     found += _held(engine)  # before this process opens the database: later, this check would drop its locks
     if not any(finding.level == "fault" for finding in found):
         found += inside(engine, settings)
@@ -72,15 +72,17 @@ def _folder(folder: Path) -> Iterator[Finding]:
 
 def _room(folder: Path, database: Path) -> Finding:
     free, size = shutil.disk_usage(folder).free, database.stat().st_size if database.exists() else 0
+    fact = f"{human_size(free)} free"
     if free < _FULL:
-        return fault("disk", f"{human_size(free)} free", "free some space: no job can be enqueued or finished")
+        return fault("disk", fact, "free some space: no job can be enqueued or finished")
     if free < max(_ROOM, size):
         advice = "free some space: on a full disk no job can be enqueued, and a backup needs the size of the database"
-        return warning("disk", f"{human_size(free)} free", advice)
-    return good("disk", f"{human_size(free)} free")
+        return warning("disk", fact, advice)
+    return good("disk", fact)
 
 
-def _file(database: Path) -> Iterator[Finding]:
+def _file(database: Path, folder: Path) -> Iterator[Finding]:
+    """Who may use the database, its log and the log's index, and the folder of supervisors; and how long the log is."""
     if not database.is_file():
         yield fault("database", f"{database} is not a file", "correct the path")
         return
@@ -95,27 +97,17 @@ def _file(database: Path) -> Iterator[Finding]:
         yield note("permissions", f"{database}: every user of this machine can read it", advice)
     else:
         yield good("permissions", f"{database} (mode {mode:o}) can be read and written")
-
-
-def _beside(database: Path, shared: Path) -> Iterator[Finding]:
-    """The log and its index must have the same permissions as the database."""
-    mode = database.stat().st_mode & 0o777
-    for path in (Path(f"{database}-wal"), Path(f"{database}-shm"), shared):
-        if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+    log = Path(f"{database}-wal")
+    for path in filter(Path.exists, (log, Path(f"{database}-shm"), folder)):
+        if not os.access(path, os.R_OK | os.W_OK):
             advice = f"give it the owner and mode of the database: chown --reference={database} {path}"
             yield fault("permissions", f"{path}: this user cannot read and write it", advice)
-        elif path.exists() and path.stat().st_mode & 0o006 & ~mode:
+        elif path.stat().st_mode & 0o006 & ~mode:
             yield fault("permissions", f"{path}: its permissions are wider than the database's", f"chmod o= {path}")
-
-
-def _log(database: Path) -> Iterator[Finding]:
-    log = Path(f"{database}-wal")
-    if log.exists() and log.stat().st_size > _LONG_LOG:
-        fact = (
-            f"its log (-wal) has grown to {human_size(log.stat().st_size)}: a program has kept a read transaction open "
-            "for minutes, or no supervisor is running"
-        )
-        yield warning("database", fact, "end that transaction; a running supervisor then truncates the log")
+    if log.exists() and (size := log.stat().st_size) > _LONG_LOG:
+        why = "a program has kept a read transaction open for minutes, or no supervisor is running"
+        advice = "end that transaction; a running supervisor then truncates the log"
+        yield warning("database", f"its log (-wal) has grown to {human_size(size)}: {why}", advice)
 
 
 def _copies(database: Path) -> Iterator[Finding]:

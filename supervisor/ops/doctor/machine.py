@@ -23,7 +23,6 @@ NETWORK = re.compile(
     r"9p|afs|afpfs|beegfs|ceph|cifs|fuse\.(ceph|glusterfs|rclone|s3fs|sshfs)|gfs2?|glusterfs|gpfs|lustre|"
     r"ncpfs|nfs[34]?|ocfs2|orangefs|pvfs2|smb3|smbfs|virtiofs"
 )
-_VOLATILE = frozenset({"tmpfs", "ramfs"})
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _FIXED_SQLITE = (3, 51, 3)  # connections that write and checkpoint at once
 # Of a supervisor without workers, and for each worker: a pidfd, a channel, a run log and temporary ones.
@@ -36,11 +35,9 @@ def interpreter() -> Finding:
     if not sys.platform.startswith("linux"):
         return fault("system", f"this is {sys.platform}", "run the supervisor on Linux")
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        return warning(
-            "python",
-            f"{version} is free-threaded, a build with which job-supervisor is not tested",
-            "use the usual build of this version: workers are processes, so they use all cores with it, too",
-        )
+        fact = f"{version} is free-threaded, a build with which job-supervisor is not tested"
+        advice = "use the usual build of this version: workers are processes, so they use all cores with it, too"
+        return warning("python", fact, advice)
     return good("python", version)
 
 
@@ -64,27 +61,22 @@ def sqlite_library() -> Finding:
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         return fault("sqlite", f"{version} is too old", "use a Python with SQLite 3.37 or newer")
     if sqlite3.sqlite_version_info < _FIXED_SQLITE:
-        return note(
-            "sqlite",
-            f"{version}: before 3.51.3, programs that write and checkpoint at the same time can, very rarely, damage "
-            "a database",
-            "leave checkpoints to the supervisor, and keep backups: `supervisor backup FILE`",
-        )
+        harm = "programs that write and checkpoint at the same time can, very rarely, damage a database"
+        advice = "leave checkpoints to the supervisor, and keep backups: `supervisor backup FILE`"
+        return note("sqlite", f"{version}: before 3.51.3, {harm}", advice)
     return good("sqlite", version)
 
 
 def file_system(folder: Path) -> Finding:
     """SQLite's write-ahead log with shared memory works only on local disks."""
     kind = kind_of(folder, Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace"))
+    fact = f"{folder} is on {kind or 'an unknown file system'}"
     if NETWORK.fullmatch(kind):
-        return fault(
-            "file system",
-            f"{folder} is on {kind}, a network file system, where SQLite's locks and shared memory do not work",
-            "keep the database on a local disk",
-        )
-    if kind in _VOLATILE:
-        return warning("file system", f"{folder} is on {kind}: its files are lost at a restart", "use a disk")
-    return good("file system", f"{folder} is on {kind or 'an unknown file system'}")
+        fact += ", a network file system, where SQLite's locks and shared memory do not work"
+        return fault("file system", fact, "keep the database on a local disk")
+    if kind in ("tmpfs", "ramfs"):
+        return warning("file system", f"{fact}: its files are lost at a restart", "use a disk")
+    return good("file system", fact)
 
 
 def kind_of(folder: Path, mounts: str) -> str:
@@ -95,24 +87,24 @@ def kind_of(folder: Path, mounts: str) -> str:
     return next((kinds[point] for point in (place, *place.parents) if point in kinds), "")
 
 
-def memory(settings: Settings) -> Finding:
+def memory(settings: Settings) -> Iterator[Finding]:
     """Whether all pools at their largest size fit into the memory of this machine or container."""
     total, stated = available(), settings.machine.memory
     needs = {pool.name: _need(pool) for pool in settings.pools.values()}
     wanted = sum(most for most in needs.values() if most is not None)
-    unlimited = [name for name, most in needs.items() if most is None]
     fact = f"{human_size(total)} for this machine or container"
     if stated is not None and stated > total:
-        return warning("memory", f"{fact}, but [machine] has memory = {human_size(stated)}", "lower it below that")
-    if stated is not None:
-        return good("memory", f"{fact}; the pools share {human_size(stated)} of it")
-    if wanted > total:
+        yield warning("memory", f"{fact}, but [machine] has memory = {human_size(stated)}", "lower it below that")
+    elif stated is not None:
+        yield good("memory", f"{fact}; the pools share {human_size(stated)} of it")
+    elif wanted > total:
         advice = "lower max_workers, max_memory or memory_budget"
-        return warning("memory", f"{fact}, but the pools may use {human_size(wanted)}", advice)
-    if unlimited:
+        yield warning("memory", f"{fact}, but the pools may use {human_size(wanted)}", advice)
+    elif unlimited := [name for name, most in needs.items() if most is None]:
         advice = "max_memory replaces a worker that has grown, memory_budget limits the whole pool"
-        return note("memory", f"{fact}; no limit is set for {', '.join(unlimited)}", advice)
-    return good("memory", f"{fact}; the pools use {human_size(wanted)} at most")
+        yield note("memory", f"{fact}; no limit is set for {', '.join(unlimited)}", advice)
+    else:
+        yield good("memory", f"{fact}; the pools use {human_size(wanted)} at most")
 
 
 def _need(pool: PoolSettings) -> int | None:
@@ -121,22 +113,22 @@ def _need(pool: PoolSettings) -> int | None:
     return min((limit for limit in (most, pool.memory_budget) if limit is not None), default=None)
 
 
-def limits(settings: Settings) -> Iterator[Finding]:
+def limits(settings: Settings) -> list[Finding]:
     """Those of the system, for the number of workers that the pools may have."""
     workers = sum(pool.max_workers + pool.spares for pool in settings.pools.values())
-    low = False
+    found = []
     for limit, what, key, needed, usual in (
         (resource.RLIMIT_NOFILE, "open files per process", "NOFILE", _FILES + _FILES_OF_A_WORKER * workers, 16384),
         (resource.RLIMIT_NPROC, "processes and threads for this user", "NPROC", _TASKS_OF_A_WORKER * workers, 4096),
     ):
         soft, hard = resource.getrlimit(limit)
         if soft != resource.RLIM_INFINITY and soft < needed:
-            low = True
             fact = f"the limit is {soft} {what}, but {workers} workers may need {needed}"
             more = "" if hard == resource.RLIM_INFINITY or hard >= needed else "; the hard limit must also be raised"
-            yield warning("limits", fact, f"Limit{key}={max(usual, 2 * needed)} in the unit, or `ulimit`{more}")
-    if not low:
-        yield good("limits", f"descriptors and processes are sufficient for {counted(workers, 'worker')}")
+            advice = f"Limit{key}={max(usual, 2 * needed)} in the unit, or `ulimit`{more}"
+            found.append(warning("limits", fact, advice))
+    enough = f"descriptors and processes are sufficient for {counted(workers, 'worker')}"
+    return found or [good("limits", enough)]
 
 
 def gpus(settings: Settings, devices: Path = Path("/dev")) -> list[Finding]:

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,6 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|min|m|s|h|d)?")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _KEY = re.compile(r"^(\w+)[ \t]*=[ \t]*(.*)$", re.MULTILINE)
 _MARGIN = 5.0  # seconds beyond the longest shutdown_grace
-_CLOCK_ADVICE = "synchronize it; jobs run by the server's clock, but logs and handlers show this one"
 
 
 def server(operations: Operations, seen: Overview, *, listening: bool) -> Iterator[Finding]:
@@ -43,7 +42,14 @@ def server(operations: Operations, seen: Overview, *, listening: bool) -> Iterat
         yield fault("server", "it is a standby, or read-only", "name the primary in the URL")
     yield from pooling(state, listening=listening)
     yield from _clocks(ahead, operations)
-    yield _connections(state, seen)
+    # Connections; programs that enqueue come on top.
+    workers = sum(pool.max_workers + pool.spares_wanted for pool in seen.pools)
+    most = _OF_A_SUPERVISOR * len(seen.supervisors) + _OF_A_WORKER * workers
+    fact = f"{state.connections} of {state.max_connections} in use; the running supervisors need {most} at most"
+    if state.pooled or max(most, state.connections) <= state.max_connections * 0.9:
+        yield good("connections", f"{fact}{', of the pooler' if state.pooled else ''}")
+    else:
+        yield warning("connections", fact, "raise max_connections of the server, or run fewer workers")
     if not state.sees_all:
         fact = "the transactions of other users are not visible to this user: one that slows down claims is named late"
         yield note("transactions", fact, "let a superuser GRANT pg_read_all_stats to this user")
@@ -51,25 +57,26 @@ def server(operations: Operations, seen: Overview, *, listening: bool) -> Iterat
 
 def pooler(settings: Settings) -> list[str]:
     """What is to be done about a pooler before the database; nothing if that cannot be asked now."""
-    if not of_server(settings.database):
-        return []
     engine, listening = open_engine(settings.database, settings.listen_database), settings.listen_database is not None
-    with suppress(StoreError), closing(engine.operations()) as operations:
-        if (state := operations.statistics.server()) is not None:
-            found = pooling(state, listening=listening)
-            return [f"{one.fact}; {one.advice}" for one in found if one.advice]
+    with suppress(StoreError):
+        if of_server(settings.database):
+            with closing(engine.operations()) as operations:
+                found = pooling(operations.statistics.server(), listening=listening)
+                return [f"{one.fact}; {one.advice}" for one in found if one.advice]
     return []
 
 
-def pooling(server: ServerView, *, listening: bool) -> Iterator[Finding]:
+def pooling(server: ServerView | None, *, listening: bool) -> Iterator[Finding]:
     """Whether there is a connection for notifications, where a pooler does not pass them on."""
-    if not server.pooled and listening:
+    if server is None or not (server.pooled or listening):
+        return
+    if not server.pooled:
         yield note("pooler", "no pooler stands before the server", "leave out listen_database")
-    elif server.pooled and not listening:
+    elif listening:
+        yield good("pooler", f"{_POOLER}; notifications come by the connection of listen_database")
+    else:
         fact = f"{_POOLER}: without a direct connection for notifications, a new job waits up to a second"
         yield warning("pooler", fact, "set listen_database to the URL of the server itself")
-    elif server.pooled:
-        yield good("pooler", f"{_POOLER}; notifications come by the connection of listen_database")
 
 
 def _clocks(here: float, operations: Operations) -> Iterator[Finding]:
@@ -80,20 +87,12 @@ def _clocks(here: float, operations: Operations) -> Iterator[Finding]:
     wrong = {host: seconds for host, seconds in ahead.items() if abs(seconds) >= _WRONG}
     for host, seconds in wrong.items():
         fact = f"the clock of {host} is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the server's"
-        yield warning("clocks", fact, _CLOCK_ADVICE)
+        yield warning(
+            "clocks", fact, "synchronize it; jobs run by the server's clock, but logs and handlers show this one"
+        )
     if not wrong:
         others = f", and so do those of {', '.join(hosts)}" if hosts else ""
         yield good("clocks", f"this host's agrees with the server's{others}")
-
-
-def _connections(server: ServerView, seen: Overview) -> Finding:
-    """Programs that enqueue come on top."""
-    workers = sum(pool.max_workers + pool.spares_wanted for pool in seen.pools)
-    most = _OF_A_SUPERVISOR * len(seen.supervisors) + _OF_A_WORKER * workers
-    fact = f"{server.connections} of {server.max_connections} in use; the running supervisors need {most} at most"
-    if max(most, server.connections) > server.max_connections * 0.9 and not server.pooled:
-        return warning("connections", fact, "raise max_connections of the server, or run fewer workers")
-    return good("connections", f"{fact}{', of the pooler' if server.pooled else ''}")
 
 
 def admin(settings: AdminSettings, seen: Overview) -> Iterator[Finding]:
@@ -102,35 +101,28 @@ def admin(settings: AdminSettings, seen: Overview) -> Iterator[Finding]:
     if path is not None and path.exists() and path.stat().st_mode & 0o007:
         fact = f"{path}: every user of this machine can use the socket, which requires no token"
         yield fault("admin", fact, f"chmod o= {path}")
-    serving = [one for one in seen.supervisors if one.admin is not None and one.admin.pid and not one.admin.problem]
-    for one in serving:
-        listen = "" if one.admin is None else one.admin.listen
-        yield good("admin", f"supervisor {one.pid} listens on {listen}")
+    serving = [
+        (s.pid, s.admin) for s in seen.supervisors if s.admin is not None and s.admin.pid and not s.admin.problem
+    ]
+    yield from (good("admin", f"supervisor {pid} listens on {admin.listen}") for pid, admin in serving)
     if not serving:
         advice = "if a supervisor is running with this configuration, search its log for admin"
         yield note("admin", f"no supervisor of this database listens on {settings.listen}", advice)
 
 
-def systemd(settings: Settings, folders: tuple[Path, ...] = _UNITS) -> list[Finding]:
+def systemd(settings: Settings, folders: tuple[Path, ...] = _UNITS) -> Iterator[Finding]:
     """Whether the units that run this configuration have the settings that a supervisor needs. Nothing without one."""
-    found: list[Finding] = []
     units = {unit.name: unit for folder in reversed(folders) for unit in sorted(folder.glob("*.service"))}
     for name, unit in units.items():  # an earlier folder takes precedence
-        keys = _service(unit, folders)
+        # Its keys, with those of drop-ins: the last value counts.
+        drop_ins = [path for folder in folders for path in (folder / f"{name}.d").glob("*.conf")]
+        keys: dict[str, str] = {}
+        with suppress(OSError):
+            for path in (unit, *sorted(drop_ins, key=lambda path: path.name)):
+                keys |= _KEY.findall(path.read_text(encoding="utf-8", errors="replace").replace("\\\n", " "))
         if _is_ours(keys, settings):
             problems = [replace(problem, fact=f"{name}: {problem.fact}") for problem in _problems(keys, settings)]
-            found += problems or [good("systemd", f"{unit} fits this configuration")]
-    return found
-
-
-def _service(unit: Path, folders: Iterable[Path]) -> dict[str, str]:
-    """Its keys, with those of drop-ins: the last value counts. Empty if they cannot be read."""
-    drop_ins = [path for folder in folders for path in (folder / f"{unit.name}.d").glob("*.conf")]
-    found: dict[str, str] = {}
-    with suppress(OSError):
-        for path in (unit, *sorted(drop_ins, key=lambda path: path.name)):
-            found |= _KEY.findall(path.read_text(encoding="utf-8", errors="replace").replace("\\\n", " "))
-    return found
+            yield from problems or [good("systemd", f"{unit} fits this configuration")]
 
 
 def _is_ours(keys: Mapping[str, str], settings: Settings) -> bool:

@@ -1,4 +1,4 @@
-"""The terminal: shows the screen and handles keys and signals until the user quits.
+"""The terminal of `top`: shows the screen and handles keys and signals until the user quits.
 
 A thread reads the database once a second and performs the requested actions: if the database is busy or gone, only the
 thread waits; keys still work.
@@ -16,15 +16,14 @@ import termios
 import threading
 import time
 import tty
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
 from rich.console import Console
 from rich.live import Live
 
 from supervisor.cli.output import silence
-from supervisor.cli.top.screen import screen
-from supervisor.cli.top.view import Action, Seen, View
+from supervisor.cli.screen import Action, View, screen
 from supervisor.domain.errors import QueueError, StoreBusy, StoreError
 from supervisor.ops import commands
 from supervisor.ops.status import Costs, gather
@@ -38,7 +37,12 @@ _GONE = _ENDING[signal.SIGHUP]
 
 def run(engine: Engine) -> int:
     """Returns the exit code. The terminal is always restored."""
-    heard, wake = _signals()
+    # A pipe that receives the number of each signal; the signal handlers do nothing.
+    heard, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (*_ENDING, signal.SIGWINCH):
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # the shell would have no screen
     poller = Poller(engine, wake)
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
@@ -47,26 +51,26 @@ def run(engine: Engine) -> int:
         with Live(
             console=Console(), screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         ) as live:
-            return _run(live, poller, heard)
+            return _run(live, poller, keyboard, heard)
     except OSError:  # the terminal is gone
         silence()
         return _GONE
     finally:
         with suppress(termios.error):
             termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
-        poller.stop()
+        poller.wanted.put(None)
+        poller.thread.join(0.2)  # reading a busy database may take seconds, and writes nothing
 
 
-def _run(live: Live, poller: Poller, heard: int) -> int:
-    keyboard, view, seen = sys.stdin.fileno(), View(), Seen()
+def _run(live: Live, poller: Poller, keyboard: int, heard: int) -> int:
+    view = View()
     while not view.quitting:
-        if poller.seen is not seen:
-            answers, seen = seen.answers, poller.seen
-            view.see(seen.overview, seen.failures)
-            view.message = view.message if seen.answers == answers else seen.answer
+        with suppress(queue.Empty):
+            while True:
+                poller.news.get_nowait()(view)
         columns, lines = os.get_terminal_size()  # the console would prefer $COLUMNS, which does not change
         live.console.size = (columns or 80, lines or 24)
-        live.update(screen(seen, view, *live.console.size, time.monotonic()), refresh=True)
+        live.update(screen(view, *live.console.size, time.monotonic()), refresh=True)
         ready, _, _ = select.select([keyboard, heard], [], [], EVERY)
         # Each byte is the number of a signal, or 0 from the poller.
         for number in os.read(heard, 1024) if heard in ready else b"":
@@ -78,18 +82,8 @@ def _run(live: Live, poller: Poller, heard: int) -> int:
                 return _GONE
             for key in decode(sent):
                 if (action := view.press(key)) is not None:
-                    poller.ask(action)
+                    poller.wanted.put(action)
     return 0
-
-
-def _signals() -> tuple[int, int]:
-    """A pipe that receives the number of each signal; the signal handlers do nothing."""
-    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    for number in (*_ENDING, signal.SIGWINCH):
-        signal.signal(number, lambda *_: None)
-    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # the shell would have no screen
-    return reading, writing
 
 
 _SEQUENCES = {"A": "up", "B": "down", "Z": "backtab", "5~": "pageup", "6~": "pagedown"}
@@ -108,57 +102,52 @@ def decode(sent: bytes) -> list[str]:
 
 
 class Poller:
-    """`seen` is replaced as a whole, and a byte is written to `wake` each time."""
+    """A thread that performs the `wanted` actions (None: it ends). Each of its `news` changes the view; then a byte is
+    written to `wake`.
+    """
 
     def __init__(self, engine: Engine, wake: int) -> None:
-        self.seen = Seen()
+        self.wanted: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
+        self.news: queue.SimpleQueue[Callable[[View], None]] = queue.SimpleQueue()
         self._engine = engine
         self._wake = wake
-        self._wanted: queue.SimpleQueue[Action | None] = queue.SimpleQueue()  # None: stop
         self._operations: Operations | None = None
         self._costs = Costs()
-        self._thread = threading.Thread(target=self._work, daemon=True, name="poller")
-        self._thread.start()
-
-    def ask(self, action: Action) -> None:
-        self._wanted.put(action)
-
-    def stop(self) -> None:
-        """Does not wait long: reading a busy database may take seconds, and writes nothing."""
-        self._wanted.put(None)
-        self._thread.join(0.2)
+        self.thread = threading.Thread(target=self._work, daemon=True, name="poller")
+        self.thread.start()
 
     def _work(self) -> None:
         while True:
-            self._publish(self._look())
+            self._tell(self._look())
             with suppress(queue.Empty):
-                action = self._wanted.get(timeout=EVERY)
+                action = self.wanted.get(timeout=EVERY)
                 if action is None:
                     return self._forget()
-                self._publish(self._perform(action))
+                self._tell(self._perform(action))
 
-    def _publish(self, seen: Seen) -> None:
-        self.seen = seen
+    def _tell(self, news: Callable[[View], None]) -> None:
+        self.news.put(news)
         os.write(self._wake, b"\0")
 
-    def _look(self) -> Seen:
+    def _look(self) -> Callable[[View], None]:
         try:
             operations = self._open()
-            overview = gather(self._engine, operations, costs=self._costs)
-            known = replace(self.seen, overview=overview, failures=_failures(operations))
-            return replace(known, at=time.monotonic(), trouble="")
+            overview, failures = gather(self._engine, operations, costs=self._costs), _failures(operations)
+            at = time.monotonic()
+            return lambda view: view.see(overview, failures, at)
         except (StoreError, OSError) as error:
-            return replace(self.seen, trouble=self._told(error))
+            trouble = self._sentence(error)
+            return lambda view: setattr(view, "trouble", trouble)
 
-    def _perform(self, action: Action) -> Seen:
+    def _perform(self, action: Action) -> Callable[[View], None]:
         try:
             operations = self._open()
             answer = action.perform(operations, operations.statistics.now(), *action.given)
         except (QueueError, OSError) as error:
-            answer = f"not done: {self._told(error)}"
-        return replace(self.seen, answer=answer, answers=self.seen.answers + 1)
+            answer = f"not done: {self._sentence(error)}"
+        return lambda view: setattr(view, "message", answer)
 
-    def _told(self, error: Exception) -> str:
+    def _sentence(self, error: Exception) -> str:
         """The error in one line, with the file's name instead of its path."""
         if isinstance(error, (StoreError, OSError)) and not isinstance(error, StoreBusy):
             self._forget()  # the file may have been replaced
@@ -179,10 +168,7 @@ class Poller:
 
 def _failures(operations: Operations) -> dict[str, str]:
     """The latest message of each type."""
-    found = [
-        job
-        for status in commands.UNSUCCESSFUL
-        for job in operations.jobs.latest(status=status, type=None, before=None, limit=RECENT)
-    ]
+    latest = operations.jobs.latest
+    found = [job for s in commands.UNSUCCESSFUL for job in latest(status=s, type=None, before=None, limit=RECENT)]
     found.sort(key=lambda job: job.completed_at or 0.0)
     return {job.type: job.last_error for job in found if job.last_error}

@@ -1,0 +1,165 @@
+"""Answers: values as JSON; errors, always in the same shape, with one sentence that the user can act on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+
+from supervisor.domain.errors import (
+    ConfigError,
+    EnqueueUncertain,
+    InvalidJob,
+    JobNotFound,
+    QueueError,
+    QueueFull,
+    StoreError,
+    StoreGone,
+    StoreUnavailable,
+)
+from supervisor.domain.text import json_safe
+from supervisor.ops.serving import NotServed
+from supervisor.ops.supervisors import Unknown
+from supervisor.system.spool import FileTooLarge, SpoolFull
+
+AGAIN = {"Retry-After": "2"}
+"""The header of an answer after which another try may succeed, in seconds."""
+
+_CODES: dict[type, int] = {  # the nearest class of an error counts
+    QueueError: 409,
+    **dict.fromkeys((Unknown, JobNotFound), 404),
+    FileTooLarge: 413,
+    **dict.fromkeys((InvalidJob, ConfigError), 422),
+    QueueFull: 429,
+    ClientDisconnect: 499,  # nobody reads it
+    **dict.fromkeys((NotServed, StoreError), 503),
+    SpoolFull: 507,
+}
+ANSWERED = (RequestValidationError, HTTPException, ClientDisconnect, QueueError, FileTooLarge, SpoolFull)
+_PASSING = (StoreUnavailable, QueueFull, NotServed)
+_NOT_AGAIN = (EnqueueUncertain, StoreGone)  # it could store a job twice; only a restart helps
+
+
+class Refused(HTTPException):
+    """A request is refused: raised anywhere in this process. `more` are further fields of `Problem`; None: without."""
+
+    def __init__(
+        self,
+        code: int,
+        error: str,
+        hint: str | None = None,
+        /,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(code, error, headers)
+        content = {"error": error, "hint": hint or None} | more
+        self.content = {name: value for name, value in content.items() if value is not None}
+
+    def response(self) -> JSONResponse:
+        return answer(self.content, self.status_code, self.headers)
+
+
+class Problem(BaseModel):
+    """Why a request was refused. Nothing was changed unless the error says so."""
+
+    error: str = Field(description="One sentence for people.")
+    hint: str | None = Field(default=None, description="What to do about it.")
+    field: str | None = Field(default=None, description="The invalid field of the request.")
+    job: int | None = Field(
+        default=None, description="The id of the job that has ended without a result, or whose result is not known."
+    )
+    status: str | None = Field(default=None, description="The state in which that job has ended.")
+    kind: str | None = Field(
+        default=None,
+        description="Why: the kind of its last error, such as `permanent`, `timeout` or `crash`; or `cancelled`.",
+    )
+    duplicate_of: int | None = Field(
+        default=None, description="For a retry: the unfinished job that has the same unique key."
+    )
+    matching: int | None = Field(default=None, description="For a change of many jobs: how many match now.")
+    snapshot: str | None = Field(
+        default=None, description="For a change of many jobs: the snapshot of those that match now."
+    )
+
+
+def reading(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """For OpenAPI: the problems of a route that only reads, and these; docs/http.md says what they mean."""
+    return {
+        code: {"model": Problem, "description": HTTPStatus(code).phrase} for code in sorted({401, 421, 503, *codes})
+    }
+
+
+def changing(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """The same for a route that changes something."""
+    return reading(400, 403, 413, 415, 422, *codes)
+
+
+def streaming(*events: str, **more: Any) -> dict[str, Any]:
+    """For OpenAPI: an answer of server-sent events."""
+    data = {"type": "string", "contentMediaType": "application/json"}
+    properties = {**more, "event": {"enum": events}, "data": data}
+    schema = {"type": "object", "properties": properties, "required": ["event", "data"]}
+    return {"content": {"text/event-stream": {"schema": schema}}}
+
+
+def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """A value as JSON that every parser accepts."""
+    return JSONResponse(json_safe(value), status, headers)
+
+
+def refusal_of(request: Request, error: Exception) -> Refused:
+    """How a request that has ended with this error is answered. What nobody has foreseen is an internal error."""
+    match error:
+        case Refused():
+            return error
+        case RequestValidationError():
+            return _of_parameters(error)
+        case HTTPException():
+            return _of_framework(request, error)
+    code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), 0)
+    if not code:
+        return Refused(500, "internal error of the admin process", "see its log")
+    passing = isinstance(error, _PASSING) and not isinstance(error, _NOT_AGAIN)
+    more = {name: getattr(error, name, None) for name in ("field", "duplicate_of")}
+    sentence = error.problems[0] if isinstance(error, ConfigError) else str(error)
+    return Refused(code, sentence, getattr(error, "hint", ""), headers=AGAIN if passing else None, **more)
+
+
+def _of_framework(request: Request, error: HTTPException) -> Refused:
+    """Unknown addresses and methods, bodies that are not JSON."""
+    path, code, headers = request.url.path, error.status_code, error.headers
+    sentences = {
+        400: "the body is not valid JSON",
+        404: f"there is nothing at {path}",
+        405: f"{request.method} is not allowed for {path}",
+    }
+    if code == 405:  # the framework names those of the first route alone
+        paths = request.app.openapi()["paths"]
+        fitting = [one for one in paths if re.fullmatch(re.sub(r"{\w+}", "[^/]+", one), path)]
+        known = [path] if path in paths else fitting
+        methods = sorted({method.upper() for one in known for method in paths[one]})
+        headers = {"Allow": ", ".join(methods)} if methods else headers
+    return Refused(code, sentences.get(code, HTTPStatus(code).phrase), headers=headers)
+
+
+def _of_parameters(error: RequestValidationError) -> Refused:
+    """In the words of pydantic."""
+    first, *others = error.errors()
+    if first["type"] == "json_invalid":
+        return Refused(400, "the body is not valid JSON")
+    name = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
+    message = str(first["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
+    if first["type"] == "extra_forbidden":
+        message = "unknown field"
+    more = f" (and {len(others)} more)" if others else ""
+    return Refused(422, f"{name}: {message[:1].lower()}{message[1:]}{more}", field=name)
