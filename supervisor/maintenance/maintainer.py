@@ -25,10 +25,10 @@ from supervisor.maintenance.orders import Orders
 from supervisor.maintenance.recovery import Recovery, StartUp
 from supervisor.maintenance.reports import (
     BurstWatch,
-    ControlWatch,
     DepthGauge,
     Poller,
     cancel_requests,
+    control_settings,
     trouble_of,
     unhandled_types,
 )
@@ -69,7 +69,8 @@ class Maintainer:
             gate.needed = 1
             self._lease = LeaseRenewal(store.registry, record, gate, lease_time, lambda: publish(board))
         recovery = Recovery(store.registry, store.locks, record.id, self._counter)
-        controls = ControlWatch(store.controls, orders.pools.keys(), record.host, gate, channel.send)
+        pools = orders.pools.keys()
+        controls = Poller("controls", lambda: control_settings(store.controls, pools, record.host, gate), channel.send)
         first: list[Duty] = [controls] if self._lease is None else [self._lease, controls]
         watch = CommitWatch(engine.changes())
         waker = Waker(store.backlog, board, orders.pools, watch, gate.is_open)

@@ -48,39 +48,6 @@ _MOST_CANCELS = 5000  # running jobs being cancelled at the same time; more of t
 _CANCELS = 500  # in one message
 
 
-class ControlWatch(Duty):
-    """Passes on what operators have set for our own pools on this host, how many reloads they have requested, and
-    whether they have drained the host, so that its workers claim nothing.
-    """
-
-    name = "controls"
-    every = _RARELY
-    rest = _REST
-    quiet = True
-
-    def __init__(self, controls: Controls, pools: Collection[str], host: str, gate: ClaimGate, send: Send) -> None:
-        self._controls = controls
-        self._pools = pools
-        self._host = host
-        self._gate = gate
-        self._send = send
-        self._sent: Message = {}
-        self._log = events(process="maintainer")
-
-    def run(self, now: float) -> Result:
-        found = self._controls.current()
-        drained, before = self._host in found.drained, bool(self._gate.drained)
-        if drained != before:
-            self._gate.drained = drained
-            self._log.info("drained" if drained else "undrained", host=self._host)
-        sizes = {name: size for name in self._pools if (size := found.size_on(name, self._host)) is not None}
-        message = {"controls": {"sizes": sizes, "reloads": found.reloads}}
-        if message != self._sent:
-            self._send(message)
-            self._sent = message
-        return Result(news=before and not drained)
-
-
 class Poller(Duty):
     """Asks for what programs have set, and sends it to the supervisor when it has changed."""
 
@@ -98,11 +65,24 @@ class Poller(Duty):
         began = time.monotonic()
         found = self._ask()
         self.rest = max(_REST, min(_COST * (time.monotonic() - began), _LONGEST_REST))
-        if found != self._sent:
-            for message in found:
-                self._send(message)
-            self._sent = found
-        return Result()
+        changed = found != self._sent
+        for message in found if changed else ():
+            self._send(message)
+        self._sent = found
+        return Result(news=changed)
+
+
+def control_settings(controls: Controls, pools: Collection[str], host: str, gate: ClaimGate) -> list[Message]:
+    """What operators have set for our own pools on this host, and how many reloads they have requested. From here on
+    its workers claim nothing if they have drained the host.
+    """
+    found = controls.current()
+    drained = host in found.drained
+    if drained != bool(gate.drained):
+        gate.drained = drained
+        events(process="maintainer").info("drained" if drained else "undrained", host=host)
+    sizes = {name: size for name in pools if (size := found.size_on(name, host)) is not None}
+    return [{"controls": {"sizes": sizes, "reloads": found.reloads}, "drained": drained}]
 
 
 def unhandled_types(backlog: Backlog, types: tuple[str, ...], registry: Registry) -> list[Message]:

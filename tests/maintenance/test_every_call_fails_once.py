@@ -33,7 +33,13 @@ from supervisor.maintenance.history import HistoryRecorder
 from supervisor.maintenance.locks import Reclaimer, Renewer
 from supervisor.maintenance.orders import PoolOrders
 from supervisor.maintenance.recovery import Recovery
-from supervisor.maintenance.reports import ControlWatch, DepthGauge, Poller, cancel_requests, unhandled_types
+from supervisor.maintenance.reports import (
+    DepthGauge,
+    Poller,
+    cancel_requests,
+    control_settings,
+    unhandled_types,
+)
 from supervisor.maintenance.scheduler import Scheduler
 from supervisor.maintenance.schedules import ClockWatch, FireSchedule
 from supervisor.maintenance.waking import CommitWatch, Waker
@@ -159,7 +165,7 @@ class World:
         deaths.reports[7] = DeathReport("w-died", "tag-9", "crash", 2, 1).as_message()
         watch = CommitWatch(feed, self.clock.steady)
         schedule = Schedule("often", "planned", "{}", None, 50.0, "UTC", "once")
-        yield ControlWatch(store.controls, {"tag"}, "here", board.gate, send)
+        yield Poller("controls", lambda: control_settings(store.controls, {"tag"}, "here", board.gate), send)
         yield deaths
         yield from self.duties_of_the_engine(calls)
         yield watch
@@ -204,7 +210,7 @@ class World:
             "alert": "alarm" in jobs,
             "history": bool(self.look.history.minutes(FIRST - HOUR)),
             "hours": [row.at % HOUR for row in self.look.history.minutes(-1e9, FIRST - DAY)] == [0.0, 0.0],
-            "controls": {"controls": {"sizes": {"tag": 3}, "reloads": 0}} in self.messages,
+            "controls": {"controls": {"sizes": {"tag": 3}, "reloads": 0}, "drained": False} in self.messages,
             "cancels": {"cancels": [[live.id, 1, "w-live"]]} in self.messages,
             "unhandled": any("nobodys" in message.get("unhandled", ()) for message in self.messages),
             "depths": any(message["depths"]["tag"]["due"] == 2 for message in self.messages if "depths" in message),
