@@ -24,7 +24,8 @@ from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.event_loop import CURRENT
 from supervisor.worker.recorder import SlotBoard
-from supervisor.worker.runners.concurrent.calls import ConcurrentRun, JobThreads, RunLogs, interrupt, seal
+from supervisor.worker.runners.concurrent.calls import JobThreads, interrupt, seal
+from supervisor.worker.runners.concurrent.runs import ConcurrentRun, RunLogs, Runs
 
 KILLED = int(signal.SIGKILL)
 
@@ -44,7 +45,8 @@ def claim(job: int) -> Claim:
 
 def a_run(job: int) -> ConcurrentRun:
     common = cast("SlotBoard", SimpleNamespace(_chunks=None))
-    return ConcurrentRun(claim(job), common, 0.0, 0.0, 10.0, CANCEL_GRACE, 50, lambda: None, lambda: None)
+    runs = Runs(Slot(memoryview(bytearray(SLOT_BYTES))))
+    return ConcurrentRun(claim(job), runs, common, 0.0, 10.0, 50)
 
 
 def test_a_death_charges_none_of_several_and_halves_their_number(slot: Slot) -> None:
