@@ -191,7 +191,9 @@ def test_a_run_whose_supervisor_was_killed_has_its_row(make_site: MakeSite) -> N
 def test_a_run_that_is_cut_off_has_its_row_with_what_it_had_said(make_site: MakeSite) -> None:
     """At its time limit, or by a shutdown, which charges nothing."""
     limits = 'timeout = "300ms"\n', 'shutdown_grace = "100ms"\n'
-    site = make_site(pools("slow", slow="".join(limits)) + pools("late").replace("jobs:late", "jobs:slow") + limits[1], TALK)
+    site = make_site(
+        pools("slow", slow="".join(limits)) + pools("late").replace("jobs:late", "jobs:slow") + limits[1], TALK
+    )
     over, cut = site.queue.enqueue("slow", {}), site.queue.enqueue("late", {})
     process = site.start()
     wait_for(lambda: site.job(over).status is Status.FAILED and site.workers("late")[0].job == cut, "both to run")
