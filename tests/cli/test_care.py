@@ -321,14 +321,6 @@ def test_migrate_makes_the_tables_once(cli: Run, project: Path) -> None:
     assert "up to date" in cli("migrate").out
 
 
-def test_a_backup_is_a_whole_database(cli: Run, database: Path) -> None:
-    cli("enqueue", "greet")
-
-    assert cli("backup", "copy.db").code == 0
-
-    assert execute(database.with_name("copy.db"), "SELECT count(*) FROM jobs") == [(1,)]
-
-
 def test_a_backup_never_overwrites_a_file(cli: Run, database: Path, project: Path) -> None:
     before = (project / "supervisor.toml").read_bytes()
     ran = cli("backup", "supervisor.toml")
@@ -363,17 +355,6 @@ def test_where_nothing_tells_the_pools_any_may_be_scaled_and_forgotten(cli: Run,
 
     assert cli("scale", "anything", "3", "--database", url).code == 0
     assert cli("scale", "anything", "auto").code == 0
-
-
-def test_status_without_a_supervisor_says_how_to_start_one(cli: Run, database: Path) -> None:
-    cli("enqueue", "greet")
-
-    shown = cli("status")
-
-    assert "1 pending" in shown.out
-    assert "`supervisor run` starts one" in shown.out
-    document = cli("status", "--json").document
-    assert (document["running"], document["unhandled"]) == (False, [])
 
 
 def test_status_says_how_many_workers_are_leaving(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,20 +127,6 @@ def test_status_shows_the_job_at_hand_in_80_columns_and_cancel_stops_it(project:
     wait_for(lambda: execute(project / "jobs.db", "SELECT status FROM jobs")[0] == ("cancelled",))
 
 
-def test_a_dead_supervisor_is_shown_as_such(project: Path, started: Start) -> None:
-    supervisor = started("run")
-    wait_for(lambda: status(project)["running"])
-    supervisor.kill()
-    supervisor.wait()
-
-    view = wait_for(lambda: (found := status(project)) and not found["running"] and found)
-
-    assert [entry["alive"] for entry in view["supervisors"]] == [False]
-    assert command("reload", cwd=project).returncode == 4
-    found = json.loads(command("doctor", "--json", cwd=project).stdout)["findings"]
-    assert any(finding["about"] == "leftovers" and finding["level"] == "note" for finding in found)
-
-
 def test_a_burst_at_a_terminal_shows_its_progress_and_leaves_no_thread(project: Path) -> None:
     (project / "jobs.py").write_text(
         "import os, time\n"

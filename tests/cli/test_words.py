@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.testing import context
-
 from .conftest import CONFIGURATION, Run, execute
 
 OF_JOBS = ["jobs show", "jobs cancel", "jobs delete", "jobs retry", "logs", "logs -f"]
@@ -62,13 +60,3 @@ def test_crashes_are_named_in_a_list(cli: Run, database: Path) -> None:
     cli("enqueue", "greet")
     execute(database, "UPDATE jobs SET crashes = 3")
     assert "0, 3 crashes" in cli("jobs", "list").out
-
-
-def test_progress_beyond_its_bounds_is_refused() -> None:
-    ctx = context()
-    for wrong in (50, -1, float("nan")):
-        with pytest.raises(ValueError, match=f"progress must be a number from 0 to 1, not {wrong}"):
-            ctx.progress(wrong)
-    assert ctx.reported is None
-    ctx.progress(1.0000000001)
-    assert ctx.reported == 1.0
