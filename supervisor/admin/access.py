@@ -13,12 +13,12 @@ from email.utils import formatdate
 from math import inf
 from urllib.parse import quote
 
-from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from supervisor.admin.answers import Refused, refusal_of
 from supervisor.admin.keys import Keys
 from supervisor.config.settings import AdminSettings
 from supervisor.telemetry import events
@@ -35,6 +35,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _JSON = "application/json"
 _FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")  # another site's form can send
 
+BEARER = {"www-authenticate": "Bearer"}
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -46,20 +47,6 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-
-
-class Refused(Exception):
-    """Why a request is not let in. `login` is where a browser is redirected instead."""
-
-    def __init__(self, status: int, error: str, hint: str = "", *, login: str = "") -> None:
-        self.status = status
-        self.content = {"error": error} | ({"hint": hint} if hint else {})
-        self.login = login
-
-    def response(self) -> Response:
-        if self.login:
-            return RedirectResponse(self.login, 303)
-        return JSONResponse(self.content, self.status, {"www-authenticate": "Bearer"} if self.status == 401 else {})
 
 
 class AccessMiddleware:
@@ -83,19 +70,22 @@ class AccessMiddleware:
                 raise Refused(413, "the body is too large")
             await self._app(scope, exchange.receive, exchange.send)
         except Refused as refusal:
-            await refusal.response()(scope, receive, exchange.send)
-        except ClientDisconnect:
-            pass
+            response: Response = refusal.response()
+            if refusal.status_code == 401 and _bearer(request.headers) is None and wants_page(request):
+                query = scope["query_string"].decode("latin-1")
+                target = scope["path"] + (f"?{query}" if query else "")
+                response = RedirectResponse(f"/login?next={quote(target, safe='/')}", 303)
+            await response(scope, receive, exchange.send)
         except Exception as error:  # its traceback goes only to the log
             events(process="admin").error("request_failed", path=scope["path"] or None, exc_info=error)
             if not exchange.answered:
-                await internal_error()(scope, receive, exchange.send)
+                await refusal_of(request, error).response()(scope, receive, exchange.send)
 
     async def _check(self, request: Request) -> None:
         """Raises Refused. Puts the role of the request into its scope, for the routes."""
         path, headers = request.scope["path"], request.headers
         host, changes, is_form = headers.get("host", ""), request.method not in SAFE, path in FORMS
-        bearer = _bearer(headers.get("authorization", ""))
+        bearer = _bearer(headers)
         # A foreign domain may point at this machine (DNS rebinding).
         name, local = host_name(host), (request.scope.get("server") or ("",))[0].removeprefix("::ffff:")
         if name not in self._hosts and not (name and name.strip("[]") == local):
@@ -106,12 +96,9 @@ class AccessMiddleware:
         request.state.role = role or ""
         if role is None and bearer is not None:
             await asyncio.sleep(WRONG_TOKEN_PAUSE)
-            raise Refused(401, "the token is wrong", "the file named by token_file contains it")
+            raise Refused(401, "the token is wrong", "the file named by token_file contains it", headers=BEARER)
         if role is None and not (is_form or path == "/healthz" or path.startswith("/static/")):
-            query = request.scope["query_string"].decode("latin-1")
-            login = f"/login?next={quote(path + (f'?{query}' if query else ''), safe='/')}"
-            hint = "send Authorization: Bearer with the admin token"
-            raise Refused(401, "a token is required", hint, login=login if wants_page(request) else "")
+            raise Refused(401, "a token is required", "send Authorization: Bearer with the admin token", headers=BEARER)
 
         if self._is_from_another_site(request, host):
             raise Refused(403, "requests from other sites are refused")
@@ -148,11 +135,6 @@ class AccessMiddleware:
         return origin is not None and origin.lower().partition("://")[2] not in {host.lower(), *self._named}
 
 
-def internal_error() -> Response:
-    """The answer to an unexpected error."""
-    return JSONResponse({"error": "internal error of the admin process", "hint": "see its log"}, 500)
-
-
 def wants_page(request: Request) -> bool:
     """Whether a browser requests a page."""
     html = "text/html" in request.headers.get("accept", "")
@@ -183,8 +165,8 @@ def declared_length(headers: Headers) -> int | None:
     return None if "transfer-encoding" in headers or not length.isdecimal() else int(length[:20])
 
 
-def _bearer(authorization: str) -> str | None:
-    scheme, _, token = authorization.partition(" ")
+def _bearer(headers: Headers) -> str | None:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 
@@ -211,7 +193,7 @@ class Exchange:
         self._whole = self._whole or not message.get("more_body", False)
         self._left -= len(message.get("body", b""))
         if self._left < 0:
-            raise HTTPException(413)  # answered by the application, which is reading
+            raise Refused(413, "the body is too large")  # answered by the application, which is reading
         return message
 
     async def send(self, message: Message) -> None:

@@ -18,13 +18,13 @@ from starlette.staticfiles import StaticFiles
 import supervisor
 from supervisor.admin import login, metrics
 from supervisor.admin.access import AccessMiddleware
+from supervisor.admin.answers import ANSWERED
 from supervisor.admin.api import controls, jobs, overview, run
-from supervisor.admin.api.answers import ANSWERED
-from supervisor.admin.api.run import DirectRun
+from supervisor.admin.api.run import direct
 from supervisor.admin.keys import keys_of
 from supervisor.admin.pages import jobs as job_pages
 from supervisor.admin.pages import state as state_pages
-from supervisor.admin.rendering import STATIC, error_of, mistake_of
+from supervisor.admin.rendering import STATIC, error_of
 from supervisor.admin.requests import Requests, wake_for
 from supervisor.admin.server import Server
 from supervisor.admin.state import AppState
@@ -67,9 +67,8 @@ def make_app(state: AppState) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.state = state
-    for kind in ANSWERED:
+    for kind in (*ANSWERED, Exception):
         app.add_exception_handler(kind, error_of)
-    app.add_exception_handler(Exception, mistake_of)
     app.include_router(login.router)
     app.include_router(overview.open_router)
     parts = (overview.router, jobs.router, run.router, controls.router, controls.schedules, jobs.events)
@@ -130,7 +129,7 @@ def become(
         streams.end()
         loop.call_later(seconds, requests.leave)
 
-    app = AccessMiddleware(DirectRun(make_app(state), state), keys, settings.admin)
+    app = AccessMiddleware(direct(make_app(state), state), keys, settings.admin)
     server = Server(app, listening, channel, board.slot(ADMIN_SLOT), leave=leave)
     gc.collect()
     gc.freeze()  # the imported modules stay in memory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from http import HTTPStatus
 from pathlib import Path
@@ -16,8 +15,8 @@ from starlette.responses import HTMLResponse, Response
 
 import supervisor
 from supervisor.admin import charts, formatting
-from supervisor.admin.access import internal_error, wants_page
-from supervisor.admin.api.answers import answer_of
+from supervisor.admin.access import wants_page
+from supervisor.admin.answers import refusal_of
 from supervisor.admin.state import may_change, state_of
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import checked_type
@@ -118,21 +117,14 @@ async def page(request: Request, template: str, overview: Overview | None = None
 
 
 async def error_of(request: Request, error: Exception) -> Response:
-    """The answer to a request that has ended with one of the errors in `ANSWERED`: a page for who has asked for one."""
-    answer = await answer_of(request, error)
-    return _page_of(request, answer) if wants_page(request) else answer
-
-
-async def mistake_of(request: Request, error: Exception) -> Response:
-    """For unexpected errors; the access middleware logs them. The framework's own answer would not pass through it."""
-    return _page_of(request, internal_error()) if wants_page(request) else internal_error()
-
-
-def _page_of(request: Request, answer: Response) -> HTMLResponse:
-    """A page that needs no database."""
-    status = 404 if answer.status_code == 422 else answer.status_code
-    told = json.loads(bytes(answer.body))
-    text = " ".join(formatting.sentence(told[name]) for name in ("error", "hint") if name in told)
+    """The answer to a request that has ended with an error: a page for who has asked for one, which needs no database.
+    The access middleware logs unexpected errors; the framework's own answer would not pass through it.
+    """
+    refusal = refusal_of(request, error)
+    if not wants_page(request):
+        return refusal.response()
+    status = 404 if refusal.status_code == 422 else refusal.status_code
+    text = " ".join(formatting.sentence(refusal.content[name]) for name in ("error", "hint") if name in refusal.content)
     # `//host` and `/\\host` would lead to another site.
     own = "/" + quote(request.url.path.lstrip("/\\"), safe="/")
     title = _TITLES.get(status, HTTPStatus(status).phrase)

@@ -12,44 +12,32 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
+from supervisor.admin.answers import Refused
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.client.awaiting import cancel_job, insert, job_of, make_durable, patiently, result_of_job
+from supervisor.client.asynchronous import InTask
 from supervisor.client.lanes import Put
-from supervisor.client.queue import Queue, naming, result_of
-from supervisor.domain.errors import JobFailed, JobNotFound, QueueError, StoreError, WaitTimeout
+from supervisor.client.queue import Queue
+from supervisor.client.waiting import naming, result_of
+from supervisor.domain.errors import JobFailed, JobNotFound, QueueError, StoreError
 from supervisor.domain.job import Job, NewJob, Status, high_enough
 from supervisor.maintenance.waking import idle_workers, wake_workers
 from supervisor.ops.serving import NotServed, Serving, serving, why_untaken
 from supervisor.ops.supervisors import Unknown
-from supervisor.store.base import Filter, JobSelector, Operations
+from supervisor.store.base import Filter, JobSelector
 from supervisor.system.scoreboard import Scoreboard
 
 FRESH = 1.0  # seconds for which a look at the pools is reused
 PATIENCE = 1.0  # seconds that a request waits for one
 _OURS = re.compile(r"^supervisor(\.\w+)+: ")
 _LAST_LOOK = 0.5  # seconds that it may take: a process that is about to end has one
+_REFUSED = ("permanent", "payload")  # kinds of errors with which a handler says that the request cannot succeed
 
 
-class NoResult(QueueError):
-    """The job has ended without a result. `kind` says why: that of its last row in job_errors, or else its state."""
-
-    def __init__(self, job: Job, kind: str) -> None:
-        super().__init__(str(JobFailed(replace(job, last_error=job.last_error and plain(job.last_error)))))
-        self.job = job
-        self.kind = kind
-
-
-class NotFinished(WaitTimeout):
+class NotFinished(Exception):
     """The job continues. `job` is how it is now; None if the database could not tell."""
 
-    def __init__(self, job_id: int, seconds: float, job: Job | None) -> None:
-        super().__init__(job_id, seconds)
+    def __init__(self, job: Job | None) -> None:
         self.job = job
-
-
-def plain(error: str) -> str:
-    """The last error of a job without the name of an exception of ours: its message is a sentence."""
-    return _OURS.sub("", error, count=1)
 
 
 class Requests:
@@ -67,7 +55,7 @@ class Requests:
         max_waiting: Mapping[str, int] | None = None,
         wake: Callable[[list[NewJob]], object] = lambda jobs: None,
     ) -> None:
-        self._queue = queue
+        self._caller = InTask(queue, self._inserted)
         self._executor = executor
         self._types = frozenset(types)
         self._max_waiting = max_waiting or {}
@@ -96,7 +84,12 @@ class Requests:
                 else:
                     why = await self._executor.ask(lambda operations: why_untaken(operations, job.type, self._types))
                     refusal = Unknown([why]) if why else None
-        if refusal is not None and not await self._is_there(job):
+        if refusal is None:
+            return
+        same = Filter(types=(job.type,), unique_key=job.unique_key)
+        if job.unique_key is None or not await self._executor.ask(
+            lambda operations: operations.jobs.page(same, before=None, limit=1).jobs
+        ):
             raise refusal
 
     async def _look(self, since: float) -> Serving:
@@ -108,23 +101,13 @@ class Requests:
                 self._seen_at = at
             return self._seen
 
-    async def _is_there(self, job: NewJob) -> bool:
-        if job.unique_key is None:
-            return False
-        wanted = Filter(types=(job.type,), unique_key=job.unique_key)
-
-        def look(operations: Operations) -> bool:
-            return bool(operations.jobs.page(wanted, before=None, limit=1).jobs)
-
-        return await self._executor.ask(look)
-
     async def enqueue(self, job: NewJob) -> Put:
         """`insert` for who waits for it. Raises QueueFull; InvalidJob for an idempotency key of another request."""
         return await self.insert(job._replace(max_waiting=self._max_waiting.get(job.type)))
 
     async def insert(self, job: NewJob) -> Put:
         """Its id, and whether it is new. Raises StoreError."""
-        return await insert(self._queue, lambda: job, inserted=self._inserted)
+        return await self._caller.insert(lambda: job)
 
     def _inserted(self, jobs: list[NewJob]) -> None:
         """Wake workers. That is only for speed: its failure must not be that of requests whose jobs are there."""
@@ -132,34 +115,33 @@ class Requests:
             self._wake(jobs)
 
     async def result_of_enqueued(self, job_id: int, new: bool, wait: float, request: Request, *, cancel: bool) -> Any:
-        """The result of a job of `enqueue`. `wait` is seconds.
-
-        Raises NoResult; NotFinished when the time is up or this process is about to end; ClientDisconnect, and with
-        `cancel` its job is cancelled: others must not know it. A database that cannot be used tells nothing about the
-        job, so it is waited for; if the job cannot be made durable then, raises ResultUnknown.
+        """The result of a job of `enqueue`, with the errors of `result`. If the client goes away, with `cancel` its job
+        is cancelled: others must not know it. If the job cannot be made durable, raises ResultUnknown.
         """
         with naming(job_id):
             try:
-                return await self._result(job_id, wait, request, new=new)
+                return await self.result(job_id, wait, request, new=new)
             except ClientDisconnect:
                 if cancel:
-                    await cancel_job(self._queue, job_id)
+                    self._caller.give_up(job_id)
                 raise
             except Exception:
-                await make_durable(self._queue)
+                await self._caller.make_durable()
                 raise
 
-    async def result(self, type: str, job_id: int, wait: float, request: Request) -> Any:
-        """The result of an earlier job, with the same errors; JobNotFound also for a job of another type; StoreError if
-        the first look fails.
-        """
-        if (await job_of(self._queue, job_id)).type != type:
+    async def require_type(self, job_id: int, type: str) -> None:
+        """Raises JobNotFound, also for a job of another type, and StoreError."""
+        if (await self._caller.job(job_id)).type != type:
             raise JobNotFound(job_id)
-        return await self._result(job_id, wait, request)
 
-    async def _result(self, job_id: int, wait: float, request: Request, *, new: bool = False) -> Any:
+    async def result(self, job_id: int, wait: float, request: Request, *, new: bool = False) -> Any:
+        """The result of a job, waited for `wait` seconds, also while the database cannot be used.
+
+        Raises Refused if it has ended without one, NotFinished when the time is up or this process is about to end,
+        ClientDisconnect, and JobNotFound.
+        """
         deadline = time.monotonic() + wait
-        result = asyncio.ensure_future(result_of_job(self._queue, job_id, deadline, new=new))
+        result = asyncio.ensure_future(self._caller.result(job_id, deadline, new=new))
         gone = asyncio.ensure_future(_disconnected(request))
         self._results.add(result)
         if self._leaving:
@@ -168,37 +150,36 @@ class Requests:
             await asyncio.wait((result, gone), return_when=asyncio.FIRST_COMPLETED)
             if not result.done():
                 raise ClientDisconnect
+            if not (result.cancelled() or isinstance(result.exception(), TimeoutError)):
+                return result.result()
+            job = None
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_LAST_LOOK):
+                    job = await self._caller.job(job_id)
+            if job is None or not job.status.finished:
+                raise NotFinished(job)
+            return result_of(job)  # it has just finished
+        except JobFailed as error:
+            raise await self._refusal(error.job, deadline) from None
         finally:
             self._results.discard(result)
             result.cancel()
             gone.cancel()
-        try:
-            if result.cancelled() or isinstance(result.exception(), TimeoutError):
-                return await self._at_last(job_id, wait)
-            return result.result()
-        except JobFailed as error:
-            raise await self._without_result(error.job, deadline, wait) from None
 
-    async def _at_last(self, job_id: int, wait: float) -> Any:
-        """The result if the job has just finished; raises JobFailed if it has none, and NotFinished."""
-        job = None
-        with contextlib.suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(_LAST_LOOK):
-                job = await job_of(self._queue, job_id)
-        if job is None or not job.status.finished:
-            raise NotFinished(job_id, wait, job)
-        return result_of(job)
-
-    async def _without_result(self, job: Job, deadline: float, wait: float) -> QueueError:
-        if job.status is Status.CANCELLED:
-            return NoResult(job, job.status)
-        try:
-            attempts = await patiently(
-                lambda: self._executor.ask(lambda operations: operations.jobs.attempts(job.id)), deadline
-            )
-        except TimeoutError:
-            return NotFinished(job.id, wait, job)
-        return NoResult(job, attempts[-1].kind if attempts else job.status)
+    async def _refusal(self, job: Job, deadline: float) -> Exception:
+        """For a job that has ended without a result: whether the client, somebody else, or the service is the cause."""
+        kind, code = str(job.status), 409
+        if job.status is not Status.CANCELLED:
+            try:
+                attempts = await self._caller.patiently(
+                    lambda: self._executor.ask(lambda operations: operations.jobs.attempts(job.id)), deadline
+                )
+            except TimeoutError:
+                return NotFinished(job)
+            kind = attempts[-1].kind if attempts else kind
+            code = 422 if job.status is Status.FAILED and kind in _REFUSED else 500
+        error = str(JobFailed(replace(job, last_error=job.last_error and plain(job.last_error))))
+        return Refused(code, error, job=job.id, status=job.status, kind=kind)
 
     def leave(self) -> None:
         """The process is about to end: nobody waits any longer."""
@@ -210,6 +191,11 @@ class Requests:
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def plain(error: str) -> str:
+    """The last error of a job without the name of an exception of ours: its message is a sentence."""
+    return _OURS.sub("", error, count=1)
 
 
 def wake_for(

@@ -6,14 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import math
 import os
 import socket
 import struct
-import sys
-import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -35,7 +32,8 @@ FAREWELL = 1  # seconds to finish answers after a request to stop
 LARGEST_HEAD = 32 << 10  # bytes
 QUIET = 10.0  # seconds between two equal warnings
 MOST = 600  # connections at once
-LAST = 0.1  # seconds for a first request, or one that has arrived, when the process is about to end
+UNSENT = 16 << 10  # bytes that the client has not taken, from which on no further answer is made for it
+LAST = 0.1  # seconds for a request that was sent before the process was about to end
 LIMITS = {
     "head": 10.0,  # seconds until a request's header is complete
     "body": 30.0,  # its body; of a file, each of its pieces
@@ -61,17 +59,11 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=UNSENT)
         self.transport = cast("asyncio.Transport", Parting(transport, self))
         if len(self.connections) > MOST:
             transport.write(FULL)
             transport.close()
-
-    def _has_sent_more(self) -> bool:
-        """Whether it waits for us: something that it has sent was not read yet."""
-        with suppress(OSError, ValueError):  # it is closed
-            raw = self.transport.get_extra_info("socket")
-            return bool(int.from_bytes(fcntl.ioctl(raw, termios.FIONREAD, bytes(4)), sys.byteorder))
-        return False
 
     def data_received(self, data: bytes) -> None:
         if not self.lingering:
@@ -80,11 +72,11 @@ class Connection(H11Protocol):
                 self.cycle.keep_alive = False
 
     def shutdown(self) -> None:
-        """The process is about to end. A request that was sent before the client could know is still answered: if its
-        connection were closed with unread data, the kernel would reset it.
+        """The process is about to end. Who waits for no answer has a moment: a request that was sent before the client
+        could know is still answered. If its connection were closed with unread data, the kernel would reset it.
         """
         self._ending = True
-        if self.cycle is None or (self.cycle.response_complete and self._has_sent_more()):
+        if self.cycle is None or self.cycle.response_complete:
             self.loop.call_later(LAST, self._end)
         else:
             self._end()
@@ -190,7 +182,7 @@ class Server(uvicorn.Server):
         self._channel = channel
         self._slot = slot
         self._leave = leave
-        self._told = asyncio.Event()
+        self._ends = asyncio.Event()
         for name in ("uvicorn", "asyncio"):
             logger = logging.getLogger(name)
             logger.handlers = [_Events()]
@@ -203,17 +195,18 @@ class Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Send heartbeats and check the connections; otherwise sleep."""
-        asyncio.get_running_loop().add_reader(self._channel.fileno(), self._hear)
-        self._slot.occupy(os.getpid())
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._channel.fileno(), self._hear)
+        self._slot.page.pid = os.getpid()
+        self._slot.beat()
         self._channel.send({"ready": True})
         while not self.should_exit:
             self._slot.beat()
-            now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
                 if isinstance(connection, Connection):
-                    connection.look(now)
+                    connection.look(loop.time())
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._told.wait(), LOOK if self.server_state.connections else BEAT)
+                await asyncio.wait_for(self._ends.wait(), LOOK if self.server_state.connections else BEAT)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Connections that are not accepted yet wait for the next process. Those that were have three turns of the loop
@@ -228,33 +221,31 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _hear(self) -> None:
-        told = [message["leave"] for message, _ in self._channel.receive() if "leave" in message]
+        times = [message["leave"] for message, _ in self._channel.receive() if "leave" in message]
         if self._channel.closed:
             asyncio.get_running_loop().remove_reader(self._channel.fileno())
-            told.append(0.0)
-        if told:
-            seconds = min(told)
+            times.append(0.0)
+        if times:
+            seconds = min(times)
             self.config.timeout_graceful_shutdown = FAREWELL + round(seconds)
             self.should_exit = True
             self._leave(seconds)
-            self._told.set()
+            self._ends.set()
 
 
 class _Events(logging.Handler):
     """Logs the libraries' records as events. Uvicorn's are debug events, because clients can cause them. Without a free
-    descriptor, asyncio reports hundreds of times a second that it cannot accept: that is told once in a while.
+    descriptor, asyncio reports hundreds of times a second that it cannot accept: that is logged once in a while.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._told, self._told_at = "", -math.inf
+    _last, _last_at = "", -math.inf
 
     def emit(self, record: logging.LogRecord) -> None:
         detail, exc_info = record.getMessage(), record.exc_info
         if exc_info and isinstance(exc_info[1], OSError):
             detail, exc_info = f"{detail.partition(chr(10))[0]}: {exc_info[1].strerror}", None
-        if detail != self._told or time.monotonic() >= self._told_at + QUIET:
-            self._told, self._told_at = detail, time.monotonic()
+        if detail != self._last or time.monotonic() >= self._last_at + QUIET:
+            self._last, self._last_at = detail, time.monotonic()
             log = events(process="admin")
             tell = log.debug if record.name.startswith("uvicorn") else log.warning
             tell("http", detail=detail, exc_info=exc_info)

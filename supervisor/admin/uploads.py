@@ -15,20 +15,13 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from supervisor.admin.access import declared_length, media_type
+from supervisor.admin.answers import AGAIN, Refused
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.client.lanes import Put
-from supervisor.domain.errors import (
-    InvalidJob,
-    QueueError,
-    QueueFull,
-    StoreBusy,
-    StoreError,
-    StoreUnavailable,
-    WriteFailed,
-)
+from supervisor.domain.errors import InvalidJob, QueueFull, StoreBusy, StoreError, WriteFailed
 from supervisor.domain.intake import once_key, payload_of
 from supervisor.domain.job import NewJob
-from supervisor.system.spool import Label, Spool, Spooled, Upload
+from supervisor.system.spool import Label, Spool, Spooled
 from supervisor.telemetry import events
 
 Answer = TypeVar("Answer")
@@ -40,19 +33,6 @@ EVERY = 30.0  # seconds between two looks at the folder
 _REST = 0.2  # while there is more to compare: others use the database, too
 _MOST = 500  # files that are compared at once
 GRACE = 600.0  # seconds: an insert that waits for other writers is certainly over by then
-
-
-class NoSpool(QueueError):
-    """Files are not taken here."""
-
-    hint = "name a folder that all hosts share: folder in [spool]"
-
-    def __init__(self) -> None:
-        super().__init__("the body must be JSON: without a folder for them, files are not taken")
-
-
-class SpoolUnusable(StoreUnavailable):
-    """The folder cannot be written."""
 
 
 def may_go(has_job: bool, succeeded_at: float | None, now: float, keep_done: float | None) -> bool:
@@ -99,65 +79,59 @@ class Uploads:
         """Store the body of a request, and once it is whole and survives a power failure, insert the job that names it.
         Its id, and whether it is new.
 
-        Raises what `insert` does; InvalidJob, FileTooLarge, SpoolFull and SpoolUnusable; ClientDisconnect if the client
-        goes away. A file that no job names is removed; one that a job may name is judged by its label later.
+        Raises what `insert` does; InvalidJob, FileTooLarge, SpoolFull, and Refused if the folder cannot be used;
+        ClientDisconnect if the client goes away. A file that no job names is removed; one that a job may name is judged
+        by its label later.
         """
         kind = media_type(request.headers) or ""
         payload_of(payload_of_file("", kind, fields))  # before a byte is read: a refused file is uploaded in vain
-        upload = await self._within(self.spool.begin, declared_length(request.headers))
-        self._active.add(upload.token)
-        named = False
         try:
-            await self._write(request, upload)
-            # Without an idempotency key, a key of its own, with a space, as no header has it: the job is found by it.
-            key = job.unique_key or once_key(f" {upload.token}")
-            path = await self._within(upload.finish, Label(self._database, job.type, key))
+            upload = await self._within(self.spool.begin, declared_length(request.headers))
+            self._active.add(upload.token)
+            named = False
             try:
-                job_id, named = await insert(
-                    job._replace(payload=payload_of(payload_of_file(str(path), kind, fields)), unique_key=key)
-                )
-            except _NOT_INSERTED:
-                raise
-            except BaseException:
-                named = True
-                raise
-            return job_id, named
-        finally:
-            self._active.discard(upload.token)
-            if not named:
-                with contextlib.suppress(SpoolUnusable):  # it is left, and found later
-                    await self._within(upload.discard)
-
-    async def _write(self, request: Request, upload: Upload) -> None:
-        piece = bytearray()
-        async for chunk in request.stream():
-            piece += chunk
-            if len(piece) >= PIECE:
+                piece = bytearray()
+                async for chunk in request.stream():
+                    piece += chunk
+                    if len(piece) >= PIECE:
+                        await self._within(upload.write, bytes(piece))
+                        piece.clear()
+                        # A connection is cut off when its body does not advance: see `server.py`.
+                        request.state.pieces = getattr(request.state, "pieces", 0) + 1
                 await self._within(upload.write, bytes(piece))
-                piece.clear()
-                # A connection is cut off when its body does not advance: see `connection.py`.
-                request.state.pieces = getattr(request.state, "pieces", 0) + 1
-        await self._within(upload.write, bytes(piece))
+                # Without an idempotency key, a key of its own, with a space, as no header has it: it finds the job.
+                key = job.unique_key or once_key(f" {upload.token}")
+                path = await self._within(upload.finish, Label(self._database, job.type, key))
+                payload = payload_of(payload_of_file(str(path), kind, fields))
+                try:
+                    job_id, named = await insert(job._replace(payload=payload, unique_key=key))
+                except BaseException as error:
+                    named = not isinstance(error, _NOT_INSERTED)
+                    raise
+                return job_id, named
+            finally:
+                self._active.discard(upload.token)
+                if not named:
+                    with contextlib.suppress(OSError):  # it is left, and found later
+                        await self._within(upload.discard)
+        except OSError as error:
+            raise Refused(503, f"the spool cannot be used: {error.strerror or error}", headers=AGAIN) from None
 
     async def _within(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
-        """What a call of the spool returns. Raises SpoolUnusable for its OSError."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
-        except OSError as error:
-            raise SpoolUnusable(f"the spool cannot be used: {error.strerror or error}") from None
+        """What a call of the spool returns, or raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
     async def keep_sweeping(self) -> None:
         """Remove what no job needs, without end. What fails is tried again, and logged once."""
-        told = ""
+        logged = ""
         while True:
-            problem = ""
             try:
                 await self.sweep()
-            except StoreError as error:
-                problem = str(error)
-                if problem != told:
-                    events(process="admin").warning("spool_not_swept", error=problem, next_try_seconds=EVERY)
-            told = problem
+                logged = ""
+            except (StoreError, OSError) as error:
+                if str(error) != logged:
+                    logged = str(error)
+                    events(process="admin").warning("spool_not_swept", error=logged, next_try_seconds=EVERY)
             await asyncio.sleep(EVERY)
 
     async def sweep(self) -> None:

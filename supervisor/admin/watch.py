@@ -11,12 +11,13 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from supervisor.admin.answers import AGAIN, Refused
 from supervisor.admin.charts import ChartData, Period
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.client.awaiting import LoopBell
+from supervisor.client.asynchronous import LoopBell
 from supervisor.client.queue import Queue
 from supervisor.client.subscription import Stream
-from supervisor.domain.errors import JobNotFound, QueueError, StoreError
+from supervisor.domain.errors import JobNotFound, StoreError
 from supervisor.domain.history import minute_of
 from supervisor.domain.job_stream import Position
 from supervisor.domain.text import json_safe
@@ -31,10 +32,6 @@ FOLLOWERS = 400  # of jobs, at most: other requests need some of the connections
 
 # Values that change only because time passes; a client can update them itself.
 _OF_TIME = {"time", "running_for", "beat_age", "oldest_age", "next_due_in", "next_in"}
-
-
-class TooManyListeners(QueueError):
-    """The maximum number of listeners is reached."""
 
 
 class EventStream(StreamingResponse):
@@ -68,10 +65,10 @@ class JobStreams:
     async def join(self, job_id: int, at: Position | None = None) -> Stream:
         """Follow a job, behind a position or from the start of its run, until `leave` is called with the stream.
 
-        Raises JobNotFound, StoreError and TooManyListeners.
+        Raises JobNotFound, StoreError, and Refused if there are too many.
         """
         if len(self._bells) >= FOLLOWERS:
-            raise TooManyListeners(f"{FOLLOWERS} clients already follow jobs, which is the maximum")
+            raise Refused(503, f"{FOLLOWERS} clients already follow jobs, which is the maximum", headers=AGAIN)
         bell = LoopBell()
         stream = Stream(self._watcher, job_id, bell.ring, at)
         self._bells[stream] = bell
@@ -99,13 +96,13 @@ class JobStreams:
             try:
                 news = stream.news()
             except JobNotFound:
-                yield _message(stream.at, "end", json.dumps({"status": "deleted"}))
+                yield _message("end", {"status": "deleted"}, stream.at)
                 return
             except StoreError as error:
-                message = b"" if str(error) == trouble else _message(stream.at, "trouble", _json({"error": str(error)}))
+                message = b"" if str(error) == trouble else _message("trouble", {"error": str(error)}, stream.at)
                 trouble = str(error)
             else:
-                message = b"".join(_message(one.at, one.name, one.as_sent(show=show)) for one in news)
+                message = b"".join(_message(one.name, one.as_sent(show=show), one.at) for one in news)
                 trouble = "" if news else trouble
             if message or time.monotonic() - told_at >= HEARTBEAT:
                 yield message or COMMENT
@@ -114,12 +111,9 @@ class JobStreams:
                 await self._bells[stream].wait(told_at + HEARTBEAT)
 
 
-def _message(at: Position, name: str, data: str) -> bytes:
-    return f"id: {at}\nevent: {name}\ndata: {data}\n\n".encode()
-
-
-def _json(value: Any) -> str:
-    return json.dumps(json_safe(value), ensure_ascii=False, allow_nan=False)
+def _message(name: str, data: Any, at: Position | None = None) -> bytes:
+    text = data if isinstance(data, str) else json.dumps(json_safe(data), ensure_ascii=False, allow_nan=False)
+    return ("" if at is None else f"id: {at}\n").encode() + f"event: {name}\ndata: {text}\n\n".encode()
 
 
 class Watch:
@@ -132,9 +126,7 @@ class Watch:
         self._costs = Costs()
         self._seen: Overview | None = None
         self._at = 0.0
-        self._news_guard = asyncio.Lock()
-        self._news: tuple[Any, bytes] = (None, b"")
-        self._news_at = 0.0
+        self._news: tuple[Overview | None, Any, bytes] = (None, None, b"")
 
     async def overview(self) -> Overview:
         """The state, at most FRESH seconds old. Raises StoreError if the database cannot be used."""
@@ -161,9 +153,9 @@ class Watch:
         return ChartData(rows, period, now)
 
     def listen(self) -> EventStream:
-        """The overview as events: at once, and when more than the time has changed. Raises TooManyListeners."""
+        """The overview as events: at once, and when more than the time has changed. Raises Refused for one too many."""
         if self.listeners >= LISTENERS:
-            raise TooManyListeners(f"there are already {LISTENERS} listeners, which is the maximum")
+            raise Refused(503, f"there are already {LISTENERS} listeners, which is the maximum", headers=AGAIN)
         self.listeners += 1
         return EventStream(self._events(), self._leave)
 
@@ -183,15 +175,14 @@ class Watch:
 
     async def _latest(self) -> tuple[Any, bytes]:
         """The state without what changes with the time alone, and its message; found once for all listeners."""
-        async with self._news_guard:
-            if time.monotonic() - self._news_at >= FRESH:
-                try:
-                    event, state = "overview", (await self.overview()).as_json()
-                except StoreError as error:
-                    event, state = "trouble", {"error": str(error)}
-                self._news = (event, _timeless(state)), f"event: {event}\ndata: {_json(state)}\n\n".encode()
-                self._news_at = time.monotonic()
-            return self._news
+        try:
+            seen = await self.overview()
+        except StoreError as error:
+            return str(error), _message("trouble", {"error": str(error)})
+        if self._news[0] is not seen:
+            state = seen.as_json()
+            self._news = seen, _timeless(state), _message("overview", state)
+        return self._news[1:]
 
 
 def _timeless(value: Any) -> Any:

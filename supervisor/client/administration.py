@@ -1,23 +1,20 @@
-"""The part of `Queue` that looks at jobs, waits for them, and changes them, by the rules of the command line."""
+"""The part of `Queue` that looks at jobs and changes them, by the rules of the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from supervisor.client.connections import Connections, Seat
-from supervisor.client.subscription import Bell, Stream, Subscription, deadline_after, heard
 from supervisor.client.watcher import Watcher
-from supervisor.domain.errors import InvalidJob, JobNotFound, StoreError, WaitTimeout
-from supervisor.domain.intake import is_possible_id, job_id_of, moment, short, waiting_limit, whole
-from supervisor.domain.job import Job, JobEvent, Progress, Status
+from supervisor.domain.errors import InvalidJob, JobNotFound, StoreError
+from supervisor.domain.intake import is_possible_id, job_id_of, moment, short, whole
+from supervisor.domain.job import Job, Status
 from supervisor.store.base import Engine, Filter, Operations, TransactionalInsert
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-    from supervisor.domain.job_stream import FollowEvent
 
 Answer = TypeVar("Answer")
 
@@ -72,28 +69,6 @@ class Administration:
             raise JobNotFound(job_id)
         return job
 
-    def progress(self, job_id: int) -> Progress:
-        """How far the job is, (fraction, text); a running one's is at most half a second old. Raises JobNotFound."""
-        job_id = job_id_of(job_id)
-        now = next(self._states(job_id))
-        return Progress(now.progress, now.text)
-
-    def wait(self, job_id: int, timeout: float | None = None) -> Job:
-        """Wait until the job has finished, however it ended. `timeout` is seconds.
-
-        Raises WaitTimeout when the time is up (the job continues), JobNotFound for an unknown id.
-        """
-        job_id, limit = job_id_of(job_id), waiting_limit(timeout)
-        deadline = deadline_after(limit)
-        while True:
-            try:
-                self._end(job_id, deadline)
-            except TimeoutError:
-                raise WaitTimeout(job_id, limit or 0.0).explained(self._why_not_started(job_id)) from None
-            job = self.job(job_id)
-            if job.status.finished:  # nobody has retried it in between
-                return job
-
     def _why_not_started(self, job_id: int) -> str:
         """What keeps the job from starting, such as a mistyped type; "" if that is not known."""
         from supervisor.ops.serving import why_not_started  # imported here: few programs wait in vain
@@ -102,46 +77,6 @@ class Administration:
             return self._asked(self._connections.reader, lambda ops: why_not_started(ops, job_id, self.url))
         except (StoreError, OSError):  # the scoreboards are files
             return ""
-
-    def events(self, job_id: int) -> Iterator[JobEvent]:
-        """How the job is now, then each change of its status and progress, and last how it ended.
-
-        Changes that follow each other within some milliseconds may be seen as one. Raises JobNotFound, with the first
-        event for an unknown id, and later if the job is deleted.
-        """
-        yield from self._states(job_id_of(job_id))
-
-    def _states(
-        self, job_id: int, deadline: float | None = None, *, only_end: bool = False, just_made: bool = False
-    ) -> Iterator[JobEvent]:
-        """Raises TimeoutError after the deadline, in monotonic seconds."""
-        bell = Bell()
-        wanted = Subscription(self._watcher, job_id, bell.ring, only_end=only_end, just_made=just_made)
-        if not just_made:  # by this thread: there may be nothing to wait for
-            now = self._connections.using(self._connections.reader, lambda producer: producer.events([job_id]))
-            wanted.tell(now.get(job_id))
-        return heard(wanted, bell, deadline)
-
-    def _end(self, job_id: int, deadline: float | None = None, *, just_made: bool = False) -> JobEvent:
-        """How it ends. Of one that was `just_made`, nothing is asked before."""
-        *_, last = self._states(job_id, deadline, only_end=True, just_made=just_made)
-        return last
-
-    def follow(self, job_id: int, timeout: float | None = None) -> Iterator[FollowEvent]:
-        """What becomes of the job, and what its handler emits with `ctx.emit`, from the start of the run to the end.
-
-        `timeout` is seconds for all of it. What a run emits can be read on its host, by the user of its supervisor;
-        elsewhere, only the states and the progress come, and `elsewhere` of its event "attempt" is true. Raises
-        WaitTimeout when the time is up (the job continues), JobNotFound with the first event for an unknown id, and
-        later if the job is deleted.
-        """
-        job_id, limit = job_id_of(job_id), waiting_limit(timeout)
-        bell = Bell()
-        stream = Stream(self._watcher, job_id, bell.ring)
-        try:
-            yield from heard(stream, bell, deadline_after(limit))
-        except TimeoutError:
-            raise WaitTimeout(job_id, limit or 0.0).explained(self._why_not_started(job_id)) from None
 
     def _on(self, connection: object) -> TransactionalInsert:
         """For the caller's connection, without a guard and without a connection of ours: the caller may hold SQLite's
@@ -174,7 +109,7 @@ class Administration:
         limit = whole("limit", limit, 1, _LARGEST_PAGE)
         if before is not None and not is_possible_id(before, "before"):
             before = -(2**62) if before < 0 else None  # no job is before that, or all are
-        which = _filter(type, status, **conditions)
+        which = _filter(type, status, conditions)
         if which is None:
             return JobPage((), None)
 
@@ -194,7 +129,7 @@ class Administration:
         **conditions: Unpack[Conditions],
     ) -> int:
         """The number of jobs that match all these conditions, those of `jobs`, counted up to `most`."""
-        which = _filter(type, status, **conditions)
+        which = _filter(type, status, conditions)
         limit = _ALL if most is None else whole("most", most, 0, _ALL)
         if which is None or limit == 0:
             return 0
@@ -262,39 +197,21 @@ class Administration:
         return self._connections.using(seat, lambda producer: work(producer.operations))
 
 
-def _filter(
-    type_: str | Iterable[str],
-    status: str | Iterable[str],
-    *,
-    unique_key: str | None = None,
-    ids: Iterable[int] | None = None,
-    tags: Iterable[str] = (),
-    error: str = "",
-    text: str = "",
-    finished_after: datetime | float | None = None,
-    finished_before: datetime | float | None = None,
-) -> Filter | None:
+def _filter(type_: str | Iterable[str], status: str | Iterable[str], conditions: Mapping[str, Any]) -> Filter | None:
     """None if no job can match."""
-    which = Filter(
-        statuses=tuple(_status(value) for value in _several("status", status)),
-        types=_several("type", type_),
-        error=_text("error", error),
-        text=_text("text", text),
-        unique_key=None if unique_key is None else _text("unique_key", unique_key),
-        tags=_several("tags", tags),
-        ids=() if ids is None else _possible(ids),
-        finished_after=moment("finished_after", finished_after),
-        finished_before=moment("finished_before", finished_before),
-    )
-    return None if ids is not None and not which.ids else which
+    given = {"types": type_, "statuses": status, **conditions}
+    if unknown := given.keys() - _CHECKS.keys():
+        raise TypeError(f"{min(unknown)!r} is not a condition; there are {', '.join(Conditions.__annotations__)}")
+    found = {name: _CHECKS[name](_NAMES.get(name, name), value) for name, value in given.items() if value is not None}
+    return None if found.get("ids") == () else Filter(**found)
 
 
-def _possible(ids: Iterable[int]) -> tuple[int, ...]:
+def _possible(field: str, ids: Iterable[int]) -> tuple[int, ...]:
     try:
         values = tuple(ids)
     except TypeError:
-        raise InvalidJob("ids", f"{short(ids)} is not a list of ids") from None
-    return tuple(value for value in values if is_possible_id(value, "ids"))
+        raise InvalidJob(field, f"{short(ids)} is not a list of ids") from None
+    return tuple(value for value in values if is_possible_id(value, field))
 
 
 def _several(field: str, value: str | Iterable[str]) -> tuple[str, ...]:
@@ -311,8 +228,22 @@ def _text(field: str, value: object) -> str:
     return value
 
 
-def _status(value: str) -> Status:
-    try:
-        return Status(value)
-    except ValueError:
-        raise InvalidJob("status", f"{short(value)} is not a status; there are {', '.join(Status)}") from None
+def _statuses(field: str, value: str | Iterable[str]) -> tuple[Status, ...]:
+    names = _several(field, value)
+    if unknown := [name for name in names if name not in list(Status)]:
+        raise InvalidJob(field, f"{short(unknown[0])} is not a status; there are {', '.join(Status)}")
+    return tuple(map(Status, names))
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "types": _several,
+    "statuses": _statuses,
+    "unique_key": _text,
+    "ids": _possible,
+    "tags": _several,
+    "error": _text,
+    "text": _text,
+    "finished_after": moment,
+    "finished_before": moment,
+}
+_NAMES = {"types": "type", "statuses": "status"}  # of the arguments, where they differ

@@ -6,25 +6,126 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from supervisor.client.awaiting import LoopBell, called, end_of, heard, insert, job_of, run, too_late
-from supervisor.client.lanes import LISTER, READER, WRITER
+from supervisor.client.lanes import LISTER, READER, WRITER, Put
 from supervisor.client.queue import Queue
-from supervisor.client.subscription import Stream, Subscription, deadline_after
+from supervisor.client.subscription import LONGEST_WAIT, Stream, Subscription, deadline_after
+from supervisor.client.waiting import Caller
 from supervisor.domain.intake import job_id_of, waiting_limit
-from supervisor.domain.job import JobEvent
+from supervisor.domain.job import JobEvent, NewJob
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from supervisor.domain.job import Job
     from supervisor.domain.job_stream import FollowEvent
 
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
 Call = Callable[..., Coroutine[Any, Any, Any]]
+
+_LAST_LOOK = 0.5  # seconds
+
+
+class LoopBell:
+    """`Bell` on an event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        """In any thread. Raises RuntimeError if the loop was closed."""
+        self._loop.call_soon_threadsafe(self._rung.set)
+
+    async def wait(self, until: float | None = None) -> None:
+        """Until it rings or that time, in monotonic seconds; at most a second."""
+        left = LONGEST_WAIT if until is None else min(LONGEST_WAIT, until - time.monotonic())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left):
+                await self._rung.wait()
+        self._rung.clear()
+
+
+async def heard(wanted: Subscription, bell: LoopBell, deadline: float | None) -> AsyncGenerator[Any, None]:
+    """`subscription.heard` on an event loop."""
+    try:
+        while True:
+            for one in wanted.news():
+                yield one
+            if wanted.ended:
+                return
+            await bell.wait(wanted.next_look(deadline))
+    finally:
+        wanted.leave()
+
+
+class InTask(Caller):
+    """A task of an event loop. What uses a connection has its turn in the thread of that; no thread waits for a job:
+    all wait for the queue's watcher.
+
+    `inserted` is called with the jobs that a commit has inserted, in the thread of those that write. It must not raise.
+    """
+
+    _queue: Queue
+
+    def __init__(self, queue: Queue, inserted: Callable[[list[NewJob]], object] = lambda jobs: None) -> None:
+        super().__init__(queue)
+        self._inserted = inserted
+
+    async def call(self, lane: str, work: Callable[[], Answer]) -> Answer:
+        """It is not called if the task is cancelled before its turn."""
+        return await asyncio.wrap_future(self._queue._lanes[lane].call(work))
+
+    async def put(self, wanted: Callable[[], NewJob], *, cancel: bool = False) -> tuple[NewJob, Put]:
+        made: list[NewJob] = []
+
+        def new_job() -> NewJob:
+            made.append(wanted())
+            return made[0]
+
+        begun = self._queue._lanes[WRITER].insert(new_job, self._put_each)
+        try:
+            answer = await asyncio.wrap_future(begun)
+            return made[0], answer
+        except asyncio.CancelledError:
+            if cancel:  # its turn comes after the insert
+                self._queue._lanes[WRITER].call(functools.partial(self._cancel_what_it_made, begun))
+            raise
+
+    def _put_each(self, jobs: list[NewJob]) -> list[Put | Exception]:
+        answers = self._queue._put_each(jobs)
+        self._inserted(
+            [job for job, answer in zip(jobs, answers, strict=True) if isinstance(answer, tuple) and answer[1]]
+        )
+        return answers
+
+    def _cancel_what_it_made(self, begun: Future[Put]) -> None:
+        if not begun.cancelled() and begun.exception() is None:
+            super().give_up(begun.result()[0])
+
+    async def end(self, job_id: int, deadline: float | None, *, just_made: bool = False) -> JobEvent:
+        bell = LoopBell()
+        wanted = Subscription(self._queue._watcher, job_id, bell.ring, only_end=True, just_made=just_made)
+        event: JobEvent = [event async for event in heard(wanted, bell, deadline)][-1]
+        return event
+
+    async def why_not_started(self, job_id: int) -> str:
+        """The database may be slow to answer: nobody waits long for that."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_LOOK):
+                return await self.call(READER, functools.partial(self._queue._why_not_started, job_id))
+        return ""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def give_up(self, job_id: int) -> None:
+        """Soon: also if the task is cancelled."""
+        self._queue._lanes[WRITER].call(functools.partial(super().give_up, job_id))
 
 
 class _Awaited(Generic[Parameters, Answer]):
@@ -58,12 +159,12 @@ class _Awaited(Generic[Parameters, Answer]):
             return await queue._engine.transactional.awaited(connection, lambda own: method(connection=own))
         if self._other_call is not None:
             return await self._other_call(queue, *args, **options)
-        return await called(queue, self._lane, _in_context(self._method, queue, *args, **options))
+        return await InTask(queue).call(self._lane, _in_context(self._method, queue, *args, **options))
 
 
 async def _put(queue: Queue, /, *args: Any, **options: Any) -> tuple[int, bool]:
     """Those that wait at the same time share one transaction."""
-    return await insert(queue, _in_context(queue._new, *args, **options))
+    return await InTask(queue).insert(_in_context(queue._new, *args, **options))
 
 
 async def _enqueue(queue: Queue, /, *args: Any, **options: Any) -> int:
@@ -72,9 +173,13 @@ async def _enqueue(queue: Queue, /, *args: Any, **options: Any) -> int:
 
 async def _run(queue: Queue, /, *args: Any, **options: Any) -> Any:
     options = {**(Queue.run.__kwdefaults__ or {}), **options}
-    timeout, cancel = options.pop("timeout"), options["cancel"]
+    timeout = options.pop("timeout")
     wanted = _in_context(queue._new_request, *args, **options)
-    return await run(queue, wanted, waiting_limit(timeout), cancel=cancel)
+    return await InTask(queue).run(wanted, timeout=timeout, cancel=options["cancel"])
+
+
+async def _wait(queue: Queue, /, *args: Any, **options: Any) -> Any:
+    return await InTask(queue).wait(*args, **options)
 
 
 def _in_context(function: Callable[..., Answer], *args: Any, **options: Any) -> Callable[..., Answer]:
@@ -130,6 +235,7 @@ class AsyncQueue:
     enqueue = _Awaited(Queue.enqueue, call=_enqueue)
     put = _Awaited(Queue.put, call=_put)
     run = _Awaited(Queue.run, call=_run)
+    wait = _Awaited(Queue.wait, call=_wait)
     enqueue_many = _Awaited(Queue.enqueue_many)
     insert = _Awaited(Queue.insert)
     create_tables = _Awaited(Queue.create_tables)
@@ -143,45 +249,18 @@ class AsyncQueue:
     jobs = _Awaited(Queue.jobs, LISTER)
     count = _Awaited(Queue.count, LISTER)
 
-    async def wait(self, job_id: int, timeout: float | None = None) -> Job:
-        """Wait until the job has finished, however it ended. `timeout` is seconds.
-
-        Raises WaitTimeout when the time is up (the job continues), JobNotFound for an unknown id. A thousand waiting
-        tasks share one thread with one look at the database.
-        """
-        job_id, limit = job_id_of(job_id), waiting_limit(timeout)
-        deadline = deadline_after(limit)
-        while True:
-            try:
-                await end_of(self._queue, job_id, deadline)
-            except TimeoutError:
-                raise await too_late(self._queue, job_id, limit) from None
-            job = await job_of(self._queue, job_id)
-            if job.status.finished:  # nobody has retried it in between
-                return job
-
     def events(self, job_id: int) -> AsyncGenerator[JobEvent, None]:
         """How the job is now, then each change of its status and progress, and last how it ended.
 
-        For `async for`. Changes that follow each other within some milliseconds may be seen as one. Raises JobNotFound,
-        with the first event for an unknown id, and later if the job is deleted.
+        See `Queue.events`; this is for `async for`.
         """
-        return self._events(job_id_of(job_id))
-
-    async def _events(self, job_id: int) -> AsyncGenerator[JobEvent, None]:
         bell = LoopBell()
-        wanted = Subscription(self._queue._watcher, job_id, bell.ring)
-        async with contextlib.aclosing(heard(wanted, bell, None)) as events:
-            async for event in events:
-                yield event
+        return heard(Subscription(self._queue._watcher, job_id_of(job_id), bell.ring), bell, None)
 
     def follow(self, job_id: int, timeout: float | None = None) -> AsyncGenerator[FollowEvent, None]:
         """What becomes of the job, and what its handler emits with `ctx.emit`, from the start of the run to the end.
 
-        For `async for`. `timeout` is seconds for all of it. What a run emits can be read on its host, by the user of
-        its supervisor; elsewhere, only the states and the progress come, and `elsewhere` of its event "attempt" is
-        true. Raises WaitTimeout when the time is up (the job continues), JobNotFound with the first event for an
-        unknown id, and later if the job is deleted. All tasks that follow jobs share one look.
+        See `Queue.follow`; this is for `async for`. All tasks that follow jobs share one look.
         """
         return self._follow(job_id_of(job_id), waiting_limit(timeout))
 
@@ -193,7 +272,7 @@ class AsyncQueue:
                 async for event in events:
                     yield event
         except TimeoutError:
-            raise await too_late(self._queue, job_id, limit) from None
+            raise await InTask(self._queue).too_late(job_id, limit) from None
 
     async def close(self) -> None:
         """Wait for the calls that were made, then end the threads and close the connections.
@@ -202,7 +281,7 @@ class AsyncQueue:
         """
         lanes = self._queue._lanes
         await asyncio.gather(*(asyncio.wrap_future(lanes[name].end()) for name in (READER, LISTER)))
-        await called(self._queue, WRITER, self._queue._disconnect)
+        await InTask(self._queue).call(WRITER, self._queue._disconnect)
         await asyncio.wrap_future(lanes[WRITER].end())
 
     async def __aenter__(self) -> Self:

@@ -102,27 +102,18 @@ class Connections:
         return answer
 
     def _followed(self, seat: Seat, work: Callable[[Producer], Answer]) -> Answer:
+        """An error may say that the jobs were moved: then nothing was written, and they are where they are now."""
         try:
             return work(self.store(seat))
-        except StoreError as error:
-            if not self.follows(seat, error):
-                raise
-        return work(self.store(seat))
-
-    def follows(self, seat: Seat, error: StoreError) -> bool:
-        """Whether an error says that the jobs were moved: nothing was written, and now the seat's producer is there.
-
-        The caller holds the guard.
-        """
-        if isinstance(error, StoreMoved):
+        except StoreMoved as error:
             self._follow(seat, error.url)
-            return True
-        if seat.producer is None or isinstance(error, StoreUnavailable):
-            return False
-        moved_to = seat.producer.moved_to()
-        if moved_to:
-            self._follow(seat, moved_to)
-        return bool(moved_to)
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            if seat.producer is None or not (url := seat.producer.moved_to()):
+                raise
+            self._follow(seat, url)
+        return work(self.store(seat))
 
     def _follow(self, seat: Seat, url: str) -> None:
         where = without_password(self.engine.url)
@@ -136,29 +127,24 @@ class Connections:
             except StoreError as error:
                 raise StoreError(f"{where}: the jobs were moved to {url}, which cannot be used here: {error}") from None
             if self.engine.url != url:  # other seats may follow later
-                _warn(where, url)
+                import logging  # only now: a queue loads little
+
+                # Somebody should correct the configuration, before the old database is deleted.
+                told = "%s: the jobs were moved to %s; this program should use that URL"
+                logging.getLogger("supervisor").warning(told, where, url)
             seat.clear()
             self.engine, self.create, seat.producer = engine, False, producer
             return
         raise StoreError(f"{where}: the jobs were moved too often to follow them; use {url}")
 
-    def close(self) -> None:
+    def close(self, *, used: bool = True) -> None:
+        """Without `used`, nobody else can use them."""
         for seat in (self.writer, self.reader, self.lister):
-            if not seat.interrupted:  # otherwise whoever uses it still needs it
+            if not used:
+                seat.clear()
+            elif not seat.interrupted:  # otherwise whoever uses it still needs it
                 with seat.guard:
                     seat.clear()
-
-    def discard(self) -> None:
-        """Close them while nobody else can use them."""
-        for seat in (self.writer, self.reader, self.lister):
-            seat.clear()
-
-
-def _warn(old: str, new: str) -> None:
-    """Somebody should correct the configuration, before the old database is deleted."""
-    import logging  # only now: a queue loads little
-
-    logging.getLogger("supervisor").warning("%s: the jobs were moved to %s; this program should use that URL", old, new)
 
 
 class Seat:

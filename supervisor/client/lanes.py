@@ -9,9 +9,8 @@ import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
-from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 from supervisor.client.connections import forgetful
 from supervisor.domain.errors import holdable
@@ -22,6 +21,7 @@ Put = tuple[int, bool]
 """The id of a job, and whether it is new."""
 PutEach = Callable[[list[NewJob]], list[Put | Exception]]
 """Inserts jobs. See `Producer.put_each`."""
+_Calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]  # None: the thread is to end
 
 WRITER, READER, LISTER = "writer", "reader", "lister"  # as the connections of a queue
 
@@ -40,94 +40,80 @@ class Lane:
     def forget(self) -> None:
         """Implements `connections.Forgetful`."""
         self._lock = threading.Lock()
-        self._calls: SimpleQueue[_Call] = SimpleQueue()
+        self._calls: _Calls = SimpleQueue()
         self._runs = False
-        self._last = _Call(Future(), None)  # made now: at the end of the program, this module has no names any more
+        self._batch: list[tuple[Future[Put], Callable[[], NewJob]]] | None = None  # the last call, if others may join
 
     def call(self, work: Callable[[], Answer]) -> Future[Answer]:
         """Its result; a call that is cancelled before it begins is not made."""
-        future: Future[Answer] = Future()
-        self._add(_Call(future, work))
-        return future
+        with self._lock:
+            self._batch = None  # jobs that are inserted from now on come after this call
+            return self._add(work)
 
     def insert(self, new: Callable[[], NewJob], put_each: PutEach) -> Future[Put]:
-        """Insert the job that `new` returns, with others that wait, by one call of `put_each`."""
+        """Insert the job that `new` returns, with others that wait, by one call of the first one's `put_each`."""
         future: Future[Put] = Future()
-        self._add(_Call(future, new, put_each))
+        with self._lock:
+            if self._batch is None or len(self._batch) == _MOST_JOBS:
+                self._batch = []
+                self._add(functools.partial(self._insert, self._batch, put_each))
+            self._batch.append((future, new))
         return future
 
-    def _add(self, call: _Call) -> None:
+    def _add(self, work: Callable[[], Answer]) -> Future[Answer]:
+        future: Future[Answer] = Future()
+        if not self._runs:
+            # Daemonic: a program may end while another one holds the write lock.
+            threading.Thread(target=_serve, args=(self._calls,), name=self._name, daemon=True).start()
+            self._runs = True
+        self._calls.put((future, work))
+        return future
+
+    def _insert(self, batch: list[tuple[Future[Put], Callable[[], NewJob]]], put_each: PutEach) -> None:
         with self._lock:
-            if not self._runs:
-                # Daemonic: a program may end while another one holds the write lock.
-                threading.Thread(target=_serve, args=(self._calls,), name=self._name, daemon=True).start()
-                self._runs = True
-            self._calls.put(call)
+            if self._batch is batch:
+                self._batch = None
+        futures, jobs, size = list[Future[Put]](), list[NewJob](), 0
+        while batch:
+            future, new = batch.pop(0)
+            if future.set_running_or_notify_cancel():
+                job = _outcome(new)
+                if isinstance(job, BaseException):
+                    _complete(future, job)
+                else:
+                    futures.append(future)
+                    jobs.append(job)
+                    size += len(job.payload)
+            if jobs and (not batch or size >= _MOST_SIZE):
+                answers = _outcome(functools.partial(put_each, jobs))
+                each = [answers] * len(jobs) if isinstance(answers, BaseException) else answers
+                for one, answer in zip(futures, each, strict=True):
+                    _complete(one, answer)
+                futures, jobs, size = [], [], 0
 
     def end(self) -> Future[None]:
-        """Done when all calls are made and the thread ends. The next call starts another."""
+        """Done when all calls are made, and the thread ends. The next call starts another."""
         future: Future[None] = Future()
         with self._lock:
             if self._runs:
-                self._runs = False
-                self._calls.put(_Call(future, None))
-                self._calls = SimpleQueue()
+                self._calls.put((future, int))
+                self._calls.put(None)
+                self._calls, self._runs, self._batch = SimpleQueue(), False, None
             else:
                 future.set_result(None)
         return future
 
     def __del__(self) -> None:
         if self._runs:
-            self._calls.put(self._last)
+            self._calls.put(None)
 
 
-class _Call(NamedTuple):
-    """With `put_each`, `work` returns a job that it inserts. Without `work`, the thread is to end."""
-
-    future: Future[Any]
-    work: Callable[[], Any] | None
-    put_each: PutEach | None = None
-
-
-def _serve(calls: SimpleQueue[_Call]) -> None:
-    following: _Call | None = None
-    while True:
-        call, following = following or calls.get(), None
-        if call.work is None:
-            call.future.set_result(None)
-            return
-        if call.put_each is not None:
-            following = _insert_together(call, call.put_each, calls)
-        elif call.future.set_running_or_notify_cancel():
-            _complete(call.future, _outcome(call.work))
-        del call  # with what it holds, before the next one is waited for
-
-
-def _insert_together(first: _Call, put_each: PutEach, calls: SimpleQueue[_Call]) -> _Call | None:
-    """Insert the jobs of this call and of those that wait behind it, up to the next call of another kind, which is
-    returned. Each has a result or an error of its own.
-    """
-    futures, jobs, size = list[Future[Put]](), list[NewJob](), 0
-    call: _Call | None = first
-    while call is not None and call.work is not None and call.put_each is not None:
-        if call.future.set_running_or_notify_cancel():
-            job = _outcome(call.work)
-            if isinstance(job, BaseException):
-                _complete(call.future, job)
-            else:
-                futures.append(call.future)
-                jobs.append(job)
-                size += len(job.payload)
-        call = None
-        if len(jobs) < _MOST_JOBS and size < _MOST_SIZE:
-            with suppress(Empty):
-                call = calls.get_nowait()
-    if jobs:
-        answers = _outcome(functools.partial(put_each, jobs))
-        each = [answers] * len(jobs) if isinstance(answers, BaseException) else answers
-        for future, answer in zip(futures, each, strict=True):
-            _complete(future, answer)
-    return call
+def _serve(calls: _Calls) -> None:
+    while (call := calls.get()) is not None:
+        future, work = call
+        if future.set_running_or_notify_cancel():
+            _complete(future, _outcome(work))
+        del call, future, work  # with what they hold, before the next one is waited for
 
 
 def _outcome(work: Callable[[], Any]) -> Any:

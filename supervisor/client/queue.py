@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import functools
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.client.administration import Administration
 from supervisor.client.connections import Connections
-from supervisor.client.subscription import deadline_after
+from supervisor.client.subscription import Bell, Stream, deadline_after, heard
+from supervisor.client.waiting import Caller, at_once
 from supervisor.client.watcher import Watcher
-from supervisor.domain.errors import JobFailed, QueueError, StoreError, WaitTimeout
 from supervisor.domain.intake import (
+    CommonOptions,
     Enqueue,
     JobOptions,
+    job_id_of,
     new_job,
     new_jobs,
     new_request,
-    require_same,
     seconds_of,
     waiting_limit,
 )
-from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs, Status
+from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJob, NewJobs, Progress
 from supervisor.domain.middleware import EnqueueHooks, hooks_of_process, load
 from supervisor.engine import open_engine
 
@@ -32,36 +30,9 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from supervisor.client.lanes import Lane
+    from supervisor.domain.job_stream import FollowEvent
 
 _LONGEST_BUSY = 3600.0  # seconds
-AGAIN = 0.1  # seconds from a look that has failed to the next one
-
-
-class ResultUnknown(StoreError):
-    """The job `job_id` is in the table, but the database cannot be used any more, and its result is not known.
-
-    Whoever makes the same request again without an idempotency key has a second job.
-    """
-
-    def __init__(self, job_id: int, error: StoreError) -> None:
-        super().__init__(f"job {job_id} was enqueued, and its result is not known: {error}")
-        self.job_id = job_id
-
-
-@contextlib.contextmanager
-def naming(job_id: int) -> Iterator[None]:
-    """Errors of the database name this job, which is in the table."""
-    try:
-        yield
-    except StoreError as error:
-        raise ResultUnknown(job_id, error) from error
-
-
-def result_of(job: Job) -> Any:
-    """Of a finished job. Raises JobFailed if it has none."""
-    if job.status is not Status.DONE:
-        raise JobFailed(job)
-    return job.result
 
 
 class Queue(Administration):
@@ -160,7 +131,8 @@ class Queue(Administration):
         Raises QueueFull if `max_waiting` jobs of the type with at least this priority are due already. Everything else
         is as for `enqueue`.
         """
-        wanted = self._new_request(
+        new = functools.partial(
+            self._new_request,
             type,
             payload,
             idempotency_key=idempotency_key,
@@ -168,54 +140,42 @@ class Queue(Administration):
             cancel=cancel,
             **options,
         )
-        limit = waiting_limit(timeout)
-        deadline = deadline_after(limit)
-        job_id, new = self._connections.using(self._connections.writer, lambda producer: producer.put(wanted))
-        with naming(job_id):
-            try:
-                if wanted.once and not new:
-                    require_same(self.job(job_id), wanted)
-                return self._result(job_id, deadline, new)
-            except JobFailed:
-                self._make_durable()  # before anybody is told the id of a job without a result
-                raise
-            except BaseException as error:  # also whatever a signal handler raises
-                if cancel:
-                    self._give_up(job_id)
-                late = isinstance(error, TimeoutError) and deadline is not None and time.monotonic() >= deadline
-                if not late:  # another TimeoutError is that of a signal handler
-                    raise
-                self._make_durable()
-                raise WaitTimeout(job_id, limit or 0.0).explained(self._why_not_started(job_id)) from None
+        return at_once(Caller(self).run(new, timeout=timeout, cancel=cancel))
 
-    def _result(self, job_id: int, deadline: float | None, new: bool) -> Any:
-        """Raises TimeoutError after the deadline, in monotonic seconds. Until then, a look that fails is made again;
-        without a deadline it raises StoreError, or a database that is gone for good would be waited for without end.
+    def progress(self, job_id: int) -> Progress:
+        """How far the job is, (fraction, text); a running one's is at most half a second old. Raises JobNotFound."""
+        now = next(self.events(job_id))
+        return Progress(now.progress, now.text)
+
+    def wait(self, job_id: int, timeout: float | None = None) -> Job:
+        """Wait until the job has finished, however it ended. `timeout` is seconds.
+
+        Raises WaitTimeout when the time is up (the job continues), JobNotFound for an unknown id.
         """
-        while True:
-            try:
-                event = self._end(job_id, deadline, just_made=new)
-                if event.status is Status.DONE:
-                    return event.result
-                job = self.job(job_id)
-                if job.status.finished:  # nobody has retried it in between
-                    return result_of(job)
-            except StoreError:
-                if deadline is None:
-                    raise
-                if (left := deadline - time.monotonic()) <= 0:
-                    raise TimeoutError from None
-                time.sleep(min(left, AGAIN))
-            new = False
+        return at_once(Caller(self).wait(job_id, timeout))
 
-    def _make_durable(self) -> None:
-        """Raises StoreError."""
-        self._connections.using(self._connections.writer, lambda producer: producer.make_durable())
+    def events(self, job_id: int) -> Iterator[JobEvent]:
+        """How the job is now, then each change of its status and progress, and last how it ended.
 
-    def _give_up(self, job_id: int) -> None:
-        """Cancel a job that nobody waits for any longer, unless it has just ended."""
-        with contextlib.suppress(QueueError):
-            self.cancel(job_id)
+        Changes that follow each other within some milliseconds may be seen as one. Raises JobNotFound, with the first
+        event for an unknown id, and later if the job is deleted.
+        """
+        yield from Caller(self).states(job_id_of(job_id))
+
+    def follow(self, job_id: int, timeout: float | None = None) -> Iterator[FollowEvent]:
+        """What becomes of the job, and what its handler emits with `ctx.emit`, from the start of the run to the end.
+
+        `timeout` is seconds for all of it. What a run emits can be read on its host, by the user of its supervisor;
+        elsewhere, only the states and the progress come, and `elsewhere` of its event "attempt" is true. Raises
+        WaitTimeout when the time is up (the job continues), JobNotFound with the first event for an unknown id, and
+        later if the job is deleted.
+        """
+        job_id, limit = job_id_of(job_id), waiting_limit(timeout)
+        bell = Bell()
+        try:
+            yield from heard(Stream(self._watcher, job_id, bell.ring), bell, deadline_after(limit))
+        except TimeoutError:
+            raise at_once(Caller(self).too_late(job_id, limit)) from None
 
     def _new(self, *given: Any, **options: Any) -> NewJob:
         """The job of a `put`, as middleware leaves it. Raises InvalidJob."""
@@ -230,49 +190,24 @@ class Queue(Administration):
 
     def _put_each(self, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
         """See `Producer.put_each`."""
-        writer = self._connections.writer
-        answers = self._connections.using(writer, lambda producer: producer.put_each(jobs))
-        refused = {at: answer for at, answer in enumerate(answers) if isinstance(answer, StoreError)}
-        if refused:
-            again: list[tuple[int, bool] | Exception] = []
-            try:
-                with writer.guard:
-                    moved = self._connections.follows(writer, next(iter(refused.values())))
-                if moved:
-                    again = self._put_each([jobs[at] for at in refused])
-            except StoreError as error:
-                again = [error] * len(refused)
-            for at, answer in zip(refused, again, strict=False):
-                answers[at] = answer
-        return answers
+        return self._connections.using(self._connections.writer, lambda producer: producer.put_each(jobs))
 
     def enqueue_many(
         self,
         type: str,
         payloads: Iterable[object | Enqueue],
         *,
-        priority: int = 0,
-        delay: str | float | None = None,
-        at: datetime.datetime | float | None = None,
-        requires: str | Iterable[str] = (),
-        max_attempts: int | None = None,
-        meta: Mapping[str, object] | None = None,
         connection: object = None,
+        **options: Unpack[CommonOptions],
     ) -> list[int]:
         """Enqueue a job for each payload, all in one transaction, and return their ids in order.
 
-        An `Enqueue` among them is a payload with options of its own, such as a `unique_key` or another type.
+        The options, those of `enqueue`, are of all of them. An `Enqueue` among the payloads is one with options of its
+        own, such as a `unique_key` or another type.
         """
-        jobs = new_jobs(
-            type,
-            payloads,
-            priority=priority,
-            delay=delay,
-            at=at,
-            requires=requires,
-            max_attempts=max_attempts,
-            meta=meta,
-        )
+        if "unique_key" in options:
+            raise TypeError("enqueue_many: a unique_key is that of one job; give it in an Enqueue")
+        jobs = new_jobs(type, payloads, **options)
         count = jobs.count if isinstance(jobs, AlikeJobs) else len(jobs)
         return self.insert(jobs, connection=connection) if count else []
 
@@ -319,7 +254,7 @@ class Queue(Administration):
         # The attributes are missing if the constructor has rejected the URL.
         if "_watcher" in self.__dict__:
             self._watcher.stop()
-            self._connections.discard()
+            self._connections.close(used=False)
 
     def __reduce__(self) -> tuple[Callable[..., Queue], tuple[str], dict[str, object]]:
         """Pickled as its URL and its middleware, so that a queue can be passed to another process."""

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from supervisor.domain.errors import JobNotFound, StoreError
 from supervisor.domain.job_stream import Follower, FollowEvent, Position
@@ -19,30 +19,7 @@ if TYPE_CHECKING:
 
 LONGEST_WAIT = 1.0  # seconds after which who waits makes sure that there is a thread: a program may have forked
 
-News = TypeVar("News", covariant=True)
 _numbers = itertools.count()
-
-
-class Bell:
-    """For a thread that waits. Not a threading.Event: a signal handler that interrupts its `set` leaves it locked."""
-
-    def __init__(self) -> None:
-        self._rings: SimpleQueue[None] = SimpleQueue()  # its `put` is reentrant
-
-    def ring(self) -> None:
-        if self._rings.empty():
-            self._rings.put(None)
-
-    def wait(self, until: float | None = None) -> None:
-        """Until it rings or that time, in monotonic seconds; at most a second."""
-        left = LONGEST_WAIT if until is None else min(LONGEST_WAIT, max(0.0, until - time.monotonic()))
-        with contextlib.suppress(Empty):
-            self._rings.get(timeout=left)
-
-
-def deadline_after(seconds: float | None) -> float | None:
-    """In monotonic seconds; None: never."""
-    return None if seconds is None else time.monotonic() + seconds
 
 
 class Watched(Protocol):
@@ -54,11 +31,10 @@ class Watched(Protocol):
 
 
 class Subscription:
-    """Somebody's interest in a job, kept as long as they keep this object. `ring` is called in the thread of the
-    watcher when there are news; it must not block.
+    """Somebody's interest in the states of a job, kept as long as they keep this object. `ring` is called in the thread
+    of the watcher when there are news; it must not block.
 
-    With `only_end`, news are how the job is at first, and its end; of a job that was `just_made`, only its end. Who
-    `follows` also hears of what the job emits, which is in `feed`.
+    With `only_end`, news are how the job is at first, and its end; of a job that was `just_made`, only its end.
     """
 
     def __init__(
@@ -69,13 +45,10 @@ class Subscription:
         *,
         only_end: bool = False,
         just_made: bool = False,
-        follows: bool = False,
     ) -> None:
         self.job_id = job_id
         self.number = next(_numbers)
         self.event: JobEvent | None = None  # the last one told
-        self.follows = follows
-        self.feed: Feed | None = None
         self._watcher = watcher
         self._ring = ring
         self._only_end = only_end
@@ -85,10 +58,12 @@ class Subscription:
 
     @property
     def begun(self) -> bool:
+        """Whether there was a look at the job: nobody's time is up before that."""
         return self._just_made or self.event is not None
 
     @property
     def ended(self) -> bool:
+        """Whether there will be no more news."""
         return self._taken is not None and self._taken.status.finished
 
     def ring(self) -> None:
@@ -108,15 +83,20 @@ class Subscription:
                 return
         self.ring()
 
-    def news(self) -> list[JobEvent]:
-        event = self.take()
+    def news(self) -> Sequence[Any]:
+        """What is new. Raises JobNotFound and StoreError."""
+        event = self.state()
+        return () if event is None else (event,)
+
+    def state(self) -> JobEvent | None:
+        """The state, if that is new. Raises StoreError, and JobNotFound if the job does not exist."""
+        event = self._take()
         if event is None:
             self._watcher.subscribe(self)  # again, if the program has forked in between
-            event = self.take()
-        return [] if event is None else [event]
+            event = self._take()
+        return event
 
-    def take(self) -> JobEvent | None:
-        """What is new; None for nothing. Raises StoreError, and JobNotFound if the job does not exist."""
+    def _take(self) -> JobEvent | None:
         event = self.event
         if event is not None and self._is_new(event):
             self._taken = event
@@ -126,6 +106,14 @@ class Subscription:
         except IndexError:
             return None
         raise problem
+
+    def next_look(self, deadline: float | None) -> float | None:
+        """Until when to wait for the bell; both are monotonic seconds. Raises TimeoutError after the deadline."""
+        if deadline is None or not self.begun:
+            return None
+        if time.monotonic() >= deadline:  # also while the bell rings all the time
+            raise TimeoutError
+        return deadline
 
     def leave(self) -> None:
         self._watcher.leave(self)
@@ -138,15 +126,16 @@ class Subscription:
         return not (self._only_end and known) or event.status.finished
 
 
-class Stream:
-    """A `Listener` that follows a job, behind a position or from the start of its run. A slow one misses chunks, and is
-    told how many, and states, but never the latest.
+class Stream(Subscription):
+    """Also in what the job emits, behind a position or from the start of its run. A slow one misses chunks, and is told
+    how many, and states, but never the latest.
     """
 
     def __init__(self, watcher: Watched, job_id: int, ring: Callable[[], object], at: Position | None = None) -> None:
+        super().__init__(watcher, job_id, ring)
+        self.feed: Feed | None = None  # set by the watcher
         self._known: JobEvent | None = None
         self._follower = Follower(at)
-        self._subscription = Subscription(watcher, job_id, ring, follows=True)
 
     @property
     def at(self) -> Position:
@@ -163,51 +152,49 @@ class Stream:
     def look(self) -> bool:
         """Whether the job's state is known. Raises JobNotFound and StoreError."""
         before = self._known
-        self._known = next(iter(self._subscription.news()), before)
+        self._known = self.state() or before
         if before is None and self._known is not None and self.at.token > self._known.token:
             self._follower.at = Position()  # of no run of this job: without it, its chunks would be left out
         return self.begun
 
-    def news(self) -> list[FollowEvent]:
+    def news(self) -> Sequence[FollowEvent]:
         self.look()  # before the chunks: what the job emitted until then is there
-        feed = self._subscription.feed
-        if self._known is None or feed is None:
-            return []
-        return self._follower.news(self._known, feed.behind(self.at), elsewhere=feed.elsewhere)
-
-    def leave(self) -> None:
-        self._subscription.leave()
+        if self._known is None or self.feed is None:
+            return ()
+        return self._follower.news(self._known, self.feed.behind(self.at), elsewhere=self.feed.elsewhere)
 
 
-class Listener(Protocol[News]):
-    """A subscription, or a stream that has one."""
-
-    @property
-    def begun(self) -> bool:
-        """Whether there was a look at the job: nobody's time is up before that."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether there will be no more news."""
-
-    def news(self) -> Sequence[News]:
-        """What is new. Raises JobNotFound and StoreError."""
-
-    def leave(self) -> None: ...
+def deadline_after(seconds: float | None) -> float | None:
+    """In monotonic seconds; None: never."""
+    return None if seconds is None else time.monotonic() + seconds
 
 
-def heard(listener: Listener[News], bell: Bell, deadline: float | None) -> Iterator[News]:
-    """The news of a listener until it has ended. Raises TimeoutError after the deadline, in monotonic seconds, and what
-    `news` raises.
+class Bell:
+    """For a thread that waits. Not a threading.Event: a signal handler that interrupts its `set` leaves it locked."""
+
+    def __init__(self) -> None:
+        self._rings: SimpleQueue[None] = SimpleQueue()  # its `put` is reentrant
+
+    def ring(self) -> None:
+        if self._rings.empty():
+            self._rings.put(None)
+
+    def wait(self, until: float | None = None) -> None:
+        """Until it rings or that time, in monotonic seconds; at most a second."""
+        left = LONGEST_WAIT if until is None else min(LONGEST_WAIT, max(0.0, until - time.monotonic()))
+        with contextlib.suppress(Empty):
+            self._rings.get(timeout=left)
+
+
+def heard(wanted: Subscription, bell: Bell, deadline: float | None) -> Iterator[Any]:
+    """The news of a subscription until it has ended. Raises TimeoutError after the deadline, in monotonic seconds, and
+    what `news` raises.
     """
     try:
         while True:
-            yield from listener.news()
-            if listener.ended:
+            yield from wanted.news()
+            if wanted.ended:
                 return
-            until = deadline if listener.begun else None
-            if until is not None and time.monotonic() >= until:  # also while the bell rings all the time
-                raise TimeoutError
-            bell.wait(until)
+            bell.wait(wanted.next_look(deadline))
     finally:
-        listener.leave()
+        wanted.leave()

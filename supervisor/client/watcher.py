@@ -18,7 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from supervisor.client.connections import Connections, Seat, forgetful, inherited
-from supervisor.client.subscription import Subscription
+from supervisor.client.subscription import Stream, Subscription
 from supervisor.domain.errors import StoreError
 from supervisor.domain.polling import HintWindow, Pace
 
@@ -201,11 +201,11 @@ class _Look:
         new = self._watcher.added()
         told = self._watcher.present() if changed else new
         found = producer.events({one.job_id for one in told}) if told else {}
-        if following := [one for one in told if one.follows and one.job_id in found]:
+        if following := [one for one in told if isinstance(one, Stream) and one.job_id in found]:
             self._read_chunks(following, found, producer)
         return changed and before is not None, told, found
 
-    def _read_chunks(self, following: list[Subscription], found: dict[int, JobEvent], producer: Producer) -> None:
+    def _read_chunks(self, following: list[Stream], found: dict[int, JobEvent], producer: Producer) -> None:
         """Before those who follow jobs are told of a change: what was emitted until then."""
         if self._emitted is None:
             from supervisor.ops.job_chunks import Feeds  # imported here: few programs follow jobs
@@ -258,7 +258,7 @@ class _Look:
                 return feed is not None and feed.fileno() in ready and feed.drain()
             emitted = set() if self._emitted is None else self._emitted.look()
             for one in self._watcher.present() if emitted else ():
-                if one.follows and one.job_id in emitted:
+                if isinstance(one, Stream) and one.job_id in emitted:
                     one.ring()
         return False
 

@@ -37,16 +37,21 @@ TYPE = re.compile(r"[a-zA-Z0-9_.:/-]{1,100}")
 CAPABILITY = re.compile(r"[!-~]{1,100}")  # printable ASCII without the space that separates them
 
 
-class JobOptions(TypedDict, total=False):
-    """How a job is enqueued, beside its type and payload: see `Queue.enqueue`."""
+class CommonOptions(TypedDict, total=False):
+    """How jobs are enqueued that are made in one call: see `Queue.enqueue_many`."""
 
     priority: int
     delay: str | float | None
     at: datetime.datetime | float | None
     requires: str | Iterable[str]
     max_attempts: int | None
-    unique_key: str | None
     meta: Mapping[str, object] | None
+
+
+class JobOptions(CommonOptions, total=False):
+    """How a job is enqueued, beside its type and payload: see `Queue.enqueue`."""
+
+    unique_key: str | None
 
 
 def new_job(

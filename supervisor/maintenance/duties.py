@@ -27,7 +27,7 @@ from supervisor.maintenance.reports import (
 from supervisor.maintenance.schedules import ClockWatch, FireSchedule
 from supervisor.maintenance.waking import CommitWatch, Waker
 from supervisor.store.base import Engine, JobSelector, MaintenanceStore, SupervisorRecord
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import Scoreboard, counters_of, run_logs_of
 from supervisor.telemetry import events
 
 
@@ -67,11 +67,11 @@ class Duties:
     ) -> None:
         gate, record = board.gate, orders.record
         self.watch = CommitWatch(engine.changes())
-        self.deaths = Deaths(store.locks, board.run_logs, counter, send)
-        self.history = HistoryRecorder(store.history, store.backlog, record.id, board.counters)
+        self.deaths = Deaths(store.locks, run_logs_of(board.path), counter, send)
+        self.history = HistoryRecorder(store.history, store.backlog, record.id, counters_of(board.path))
         self.lease: LeaseRenewal | None = None
         if lease_time := engine.ownership.lease_time:
-            gate.need_lease()
+            gate.needed = 1
             self.lease = LeaseRenewal(store.registry, record, gate, lease_time, lambda: publish(board))
         controls = ControlWatch(store.controls, orders.pool_infos.keys(), record.host, gate, send)
         first: list[Duty] = [controls] if self.lease is None else [self.lease, controls]

@@ -13,7 +13,7 @@ from supervisor.domain.text import compact_json
 from supervisor.maintenance.waking import present_workers
 from supervisor.store.base import Registry, SupervisorRecord
 from supervisor.system.scoreboard import ClaimGate, Scoreboard, boot_time
-from supervisor.system.snapshot import LAYOUT, Snapshot
+from supervisor.system.slot import Snapshot
 from supervisor.telemetry import events
 
 _MOST_PUBLISHED = 512 * 1024  # characters; more workers than fit are left out
@@ -22,7 +22,7 @@ _PUBLISHED = (
     *("incarnation", "name", "pid", "state_number", "claims", "done", "settled", "fraction", "text", "concurrency"),
     *("running", "job", "token", "started", "batch"),
 )
-_EMPTY = Snapshot._make(LAYOUT.unpack(bytes(LAYOUT.size)))
+_EMPTY = Snapshot()
 
 
 class PublishedBoard(NamedTuple):
@@ -43,7 +43,7 @@ def publish(board: Scoreboard) -> str:
     found = {
         "status": board.supervisor_status(),
         "clock": round(time() - board.gate.now()),
-        "drained": board.gate.drained,
+        "drained": bool(board.gate.drained),
     }
     while len(text := compact_json(found | {"workers": workers})) > _MOST_PUBLISHED and workers:
         workers = dict(list(workers.items())[: len(workers) // 2])
@@ -59,8 +59,14 @@ def _published(slot: Snapshot, ahead: float) -> dict[str, Any]:
 def _read(fields: Mapping[str, Any], behind: float) -> Snapshot:
     """`behind` is how far our own monotonic clock is behind Unix time, in seconds."""
     known = {name: type(getattr(_EMPTY, name))(fields[name]) for name in _PUBLISHED if name in fields}
-    texts = {f"{name}_bytes": known.pop(name).encode() for name in ("incarnation", "name", "text") if name in known}
-    return _EMPTY._replace(**known | texts | {"started": known.get("started", 0.0) - behind})
+    found = Snapshot()
+    for name, value in known.items():
+        if isinstance(value, str):
+            found.write(f"{name}_bytes", value)
+        else:
+            setattr(found, name, value)
+    found.started -= behind
+    return found
 
 
 def read_published(text: str, now: float = 0.0) -> PublishedBoard:

@@ -21,7 +21,7 @@ from supervisor.maintenance.waking import Sleep
 from supervisor.store.base import Engine
 from supervisor.system import counters, signals
 from supervisor.system.channel import Channel
-from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard
+from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard, counters_of
 from supervisor.telemetry import events
 
 
@@ -34,7 +34,7 @@ class Maintainer:
         self._slot = board.slot(MAINTAINER_SLOT)
         self._clock = board.gate.now
         self._store = engine.maintenance()
-        self._counter = Counter(counters.shared(board.counters, MAINTAINER_SLOT))
+        self._counter = Counter(counters.shared(counters_of(board.path), MAINTAINER_SLOT))
         self._duties = Duties(orders, engine, self._store, board, self._counter, channel.send)
         self._scheduler = self._scheduler_of(*self._duties.all)
         self._sleep = Sleep(channel, self._duties.watch, self._duties.waker)
@@ -60,7 +60,8 @@ class Maintainer:
         ignored = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
         signals.Inbox(obeyed=(), ignored=ignored)
         signals.unblock_all()
-        self._slot.occupy(os.getpid())
+        self._slot.page.pid = os.getpid()
+        self._slot.beat()
         report, starting = (
             StateReport(self._channel.send, self._duties.watch),
             self._scheduler_of(self._duties.start_up),

@@ -22,8 +22,8 @@ from supervisor.maintenance.scheduler import FailedItems
 from supervisor.store.base import ClaimLocks, Registry, SupervisorRecord, WorkerRecord
 from supervisor.system import ending, kernel, run_log
 from supervisor.system.channel import Message
-from supervisor.system.scoreboard import Scoreboard, chunks_of, counters_of, run_logs_of
-from supervisor.system.snapshot import Snapshot
+from supervisor.system.scoreboard import Scoreboard, files_of, run_logs_of
+from supervisor.system.slot import Snapshot
 from supervisor.telemetry import events
 
 _BOUND = 2.0  # seconds per run
@@ -264,7 +264,7 @@ def _remove_files(dead: SupervisorRecord) -> None:
     path = Path(dead.scoreboard)
     if path.name != f"scoreboard-{dead.id}" or not path.is_absolute():
         return
-    for file in (run_logs_of(path), chunks_of(path), counters_of(path), path):
+    for file in files_of(path):
         with suppress(OSError, ValueError):
             found = file.lstat()
             if stat.S_ISREG(found.st_mode) and os.geteuid() in (found.st_uid, 0):

@@ -100,9 +100,9 @@ class ControlWatch(Duty):
 
     def run(self, now: float) -> Result:
         found = self._controls.current()
-        drained, before = self._host in found.drained, self._gate.drained
+        drained, before = self._host in found.drained, bool(self._gate.drained)
         if drained != before:
-            self._gate.drain(drained)
+            self._gate.drained = drained
             self._log.info("drained" if drained else "undrained", host=self._host)
         sizes = {name: size for name in self._pools if (size := found.size_on(name, self._host)) is not None}
         message = {"controls": {"sizes": sizes, "reloads": found.reloads}}

@@ -39,8 +39,8 @@ def present_workers(board: Scoreboard) -> Iterator[tuple[int, Snapshot]]:
 
 def idle_workers(board: Scoreboard) -> Counter[str]:
     """The number of idle workers of each pool; nothing else of their slots is copied."""
-    slots = map(board.slot, range(1, board.highest + 1))
-    return Counter(pool_of(slot.name) for slot in slots if slot.is_idle())
+    slots = (board.slot(number).page for number in range(1, board.highest + 1))
+    return Counter(pool_of(slot.name) for slot in slots if slot.is_idle)
 
 
 def at_rest(board: Scoreboard) -> tuple[bool, int]:

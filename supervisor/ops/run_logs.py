@@ -14,6 +14,7 @@ from supervisor.ops.job_details import Trial, trial_of, trials
 from supervisor.ops.supervisors import registered
 from supervisor.store.base import Operations
 from supervisor.system import run_log
+from supervisor.system.scoreboard import run_logs_of
 from supervisor.system.slot import Snapshot
 
 MOST_RUNS = 200  # runs of all jobs that are read at once
@@ -87,7 +88,7 @@ class LogReader:
         found = [] if job is not None and job.status.finished else list(registered(self._operations))
         self.unseen = self.unseen or any(board is None and alive is not False for _, alive, board in found)
         going_on = [
-            (slot, board.run_logs, number)
+            (slot, run_logs_of(board.path), number)
             for _, _, board in found
             if board is not None
             for number in range(1, board.highest + 1)

@@ -60,7 +60,9 @@ def seen(operations: Operations, now: float = 0.0) -> Iterator[Seen]:
         lease = leases.get(record.id)
         if board is not None:
             workers = [slot for _, slot in present_workers(board)]
-            yield Seen(record, alive, lease, board.supervisor_status(), workers, local=True, drained=board.gate.drained)
+            yield Seen(
+                record, alive, lease, board.supervisor_status(), workers, local=True, drained=bool(board.gate.drained)
+            )
         elif alive and lease is not None and lease.posted:
             published = read_published(lease.posted, now)
             workers = list(published.workers.values())

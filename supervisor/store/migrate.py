@@ -75,12 +75,21 @@ def statements(sql: str) -> Iterator[str]:
 
 
 class Known(NamedTuple):
-    """What a database says of its job tables. `version` is 0 if it has none; `ours` is what this program knows."""
+    """What a database says of its job tables. `version` is 0 if it has none; `plan` is what this program knows."""
 
     where: object
-    ours: int
+    plan: Sequence[Migration]
     version: int
     flags: Mapping[str, str]
+
+    @property
+    def ours(self) -> int:
+        return self.plan[-1].version
+
+    @property
+    def missing(self) -> list[Migration]:
+        """What brings it up to date."""
+        return [one for one in self.plan if one.version > self.version]
 
     def require_version(self) -> Known:
         """Raises NoTables, or StoreError for older ones."""
@@ -117,7 +126,7 @@ def known(rows: Rows, queries: Queries, where: object, plan: Sequence[Migration]
     """Look at the tables. Raises StoreOutdated if they are from before the first release, and are never migrated;
     StoreError, which ends with `others`, if they are another program's; and the driver's errors.
     """
-    ours, names = plan[-1].version, {_plain(row[0]) for row in rows(queries.tables)}
+    names = {_plain(row[0]) for row in rows(queries.tables)}
     if "job_meta" in names:
         flags = {_plain(key): _plain(value) for key, value in rows(queries.flags)}
         if VERSION not in flags:
@@ -125,10 +134,10 @@ def known(rows: Rows, queries: Queries, where: object, plan: Sequence[Migration]
                 f"{where}: its job tables are from before the first release, and this program cannot use them: export "
                 "what you need with SQL, move them away, and start with new ones"
             )
-        return Known(where, ours, int(flags[VERSION]), flags)
+        return Known(where, plan, int(flags[VERSION]), flags)
     if "jobs" in names:
         raise StoreError(f"the database has a `jobs` table of another program; {others}")
-    return Known(where, ours, 0, {})
+    return Known(where, plan, 0, {})
 
 
 def _plain(name: str | bytes) -> str:

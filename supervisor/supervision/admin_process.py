@@ -46,17 +46,16 @@ class AdminProcess:
         self._next_try = 0.0
         self._problem = ""
 
-    def open(self, settings: Settings) -> None:
-        """Use these settings from now on. A process for which anything is new finishes first; meanwhile connections
-        wait. Any other one is kept.
+    def open(self, settings: Settings | None) -> None:
+        """Use these settings from now on; None ends it. A process for which anything is new finishes first; meanwhile
+        connections wait. Any other one is kept.
         """
         before, self._settings = self._admin, settings
         if before is None or self._admin is None or before.listen != self._admin.listen:
             self._close_socket()
-        if self.process.pid and (self._problem or self._given != self._gives(settings)):
-            self.process.dismiss(GRACE, finish=_FINISH)
-        self._next_try = 0.0
-        self._problem = ""
+        if self.process.pid and (self._problem or self._given != self._gives()):
+            self.process.dismiss(GRACE, finish=_FINISH if settings else 0.0)
+        self._next_try, self._problem = 0.0, ""
 
     def attend(self, now: float) -> None:
         """Read the process's messages, and start or replace it if there should be one."""
@@ -64,22 +63,35 @@ class AdminProcess:
             self._problem = message.get("problem", "")
         if self.process.check(now) and self.process.early_deaths > 1 and not self._problem:
             self._problem = f"it has died {self.process.early_deaths} times in a row; see the log"
-        settings = self._settings
-        if settings is None or settings.admin is None or not self.process.due(now):
+        settings, admin = self._settings, self._admin
+        if settings is None or admin is None or now < self._next_try or not self.process.due(now):
             return
-        listening = self._listen(settings.admin, now)
-        if listening is not None:
-            run = self._serve
-            self._given = self._gives(settings)  # before it reads the tokens, or a change might be missed
-            wakes = dict(self._wakes())
-            keep = [listening.socket.fileno(), *settled_notice.kept_to_listen(), *wakes.values()]
-            self.process.start(lambda channel: run(settings, channel, listening.socket, wakes), now, keep=keep)
+        try:
+            listening = self._listening = self._listening or self._listen(admin)
+        except OSError as error:  # jobs run anyway
+            problem, self._next_try = f"{admin.listen}: {error.strerror or error}", now + RETRY
+            log = events(process="supervisor")
+            tell = log.error if problem != self._problem else log.debug
+            tell("admin_unavailable", problem=problem, next_try_seconds=RETRY)
+            self._problem = problem
+            return
+        run, wakes = self._serve, dict(self._wakes())
+        self._given = self._gives()  # before it reads the tokens, or a change might be missed
+        keep = [listening.socket.fileno(), *settled_notice.kept_to_listen(), *wakes.values()]
+        self.process.start(lambda channel: run(settings, channel, listening.socket, wakes), now, keep=keep)
 
-    def _gives(self, settings: Settings) -> tuple[object, ...]:
+    def _listen(self, admin: AdminSettings) -> Listening:
+        """Raises OSError."""
+        listening = Listening(admin.address, admin.unix_path)
+        self._problem = ""
+        file = None if admin.token_file is None else str(admin.token_file)
+        events(process="supervisor").info("admin_listening", url=listening.url, token_file=file)
+        return listening
+
+    def _gives(self) -> tuple[object, ...]:
         """All that a process uses and that a reload may change. It imports nothing of the handlers."""
-        admin = settings.admin
-        files = [] if admin is None else [admin.token_file, admin.read_token_file]
-        return settings, dict(self._wakes()), [_version(path) for path in files if path is not None]
+        files = () if self._admin is None else (self._admin.token_file, self._admin.read_token_file)
+        return self._settings, dict(self._wakes()), [_version(path) for path in files if path is not None]
 
     @property
     def due_at(self) -> float | None:
@@ -97,38 +109,9 @@ class AdminProcess:
             "problem": self._problem or None,
         }
 
-    def close(self) -> None:
-        """Let it finish, and do not start another one."""
-        self._settings = None
-        self._close_socket()
-        self.process.dismiss(GRACE)
-
     @property
     def _admin(self) -> AdminSettings | None:
         return None if self._settings is None else self._settings.admin
-
-    def _listen(self, admin: AdminSettings, now: float) -> Listening | None:
-        """The socket, or None while its address is unavailable; jobs run anyway."""
-        if self._listening is None and now >= self._next_try:
-            try:
-                self._listening = Listening(admin.address, admin.unix_path)
-            except OSError as error:
-                self._next_try = now + RETRY
-                self._complain(f"{admin.listen}: {error.strerror or error}")
-            else:
-                self._problem = ""
-                events(process="supervisor").info(
-                    "admin_listening",
-                    url=self._listening.url,
-                    token_file=None if admin.token_file is None else str(admin.token_file),
-                )
-        return self._listening
-
-    def _complain(self, problem: str) -> None:
-        log = events(process="supervisor")
-        tell = log.error if problem != self._problem else log.debug
-        tell("admin_unavailable", problem=problem, next_try_seconds=RETRY)
-        self._problem = problem
 
     def _close_socket(self) -> None:
         if self._listening is not None:

@@ -50,41 +50,95 @@ class Hold:
     named: bool = False
 
 
-class LockHolder:
-    """Checks the lock once a tick. `sentence` names a process that holds it for long, for people; otherwise empty."""
+class DatabaseHealth:
+    """`trouble` says why the database cannot be used or written, for people; `gone` is "removed" or "replaced" if
+    that happened to the file. `lost` is the trouble if nothing can be settled any more: the file was replaced, or
+    removed, and nobody waits for it.
 
-    def __init__(self, writers: Writers) -> None:
+    Workers detect this themselves and claim nothing meanwhile, so the supervisor takes no action here. A removed
+    file may come back, for example after a temporary move. After a replacement all running jobs belong to the
+    old file, so the supervisor must restart.
+    """
+
+    def __init__(self, writers: Writers, owner: OwnerLock) -> None:
+        self._owner = owner
         self._writers = writers
-        self._hold: Hold | None = None
-        self._looked = 0.0  # the latest check, in monotonic seconds
-        self.sentence = ""
+        self._seen: Holder | None = None  # of the writers' lock
+        self._hold: Hold | None = None  # of the database's own lock
+        self._looked = 0.0  # when that was looked at last
+        self._trouble = self._held = self._unkept = ""
+        self.gone = self.lost = ""
 
-    def look(self, ours: Mapping[int, Ours], now: float) -> None:
-        """End a worker whose run has left a transaction open; report any other process that holds the lock for long."""
-        holder = self._writers.database_holder()
-        hold, free, self._looked = self._hold, self._looked, now
+    @property
+    def trouble(self) -> str:
+        return "; ".join(filter(None, (self._trouble, self._held)))
+
+    def release(self, *, registered: bool) -> None:
+        """Give up our own lock file."""
+        self._owner.release(registered=registered and not self.lost)
+
+    def heed(self, message: Message, *, waits: bool) -> None:
+        """Process the maintainer's report. `waits`: a file that was removed may come back."""
+        before, self.gone = self.gone, message["gone"]
+        self._trouble = message["trouble"]
+        if self.gone and self.gone != before:
+            events(process="supervisor").error("database_gone", how=self.gone, detail=self._trouble)
+        if self.gone == "replaced" or (self.gone and not waits):
+            self.lost = self.lost or self.trouble
+
+    def free_writers(self, workers: Iterable[WorkerProcess], attended: Iterable[SupervisedProcess], now: float) -> None:
+        """Kill the holder of the writers' lock if it is our process and stopped, because it blocks every writer. Do the
+        same for the database's own lock if one of our processes forgot to release it. Also keep our own lock file.
+
+        Two checks must see the same long hold, so that a short stop has no effect. Other programs are not killed.
+        `now` is monotonic seconds.
+        """
+        self._keep_ownership()
+        ours: dict[int, Ours] = {one.pid: one for one in attended if one.pid}
+        ours |= {worker.process.pid: worker for worker in workers}
+        self._look_at_database(ours, now)
+        before, seen = self._seen, self._writers.holder()
+        self._seen = seen
+        if seen is not None and seen == before and now - seen.since >= LONG_HOLD and seen.pid in ours:
+            _end_if_stopped(ours[seen.pid], seen.pid, "the writers' lock")
+
+    def _keep_ownership(self) -> None:
+        """Keep the lock file that shows others that we are alive: it may have been deleted with its folder."""
+        try:
+            if self._owner.keep():
+                self._unkept = ""
+                hint = "files of a running supervisor were deleted; `status` may not show its workers until a restart"
+                events(process="supervisor").error("owner_lock_made_again", file=str(self._owner.path), hint=hint)
+        except StoreError as error:
+            if str(error) != self._unkept:
+                self._unkept = str(error)
+                events(process="supervisor").error("owner_lock_lost", detail=self._unkept)
+
+    def _look_at_database(self, ours: Mapping[int, Ours], now: float) -> None:
+        """End a worker whose run has left a transaction open; report any other process that holds the lock for long, in
+        `status` and once in the log.
+        """
+        holder, hold, free = self._writers.database_holder(), self._hold, self._looked
+        self._looked = now
         if hold is None or hold.holder != holder:
-            self._hold, self.sentence = None if holder is None else Hold(holder, now, free), ""
+            self._hold, self._held = None if holder is None else Hold(holder, now, free), ""
             return
-        pid = hold.holder.pid
+        pid, held = hold.holder.pid, now - hold.since
         one = next((ours[member] for member in kernel.ancestry(pid) if member in ours), None)
         if one is not None and ours.get(pid) is one and kernel.is_stopped(pid):
-            if now - hold.since >= STOPPED_FOR:
-                _end_stopped(one, "the database's write lock")
+            if held >= STOPPED_FOR:
+                _end_if_stopped(one, pid, "the database's write lock")
             return
         if isinstance(one, WorkerProcess):
             _judge(one, one.slot.read(), hold, now)
-        if now - hold.since >= NAMED_AFTER:
-            self._name(hold, now, _name_of(one, pid))
-
-    def _name(self, hold: Hold, now: float, who: str) -> None:
-        """Report the holder, in `status` and once in the log."""
-        # Doubled durations, so that the message does not change every second.
-        held = human(NAMED_AFTER * 2 ** int(log2((now - hold.since) / NAMED_AFTER)))
-        self.sentence = f"{who} has held the database's write lock for over {held}; no other process can write"
-        if not hold.named:
-            hold.named = True
-            events(process="supervisor").warning("database_held", pid=hold.holder.pid, detail=self.sentence)
+        if held >= NAMED_AFTER:
+            # Doubled durations, so that the message does not change every second.
+            over = human(NAMED_AFTER * 2 ** int(log2(held / NAMED_AFTER)))
+            who = _name_of(one, pid)
+            self._held = f"{who} has held the database's write lock for over {over}; no other process can write"
+            if not hold.named:
+                hold.named = True
+                events(process="supervisor").warning("database_held", pid=pid, detail=self._held)
 
 
 def _judge(worker: WorkerProcess, slot: Snapshot, hold: Hold, now: float) -> None:
@@ -93,11 +147,8 @@ def _judge(worker: WorkerProcess, slot: Snapshot, hold: Hold, now: float) -> Non
     """
     shared = slot.places > 1
     late = shared and slot.running > 0 and now - slot.beat > LATE_BEAT
-    if shared:
-        over = (slot.unsettled > 0 or not slot.running) and not late
-    else:
-        over = not slot.job or slot.started > hold.since
-    over = over and not kernel.waits_for_disk(hold.holder.pid)
+    ended = (slot.unsettled > 0 or not slot.running) and not late if shared else not slot.job
+    over = (ended or (not shared and slot.started > hold.since)) and not kernel.waits_for_disk(hold.holder.pid)
     hold.over_since = (hold.over_since or now) if over else None
     settings = worker.release.settings
     if hold.over_since is not None:
@@ -111,7 +162,9 @@ def _judge(worker: WorkerProcess, slot: Snapshot, hold: Hold, now: float) -> Non
         worker.kill(Cause.HELD_DATABASE, NO_RUN if unsure else None)
 
 
-def _end_stopped(one: Ours, holding: str) -> None:
+def _end_if_stopped(one: Ours, pid: int, holding: str) -> None:
+    if not kernel.is_stopped(pid):
+        return
     if isinstance(one, WorkerProcess):
         one.kill(Cause.STOPPED)
     else:
@@ -130,71 +183,4 @@ def _name_of(one: Ours | None, pid: int) -> str:
     if one is not None:
         return f"our own {one.role} (pid {one.pid})"
     command = kernel.command_of(pid) if pid else ""
-    return (
-        f"another program (pid {pid}{f': {command}' if command else ''})" if pid else "a process of another container"
-    )
-
-
-class DatabaseHealth:
-    """`trouble` says why the database cannot be used or written, for people; `gone` is "removed" or "replaced" if
-    that happened to the file. `lost` is the trouble if nothing can be settled any more: the file was replaced, or
-    removed, if `waits` is not set.
-
-    Workers detect this themselves and claim nothing meanwhile, so the supervisor takes no action here. A removed
-    file may come back, for example after a temporary move. After a replacement all running jobs belong to the
-    old file, so the supervisor must restart.
-    """
-
-    def __init__(self, writers: Writers, owner: OwnerLock, *, waits: bool) -> None:
-        self._waits = waits
-        self._owner = owner
-        self._writers = writers
-        self._seen: Holder | None = None
-        self._holder = LockHolder(writers)
-        self._trouble = self.gone = self.lost = self._unkept = ""
-
-    @property
-    def trouble(self) -> str:
-        return "; ".join(filter(None, (self._trouble, self._holder.sentence)))
-
-    def release(self, *, registered: bool) -> None:
-        """Give up our own lock file."""
-        self._owner.release(registered=registered and not self.lost)
-
-    def heed(self, message: Message) -> None:
-        """Process the maintainer's report."""
-        before, self.gone = self.gone, message["gone"]
-        self._trouble = message["trouble"]
-        if self.gone and self.gone != before:
-            events(process="supervisor").error("database_gone", how=self.gone, detail=self._trouble)
-        if self.gone == "replaced" or (self.gone and not self._waits):
-            self.lost = self.lost or self.trouble
-
-    def _keep_ownership(self) -> None:
-        """Keep the lock file that shows others that we are alive: it may have been deleted with its folder."""
-        try:
-            if self._owner.keep():
-                self._unkept = ""
-                hint = "files of a running supervisor were deleted; `status` may not show its workers until a restart"
-                events(process="supervisor").error("owner_lock_made_again", file=str(self._owner.path), hint=hint)
-        except StoreError as error:
-            if str(error) != self._unkept:
-                self._unkept = str(error)
-                events(process="supervisor").error("owner_lock_lost", detail=self._unkept)
-
-    def free_writers(self, workers: Iterable[WorkerProcess], attended: Iterable[SupervisedProcess], now: float) -> None:
-        """Kill the holder of the writers' lock if it is our process and stopped, because it blocks every writer. Do the
-        same for the database's own lock if one of our processes forgot to release it. Also keep our own lock file.
-
-        Two checks must see the same long hold, so that a short stop has no effect. Other programs are not killed.
-        `now` is monotonic seconds.
-        """
-        self._keep_ownership()
-        ours: dict[int, Ours] = {one.pid: one for one in attended if one.pid}
-        ours |= {worker.process.pid: worker for worker in workers}
-        self._holder.look(ours, now)
-        seen, self._seen = self._seen, self._writers.holder()
-        if self._seen is None or self._seen != seen or now - self._seen.since < LONG_HOLD:
-            return
-        if self._seen.pid in ours and kernel.is_stopped(self._seen.pid):
-            _end_stopped(ours[self._seen.pid], "the writers' lock")
+    return f"another program (pid {pid}{command and f': {command}'})" if pid else "a process of another container"

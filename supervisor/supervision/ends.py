@@ -1,23 +1,28 @@
-"""The ends of workers and of their templates: noticed, explained (`exit_reason`), reported, and made up for."""
+"""What becomes of the workers that were asked for: templates fork them, and they end. Each end is explained
+(`exit_reason`), reported, and made up for.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
 from dataclasses import dataclass
 from functools import partial
 
+from supervisor.domain.text import shortened
 from supervisor.maintenance.deaths import DeathReport
 from supervisor.supervision.exit_reason import Cause, Circumstances, explain, explain_template
 from supervisor.supervision.maintainer_client import MaintainerClient
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
-from supervisor.supervision.release import Release
 from supervisor.supervision.templates import TemplateProcess, Templates
 from supervisor.supervision.watchdog import look_at
-from supervisor.supervision.worker_process import WorkerProcess, named
-from supervisor.system import child, ending, kernel
+from supervisor.supervision.worker_output import Outputs
+from supervisor.supervision.worker_process import Process, WorkerProcess, named
+from supervisor.system import child, ending, kernel, signals
+from supervisor.system.channel import Message
 from supervisor.system.resources import OomCounter
 from supervisor.system.signals import Reactor
 from supervisor.telemetry import events
@@ -34,6 +39,7 @@ class Ends:
     templates: Templates
     reactor: Reactor
     maintainer: MaintainerClient
+    outputs: Outputs
     finished_jobs: int = 0  # by workers that have ended
 
     def __post_init__(self) -> None:
@@ -41,22 +47,86 @@ class Ends:
         self._look_at = self._orphans_until = 0.0
         self._inherited = frozenset(kernel.children(os.getpid()) or ())  # children of a program that became us by exec
 
-    def watch(self, worker: WorkerProcess) -> None:
-        self.reactor.watch(worker.process.pidfd, partial(self._notice, worker))
+    # What the templates say
+
+    def hear(self) -> None:
+        """Process the templates' messages."""
+        for template in list(self.templates):
+            template.child.channel.flush()
+            if template.child.gone or self.reactor.is_readable(template.child.descriptor):
+                for message, descriptors in template.receive():
+                    try:
+                        self._obey(template, message, descriptors)
+                    except (LookupError, TypeError, ValueError) as error:
+                        # The handler's code shares the template's process, and may have written into the channel.
+                        log = events(process="supervisor")
+                        log.error("message_garbled", of=f"template {template.child.pid}", error=repr(error))
+            if template.child.gone:
+                self._lose(template)
+
+    def _obey(self, template: TemplateProcess, message: Message, descriptors: list[int]) -> None:
+        find = self.pools.find
+        if "forked" in message:
+            self._forked(find(message["forked"]), int(message["pid"]), descriptors)
+        elif "exited" in message:
+            if (worker := find(message["exited"])) is not None:
+                worker.ended(time.monotonic(), message["status"], message["peak_memory"])
+        elif "swept" in message:
+            self.pools.sweep(message["swept"])
+        elif "unforked" in message:
+            if (worker := find(message["unforked"])) is not None:
+                self.give_up(worker, f"no worker can be forked: {message['error']}")
+        elif "ready" in message:
+            template.ready = True
+        elif "broken" in message:
+            template.broken = shortened(str(message["broken"]))
+            self.give_up_all(template)
+
+    def _forked(self, worker: WorkerProcess | None, pid: int, descriptors: list[int]) -> None:
+        if not descriptors:  # they were lost, and the template kills it
+            if worker is not None:
+                worker.process.pid = pid
+                worker.kill(Cause.UNSTARTED)
+                worker.release.back_off(f"no worker can be watched: {os.strerror(errno.EMFILE)}", time.monotonic())
+            return
+        pidfd, stderr = descriptors
+        if worker is None or not worker.living:  # given up in the meantime
+            ending.send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
+            os.close(stderr)
+            return
+        process = Process(pid, pidfd, self.outputs.open(stderr, worker.request.name, worker.slot))
+        worker.forked(process, time.monotonic())
+        self.reactor.watch(pidfd, partial(self._notice, worker))
 
     def _notice(self, worker: WorkerProcess) -> None:
         worker.ended(time.monotonic())
         self.reactor.unwatch(worker.process.pidfd)  # it stays readable forever; once is enough
+
+    def give_up(self, worker: WorkerProcess, why: str = "") -> None:
+        """A worker is not forked: because of its code, if this says why, or because nobody needs it any more."""
+        now = time.monotonic()
+        if why and not worker.request.template.retired:
+            worker.release.back_off(why, now)
+        worker.kill(Cause.UNSTARTED)
+        worker.ended(now)
+
+    def give_up_all(self, template: TemplateProcess) -> None:
+        """The code of a template cannot be loaded: whoever waits for it is told why."""
+        for worker in self.pools.unforked():
+            if worker.request.template is template:
+                self.give_up(worker, template.why_broken(worker.release.pool))
+
+    # What the kernel says
 
     def reap(self) -> None:
         """Reap our children: maintainers, admin processes, templates, and workers whose template died before them."""
         for pid, status, peak_memory in child.reap():
             for template in self.templates:
                 if template.child.pid == pid:
-                    template.child.status, template.ended = status, True
+                    template.child.status = status
             for worker in self.pools.workers():
                 if worker.process.pid == pid:
-                    worker.request.template.ended = True  # or it would be the parent; its end may be seen only later
                     worker.ended(time.monotonic(), status, peak_memory)
 
     def await_children(self, seconds: float, spare: frozenset[int]) -> frozenset[int]:
@@ -78,7 +148,7 @@ class Ends:
             self._look_at = now + 1.0
             self._oom.look()
 
-    # Workers
+    # Ends of workers
 
     def moments(self) -> list[float | None]:
         """When each end must be handled even if its cause is not known yet."""
@@ -115,26 +185,20 @@ class Ends:
         )
         why = explain(slot, known)
         job, token = why.run
+        policy, number = settings.policy.encode(), request.number
         self.maintainer.report(
             DeathReport(
-                request.incarnation,
-                request.name,
-                why.charge,
-                job,
-                token,
-                settings.policy.encode(),
-                why.failure,
-                request.number,
-                why.batch,
+                request.incarnation, request.name, why.charge, job, token, policy, why.failure, number, why.batch
             )
         )
         self._forget(pool, worker)
         self.finished_jobs += slot.done
-        pool.deaths.ended(why, worker, now)
+        worker.release.ended(why, worker.asked_at, now)
+        pool.deaths.ended(why, request.caution, worker.stale)
         log = events(process="supervisor")
-        tell = log.debug if why.expected else log.warning
+        quiet = why.expected or why.reason == Cause.UNSTARTED.word  # the pool's problem is in the log
         unknown = why.reason == Cause.HELD_DATABASE.word and why.batch > 1  # which of its jobs it was
-        tell(
+        (log.debug if quiet else log.warning)(
             "worker_left" if why.expected else "worker_died",
             **named(worker),
             reason=why.reason,
@@ -145,37 +209,44 @@ class Ends:
     def _forget(self, pool: Pool, worker: WorkerProcess) -> None:
         incarnation, template, process = worker.request.incarnation, worker.request.template, worker.process
         del pool.workers[incarnation]
-        if worker.serving and not (worker.end.swept or template.gone):
+        if worker.serving and process.pid and not (worker.end.swept or template.child.gone):
             pool.workers.unswept[incarnation] = template
         self.reactor.unwatch(process.pidfd)
         if process.output is not None:
             self.reactor.unwatch(process.output.descriptor)
         process.close()
 
-    # Templates
+    # Ends of templates
 
-    def lose_template(self, template: TemplateProcess) -> None:
-        """Its workers die with it."""
+    def _lose(self, template: TemplateProcess) -> None:
+        """A template has ended, and its workers die with it."""
         now = time.monotonic()
+        if template.loading and not template.retired:
+            # The code it was loading has ended it, and may do so again.
+            self.reap()
+            status = template.child.status
+            how = "" if status is None else f" ({signals.ending(os.waitstatus_to_exitcode(status))})"
+            template.broken = f"the template ended while it was loading the handler{how}"
+            self.give_up_all(template)
         self.templates.lose(template)
         self._orphans_until = now + _ORPHANED
         for pool in self.pools.values():
-            for dead in [dead for dead, its in pool.workers.unswept.items() if its is template]:
-                del pool.workers.unswept[dead]
-        orphaned = [worker for worker in self.pools.workers() if worker.request.template is template]
+            pool.workers.forget_unswept(template)
+        its = [worker for worker in self.pools.workers() if worker.request.template is template]
+        orphaned = [worker for worker in its if worker.process.pid or worker.living]
         for worker in orphaned:
             look_at(self.pools[worker.release.pool], worker, now)
-        if orphaned or not (template.retired or template.image.broken):
+        if orphaned or not (template.retired or template.broken):
             events(process="supervisor").error("template_died", pid=template.child.pid, workers=len(orphaned))
         releases = [release for release in template.releases.values() if release.current]
         end = explain_template(
             [worker.slot.read() for worker in orphaned],
-            wanted=template.image.ready and bool(releases) and not template.dismissed,
+            wanted=template.ready and bool(releases) and not template.dismissed,
             isolated=template.spec.alone and any(one.template_deaths.isolated(now) for one in releases),
             unproven=len(template.releases) == 1 and not template.proven,
         )
         for release in releases if end.counts else ():
-            _count_death(release, end.accused, now)
+            release.template_died(end.accused, now)
         for worker in orphaned:
             if worker.end.status in (None, signal.SIGKILL):
                 # The kernel kills them with it, and may already have done so.
@@ -194,14 +265,5 @@ class Ends:
 def _explained_at(worker: WorkerProcess) -> float | None:
     """When its end must be handled even if its cause is not known yet; None before its end."""
     end = worker.end
-    return (end.at if end.status is not None else end.at + _STATUS_PATIENCE) if end.at else None
-
-
-def _count_death(release: Release, accused: int, now: float) -> None:
-    """The template of a release has died: a job may have killed it, perhaps this one, which is charged."""
-    deaths = release.template_deaths
-    if accused:
-        deaths = deaths.charge(accused, release.settings.max_crashes)
-    deaths = release.template_deaths = deaths.died(now)
-    if deaths.isolated(now):
-        events(process="supervisor").warning("pool_isolated", pool=release.pool, deaths=len(deaths.at))
+    known = end.status is not None or not worker.process.pid
+    return (end.at if known else end.at + _STATUS_PATIENCE) if end.at else None

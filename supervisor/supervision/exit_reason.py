@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -23,6 +24,7 @@ Run = tuple[int, int]
 
 NO_RUN: Run = (0, 0)
 
+_MOST_SUSPECTS = 64  # that are remembered
 EXIT_RUINED = 71  # the exit code of a worker that found its own process damaged; its slot says how
 
 
@@ -57,7 +59,7 @@ class Cause(Enum):
     STARTUP = "startup_timeout", "nothing", Effect.DIED, "the worker was not set up within startup_timeout"
     TEMPLATE = "template_died", "nothing", Effect.UNRELATED, "the template it was forked from died"
     ALONE = "template_died_alone", "crash", Effect.UNRELATED, "the template died again while only this job was running"
-    UNWATCHED = "unwatched", "nothing", Effect.UNRELATED, "the supervisor cannot open more files to watch it"
+    UNSTARTED = "unstarted", "nothing", Effect.UNRELATED, "it could not be started"
     TEARDOWN = "teardown", "nothing", Effect.INTERRUPTED, "its teardown took longer than shutdown_grace; it was killed"
     HELD_DATABASE = "held_database", "crash", Effect.DIED, "a database transaction was left open; the worker was killed"
     # It ended by itself, or somebody else killed it:
@@ -81,7 +83,7 @@ class Cause(Enum):
         return "timeout" if self is Cause.TIME_LIMIT else "crash" if self in by_itself else self.word
 
 
-_NOT_ITS_SET_UP = (Cause.SHUTDOWN, Cause.PARTITION, Cause.TEMPLATE, Cause.ALONE, Cause.UNWATCHED)
+_NOT_ITS_SET_UP = (Cause.SHUTDOWN, Cause.PARTITION, Cause.TEMPLATE, Cause.ALONE, Cause.UNSTARTED)
 
 
 class Kill(NamedTuple):
@@ -141,6 +143,38 @@ class ExitReport:
         accused = self.charge == "crash" and self.run[0] == self.last_job != 0
         died = self.effect in (Effect.INTERRUPTED, Effect.DIED, Effect.DIED_EARLY)
         return self.last_job if died and (self.uncommitted or accused) else 0
+
+
+@dataclass(slots=True)
+class DeathRecord:
+    """What a pool remembers of the ends of its workers. Each release has a back-off of its own.
+
+    If a worker dies after jobs had ended and before their outcomes were committed, one of them may have caused that. No
+    job is charged the first time; the last to end is a suspect. The worker that replaces the dead one is cautious: it
+    commits after each job, so that the next such death shows which job it was.
+    """
+
+    suspects: tuple[int, ...] = ()
+    cautious_due: list[int] = field(default_factory=list)  # outcomes that were lost, for each cautious one
+    count: int = 0
+    restarted: Counter[str] = field(default_factory=Counter)  # workers that are replaced, by reason
+
+    def ended(self, end: ExitReport, caution: int, stale: str) -> None:
+        """A worker has ended that was so cautious, and was to be replaced if this says why."""
+        self.count += end.effect in (Effect.INTERRUPTED, Effect.DIED, Effect.DIED_EARLY)
+        if end.suspect:
+            self.suspects = (*(job for job in self.suspects if job != end.suspect), end.suspect)[-_MOST_SUSPECTS:]
+            caution = max(end.uncommitted, caution, 1)
+        if not end.expected:
+            self.restarted[end.reason] += 1
+            if caution:
+                self.cautious_due.append(caution)
+        elif stale and end.reason != Cause.SHUTDOWN.word:
+            self.restarted[stale] += 1
+
+    def next_caution(self) -> int:
+        """The `caution` of the next worker."""
+        return self.cautious_due.pop() if self.cautious_due else 0
 
 
 def explain(slot: Snapshot, known: Circumstances) -> ExitReport:

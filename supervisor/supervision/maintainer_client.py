@@ -4,7 +4,6 @@ them. Nothing is forked before the first maintainer has recovered what dead supe
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,8 +25,6 @@ from supervisor.system.scoreboard import MAINTAINER_SLOT, MAX_SLOTS, Scoreboard
 from supervisor.system.signals import Reactor
 from supervisor.system.slot import Slot
 from supervisor.telemetry import events
-
-MAINTAINER_LIMIT = 5  # early deaths in a row after which a burst gives up
 
 
 class Slots:
@@ -57,23 +54,25 @@ class Slots:
 
 
 class MaintainerClient:
-    """Keeps a maintainer running. Reports of deaths are kept until this or a later one has acknowledged them; then
-    their slots are free. `duties` are those that fail now.
+    """Keeps a maintainer running. Reports of deaths, by slot, are kept until this or a later one has acknowledged
+    them; then their slots are free. `duties` are those that fail now.
     """
 
-    def __init__(self, record: SupervisorRecord, engine: Engine, board: Scoreboard, reactor: Reactor) -> None:
+    def __init__(
+        self, record: SupervisorRecord, engine: Engine, board: Scoreboard, reactor: Reactor, *, burst: bool
+    ) -> None:
         self.process = SupervisedProcess("maintainer", board, MAINTAINER_SLOT, reactor)
         self.slots = Slots(board)
         self.unacknowledged: dict[int, DeathReport] = {}
         self.recovered = False
         self.duties: dict[str, Any] = {}
         self._record = record
+        self._burst = burst
         self._engine = engine
         self._board = board
-        self._numbers = itertools.count(1)
         self._unhandled: set[str] = set()  # types without a pool
 
-    def start(self, settings: Settings, pools: Pools, *, burst: bool) -> None:
+    def start(self, settings: Settings, pools: Pools) -> None:
         """Fork a maintainer and send it the unacknowledged reports. If the fork fails, try again later."""
         infos = {pool.name: _pool_info(pool) for pool in pools.values() if not pool.closing}
         orders = Orders(
@@ -84,7 +83,7 @@ class MaintainerClient:
             keep_failed=settings.retention.failed,
             schedules=settings.schedules,
             alerts=settings.alerts,
-            burst=burst,
+            burst=self._burst,
             since=self._record.started_at,
         )
 
@@ -101,17 +100,15 @@ class MaintainerClient:
             for number, report in self.unacknowledged.items():
                 self.process.send({"death": report.as_message(), "id": number})
 
-    def replace(self, settings: Settings, pools: Pools, *, burst: bool) -> None:
-        """Start another one with orders from a new configuration."""
+    def retire(self) -> None:
+        """End it, for one with orders from a new configuration."""
         self._unhandled = set()
         self.process.retire()
-        self.start(settings, pools, burst=burst)
 
     def report(self, death: DeathReport) -> None:
         """Report a death to be settled."""
-        number = next(self._numbers)
-        self.unacknowledged[number] = death
-        self.process.send({"death": death.as_message(), "id": number})
+        self.unacknowledged[death.slot] = death
+        self.process.send({"death": death.as_message(), "id": death.slot})
 
     def hear(self, obey: Callable[[Message], None]) -> None:
         """Process the maintainer's messages. Each is passed to `obey`."""
@@ -127,12 +124,6 @@ class MaintainerClient:
             if "unhandled" in message:
                 self._warn_of_unhandled(message["unhandled"])
             obey(message)
-
-    def check(self, now: float) -> bool:
-        """Clean up after one that has ended, or kill one that hangs: the next one gets all reports again. Returns
-        whether it has just ended once too often.
-        """
-        return self.process.check(now) and self.process.early_deaths >= MAINTAINER_LIMIT
 
     def _warn_of_unhandled(self, types: list[str]) -> None:
         """Warn once per type, although a new maintainer reports all of them again."""

@@ -26,7 +26,7 @@ from supervisor.domain.tenants import (
     own_budget,
 )
 from supervisor.supervision.plan import Missing, allowed
-from supervisor.supervision.pool import Pool, is_typical
+from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_process import WorkerProcess
@@ -76,8 +76,8 @@ class SharedMemory:
         """Once a tick: a model may be loaded with the first job."""
         running = self._pools.running()
         on_device: dict[str, list[int]] = {}
-        for worker in filter(is_typical, self._meter.take(running)):
-            on_device.setdefault(worker.release.pool, []).append(worker.memory.on_device)
+        for worker in (one for one in self._meter.take(running) if one.is_typical):
+            on_device.setdefault(worker.release.pool, []).append(worker.watched.on_device)
         for name, used in on_device.items():
             size = self._pools[name].size
             size.on_device = (size.on_device or RecentPeak()).seen(used, now)
@@ -89,7 +89,7 @@ class SharedMemory:
         measured also without workers: after a reload, one loads the new code, and perhaps a model, at once.
         """
         for template in self._templates:
-            if template.image.ready and not (template.memory or template.gone):
+            if template.ready and not (template.memory or template.child.gone):
                 template.memory = kernel.memory_shared_with_children(template.child.pid)
         most, images = Counter[str](), Counter[str]()
         for name, pool in self._pools.items():
@@ -216,8 +216,8 @@ class SharedMemory:
         for device in pool.settings.gpus or ("",):
             there = [worker for worker in living if (worker.request.device or "") == device]
             leaving = sum(worker.leaving for worker in there)
-            used = sum(_at_least(worker, worker.memory.unique, expected.worker) for worker in there)
-            on_device = sum(_at_least(worker, worker.memory.on_device, expected.device) for worker in there if device)
+            used = sum(_at_least(worker, worker.watched.unique, expected.worker) for worker in there)
+            on_device = sum(_at_least(worker, worker.watched.on_device, expected.device) for worker in there if device)
             found[device] = Workers(len(there) - leaving, leaving, used, on_device)
         return found
 
@@ -228,7 +228,7 @@ class SharedMemory:
             image = self._image_of(template.spec.pools)
             before = found.get(image, Template(0, ending=True))
             used, pools = template.memory, [self._pools[name] for name in template.spec.pools if name in self._pools]
-            if template.image.loading and not template.gone:
+            if template.loading and not template.child.gone:
                 used = max((self._expected(pool, guess).template for pool in pools), default=0)
             kept = template.memory if template.kept_for else 0
             found[image] = Template(before.used + used, before.ending and template.retired, before.kept + kept)
@@ -256,7 +256,7 @@ class SharedMemory:
 
 def _at_least(worker: WorkerProcess, measured: int, expected: int) -> int:
     """Bytes. In its set-up, and if it loads its model with the first job, it may still grow to what is expected."""
-    return measured if measured and worker.memory.has_settled else max(measured, expected)
+    return measured if measured and worker.watched.has_settled else max(measured, expected)
 
 
 class DeviceMeter:
@@ -302,8 +302,8 @@ class DeviceMeter:
         used = parsed(answer)
         measured = [one for one in workers if one.request.incarnation in self._asked_for and _is_whole(one)]
         for worker in measured:
-            worker.memory.on_device = sum(used[member] for member in kernel.family(worker.process.pid))
-        if any(worker.memory.on_device for worker in measured):
+            worker.watched.on_device = sum(used[member] for member in kernel.family(worker.process.pid))
+        if any(worker.watched.on_device for worker in measured):
             self.broken = False
         elif any(worker.slot.read().done for worker in measured):  # before its first job, a model may not be loaded
             self._give_up("it names none of the workers")

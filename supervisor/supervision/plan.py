@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from supervisor.domain.process_health import is_far_over
 from supervisor.domain.tenants import Grant
 from supervisor.supervision.pool import Pool
-from supervisor.supervision.worker_process import WorkerProcess, is_idle
+from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import RecycleReason
 
 _TOGETHER = 1.0  # seconds between two requests in which both workers count as requested at the same time
@@ -40,18 +39,13 @@ def plan(pool: Pool, now: float) -> Plan:
 def allowed(pool: Pool, wanted: Missing, now: float) -> Missing:
     """How many of these may start now: none with code that is in its back-off."""
     current, old = pool.code.current, pool.code.old
-    return Missing(
-        0 if now < current.not_before else wanted.new,
-        0 if old is None or now < old.not_before else wanted.old,
-    )
+    new = wanted.new if now >= current.not_before else 0
+    return Missing(new, wanted.old if old is not None and now >= old.not_before else 0)
 
 
 def within(wanted: Missing, room: int, *, old_first: bool) -> Missing:
     """What may start where there is memory for so many workers. `old_first`: the new code has failed."""
-    if old_first:
-        old = min(wanted.old, room)
-        return Missing(min(wanted.new, room - old), old)
-    new = min(wanted.new, room)
+    new = min(wanted.new, max(0, room - wanted.old) if old_first else room)
     return Missing(new, min(wanted.old, room - new))
 
 
@@ -89,23 +83,19 @@ def _to_leave(pool: Pool) -> list[WorkerProcess]:
     """
     staying, stale = pool.workers.staying(), pool.workers.stale()
     if pool.needs_canary_worker:
-        return [worker for worker in stale if is_idle(worker)]
+        return [worker for worker in stale if worker.is_idle]
     if pool.grant is not None and (evicted := _evicted(pool, pool.grant)):
         return evicted
-    chosen = [worker for worker in stale if _is_far_over(worker, pool.settings.max_memory)]
+    limit = pool.settings.max_memory  # as measured with a tick, or by itself after a job: it may grow quickly
+    chosen = [worker for worker in stale if worker.slot.read().recycle_reason is RecycleReason.FAR_LARGE]
+    chosen += [worker for worker in stale if limit is not None and is_far_over(worker.watched.unique, limit)]
     if sum(worker.is_ready for worker in staying) + len(stale) > pool.desired:
         chosen += stale[:1]
     surplus = max(0, len(staying) - pool.desired)
-    youngest = sorted(_candidates(pool), key=lambda worker: (not is_idle(worker), -worker.asked_at)) if surplus else []
+    youngest = sorted(_candidates(pool), key=lambda worker: (not worker.is_idle, -worker.asked_at)) if surplus else []
     if not (pool.scale.fixed is not None or pool.closing):
-        youngest = [worker for worker in youngest if is_idle(worker)]
+        youngest = [worker for worker in youngest if worker.is_idle]
     return list(dict.fromkeys([*chosen, *youngest[:surplus]]))
-
-
-def _is_far_over(worker: WorkerProcess, limit: int | None) -> bool:
-    """As measured with a tick, or by itself after a job: it may grow by much between two ticks."""
-    measured = limit is not None and is_far_over(worker.memory.unique, limit)
-    return measured or worker.slot.read().recycle_reason is RecycleReason.FAR_LARGE
 
 
 def _evicted(pool: Pool, grant: Grant) -> list[WorkerProcess]:
@@ -117,7 +107,7 @@ def _evicted(pool: Pool, grant: Grant) -> list[WorkerProcess]:
         there = [w for w in pool.workers.living() if not w.leaving and (w.request.device or "") == device]
         surplus = len(there) - grant.most_on(device)
         if surplus > 0:
-            there.sort(key=lambda one: (not one.stale, one.serving, not is_idle(one), -one.memory.unique))
+            there.sort(key=lambda one: (not one.stale, one.serving, not one.is_idle, -one.watched.unique))
             chosen += there[:surplus]
     return chosen
 
@@ -136,29 +126,19 @@ def next_to_serve(pool: Pool) -> WorkerProcess | None:
     """The spare that takes over a free place now: rather not one that is to be replaced, and one whose device the
     fewest others use.
     """
-    # Who may run jobs, or may have left processes behind that still run.
-    taken = len(pool.workers.unswept) + sum(one.serving and _may_run(one) for one in pool.workers.values())
+    # Who may run jobs, or may have left processes behind that still run. In its teardown a worker runs none.
+    serving = [worker for worker in pool.workers.values() if worker.serving]
+    slots = [worker.slot.read() for worker in serving if worker.living]
+    ended = sum(not (worker.living or worker.end.swept) for worker in serving)
+    taken = len(pool.workers.unswept) + ended + sum(not (slot.ceased_at and slot.alone) for slot in slots)
     if taken >= pool.scale.target:
         return None
-    living = pool.workers.living()
-    used = Counter(worker.request.device for worker in living if worker.serving)
-    waiting = [worker for worker in living if not (worker.serving or worker.leaving)]
+    used = Counter(worker.request.device for worker in serving if worker.living)
+    waiting = [worker for worker in pool.workers.living() if not (worker.serving or worker.leaving)]
     ready = [worker for worker in waiting if worker.is_ready]
     best = min(ready, key=lambda one: (bool(one.stale), used[one.request.device], one.asked_at), default=None)
-    if best is None or any(_comes_first(one, best, used) for one in waiting):
+    if best is None:
         return None
-    return best
-
-
-def _comes_first(one: WorkerProcess, ready: WorkerProcess, used: Mapping[str | None, int]) -> bool:
-    """Whether a worker that is not ready yet, and was requested together with one that is, has a less used device."""
-    together = one.asked_at < ready.asked_at + _TOGETHER
-    return together and not one.is_ready and used[one.request.device] < used[ready.request.device]
-
-
-def _may_run(worker: WorkerProcess) -> bool:
-    """Whether a job may run in it, or a process that one has left behind. In its teardown it runs none."""
-    if not worker.living:
-        return not worker.end.swept
-    slot = worker.slot.read()
-    return not (slot.ceased_at and slot.alone)
+    # One that was requested together with it, and is slower, may have a less used device.
+    together = [one for one in waiting if not one.is_ready and one.asked_at < best.asked_at + _TOGETHER]
+    return None if any(used[one.request.device] < used[best.request.device] for one in together) else best

@@ -7,60 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from supervisor.config.settings import PoolSettings
-from supervisor.domain.process_health import Restarts
 from supervisor.domain.scaling import Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.domain.tenants import Grant, Residency, WorkerSize
-from supervisor.supervision.exit_reason import Cause, Effect, ExitReport
+from supervisor.supervision.exit_reason import DeathRecord
 from supervisor.supervision.release import Releases
 from supervisor.supervision.templates import TemplateProcess
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import State
 
 _WEIGHT = 0.5  # of the latest measurement of the rate
-_MOST_SUSPECTS = 64  # that are remembered
-
-
-@dataclass(slots=True)
-class DeathRecord:
-    """What a pool remembers of the ends of its workers. Each release has a back-off of its own.
-
-    If a worker dies after jobs had ended and before their outcomes were committed, one of them may have caused that. No
-    job is charged the first time; the last to end is a suspect. The worker that replaces the dead one is cautious: it
-    commits after each job, so that the next such death shows which job it was.
-    """
-
-    suspects: tuple[int, ...] = ()
-    cautious_due: list[int] = field(default_factory=list)  # outcomes that were lost, for each cautious one
-    count: int = 0
-    restarted: Counter[str] = field(default_factory=Counter)  # workers that are replaced, by reason
-
-    def ended(self, end: ExitReport, worker: WorkerProcess, now: float) -> None:
-        """A worker has ended; `now` is monotonic seconds."""
-        caution, stale = worker.request.caution, worker.stale
-        worker.release.restarts = _after(worker.release.restarts, end, now, worker.asked_at)
-        self.count += end.effect in (Effect.INTERRUPTED, Effect.DIED, Effect.DIED_EARLY)
-        if end.suspect:
-            self.suspects = (*(job for job in self.suspects if job != end.suspect), end.suspect)[-_MOST_SUSPECTS:]
-            caution = max(end.uncommitted, caution, 1)
-        if not end.expected:
-            self.restarted[end.reason] += 1
-            if caution:
-                self.cautious_due.append(caution)
-        elif stale and end.reason != Cause.SHUTDOWN.word:
-            self.restarted[stale] += 1
-
-    def next_caution(self) -> int:
-        """The `caution` of the next worker."""
-        return self.cautious_due.pop() if self.cautious_due else 0
-
-
-def _after(restarts: Restarts, end: ExitReport, now: float, born: float) -> Restarts:
-    """What the end of a worker that was requested then means for the next one with the same code."""
-    if end.effect is Effect.SET_UP_FAILED:
-        return restarts.broken(now, end.message, born=born)
-    if end.effect in (Effect.DIED, Effect.DIED_EARLY):
-        return restarts.died(now, early=end.effect is Effect.DIED_EARLY, born=born)
-    return restarts
 
 
 @dataclass(slots=True)
@@ -72,21 +27,21 @@ class Waiting:
     at: float = 0.0
 
 
+@dataclass(slots=True)
 class DrainRate:
     """How fast a pool empties its queue: `jobs` per second, from the workers' counters."""
 
-    def __init__(self) -> None:
-        self.jobs = 0.0
-        self._measured_at = 0.0
-        self._finished = 0
+    jobs: float = 0.0
+    measured_at: float = 0.0
+    finished: int = 0
 
     def measure(self, workers: Iterable[WorkerProcess], now: float) -> None:
         """To be called about once a second; `now` is monotonic seconds."""
         finished = sum(worker.slot.read().done for worker in workers)
-        if self._measured_at and now > self._measured_at and finished >= self._finished:
-            rate = (finished - self._finished) / (now - self._measured_at)
+        if self.measured_at and now > self.measured_at and finished >= self.finished:
+            rate = (finished - self.finished) / (now - self.measured_at)
             self.jobs += _WEIGHT * (rate - self.jobs)
-        self._measured_at, self._finished = now, finished
+        self.measured_at, self.finished = now, finished
 
 
 @dataclass(slots=True)
@@ -100,37 +55,35 @@ class Scale:
     rate: DrainRate = field(default_factory=DrainRate)
     due: int = 0  # and not taken by a worker, as far as is known
     busy: int = 0
-    _needed_at: float = 0.0
-    _shrunk_at: float = 0.0
+    needed_at: float = 0.0
+    shrunk_at: float = 0.0
 
-    def look(self, workers: Iterable[WorkerProcess], concurrency: int) -> None:
-        """Count what is due and who is busy."""
-        slots = [worker.slot.read() for worker in workers]
+    def decide(self, settings: PoolSettings, workers: PoolWorkers, now: float) -> None:
+        """Count what is due and who is busy, and update the target."""
+        most = settings.concurrency
+        slots = [worker.slot.read() for worker in workers.living()]
         taken = [Taken(slot.busy_since, slot.claims) for slot in slots if slot.state is State.BUSY]
-        places = sum(concurrency - min(slot.claims, concurrency) for slot in slots if slot.places > 1 and slot.together)
+        places = sum(most - min(slot.claims, most) for slot in slots if slot.places > 1 and slot.together)
         self.due, self.busy = still_due(self.waiting.due, self.waiting.at, taken, places), len(taken)
-
-    def decide(self, policy: ScalingPolicy, size: int, now: float) -> None:
-        """Update the target of a pool with so many workers that are not leaving."""
         load = Load(
             due=self.due,
             busy=self.busy,
-            size=size,
+            size=sum(not worker.leaving for worker in workers.serving()),
             target=self.target,
             now=now,
-            needed_at=self._needed_at,
-            shrunk_at=self._shrunk_at,
+            needed_at=self.needed_at,
+            shrunk_at=self.shrunk_at,
             oldest_age=self.waiting.oldest_age,
             drain_rate=self.rate.jobs,
             fixed=self.fixed,
             counted=self.waiting.at > 0.0,
         )
-        decision = decide(load, policy)
-        if decision.needed:
-            self._needed_at = now
-        if decision.target < self.target:
-            self._shrunk_at = now
-        self.target, self.reason = decision.target, decision.reason
+        each = max(settings.jobs_per_worker, most)
+        policy = ScalingPolicy(settings.min_workers, settings.max_workers, each, settings.scale_down_delay)
+        target, self.reason, needed = decide(load, policy)
+        self.needed_at = now if needed else self.needed_at
+        self.shrunk_at = now if target < self.target else self.shrunk_at
+        self.target = target
 
 
 class PoolWorkers(dict[str, WorkerProcess]):
@@ -139,6 +92,10 @@ class PoolWorkers(dict[str, WorkerProcess]):
     def __init__(self) -> None:
         super().__init__()
         self.unswept: dict[str, TemplateProcess] = {}  # removed ones that may have left processes behind
+
+    def forget_unswept(self, template: TemplateProcess) -> None:
+        """The template has ended, and with it all that its workers have left behind."""
+        self.unswept = {one: its for one, its in self.unswept.items() if its is not template}
 
     def living(self) -> list[WorkerProcess]:
         return [worker for worker in self.values() if worker.living]
@@ -234,6 +191,11 @@ class Pool:
         return not (self.scale.target or self.workers.living())
 
     @property
+    def weighs_workers(self) -> bool:
+        """Whether the memory of each of its workers counts for a budget."""
+        return self.size.metered or self.settings.memory_budget is not None
+
+    @property
     def places(self) -> int | None:
         """How many more workers may start; None: there is enough memory."""
         return None if self.grant is None else self._places.total()
@@ -265,26 +227,17 @@ class Pool:
         if self.closing:
             self.scale.target, self.scale.reason = 0, "no longer in the configuration"
             return
-        s = self.settings
-        each = max(s.jobs_per_worker, s.concurrency)
-        policy = ScalingPolicy(s.min_workers, s.max_workers, each, s.scale_down_delay)
-        self.scale.look(self.workers.living(), s.concurrency)
-        size = sum(not worker.leaving for worker in self.workers.serving())
-        self.scale.decide(policy, size, now)
+        self.scale.decide(self.settings, self.workers, now)
 
+    # What is said of it
 
-def old_code_serves(pool: Pool) -> bool:
-    """Whether the code from before a reload serves, or would serve the next job."""
-    old = pool.code.old
-    waits = old is not None and old.settings.preloads and not old.failed
-    return waits or any(worker.is_ready and not worker.release.current for worker in pool.workers.living())
+    @property
+    def old_code_serves(self) -> bool:
+        """Whether the code from before a reload serves, or would serve the next job."""
+        old = self.code.old
+        waits = old is not None and old.settings.preloads and not old.failed
+        return waits or any(worker.is_ready and not worker.release.current for worker in self.workers.living())
 
-
-def problem_of(pool: Pool, now: float) -> str:
-    """Its current problem; "" if there is none."""
-    return pool.code.current.problem(now, old_serves=old_code_serves(pool))
-
-
-def is_typical(worker: WorkerProcess) -> bool:
-    """Before the end of its set-up it is smaller, and one from before a reload may differ."""
-    return worker.is_ready and worker.release.current
+    def problem(self, now: float) -> str:
+        """Its current problem; "" if there is none."""
+        return self.code.current.problem(now, old_serves=self.old_code_serves)

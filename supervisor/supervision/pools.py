@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.text import shortened
-from supervisor.supervision.pool import Pool, Waiting, old_code_serves, problem_of
+from supervisor.supervision.pool import Pool, Waiting
 from supervisor.supervision.release import Release, Releases
 from supervisor.supervision.templates import TemplateProcess
 from supervisor.supervision.worker_process import RELOADED, WorkerProcess
@@ -25,9 +26,13 @@ class Pools(dict[str, Pool]):
 
         Raises OSError if no descriptor is available; then nothing has changed.
         """
-        wakes = _eventfds([name for name in wanted if name not in self])
-        now = time.monotonic()
-        reloading = bool(self)
+        wakes: dict[str, int] = {}
+        now, reloading = time.monotonic(), bool(self)
+        with ExitStack() as opened:
+            for name in [name for name in wanted if name not in self]:
+                wakes[name] = _eventfd()
+                opened.callback(os.close, wakes[name])
+            opened.pop_all()
         for name, settings in wanted.items():
             if name in self:
                 self[name].reload(settings, now)
@@ -59,6 +64,10 @@ class Pools(dict[str, Pool]):
     def find(self, incarnation: str) -> WorkerProcess | None:
         return next((pool.workers[incarnation] for pool in self.values() if incarnation in pool.workers), None)
 
+    def unforked(self) -> list[WorkerProcess]:
+        """Those that wait for their template."""
+        return [worker for worker in self.workers() if worker.living and not worker.process.pid]
+
     def running(self) -> list[WorkerProcess]:
         """Those that have a process, as far as is known."""
         return [worker for worker in self.workers() if worker.process.pid and worker.living]
@@ -66,6 +75,14 @@ class Pools(dict[str, Pool]):
     def templates(self) -> set[TemplateProcess]:
         """Those that have forked workers which have not been forgotten."""
         return {worker.request.template for worker in self.workers()}
+
+    def sweep(self, incarnations: Iterable[str]) -> None:
+        """No process is left that the handlers of these dead workers have started."""
+        for incarnation in incarnations:
+            if (worker := self.find(incarnation)) is not None:
+                worker.end.swept = True
+            for pool in self.values():
+                pool.workers.unswept.pop(incarnation, None)
 
     def take_depths(self, depths: Mapping[str, Any]) -> None:
         """Store the depths that the maintainer has measured."""
@@ -87,7 +104,7 @@ class Pools(dict[str, Pool]):
 
 def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:
     """`broken`: there is a problem, and no older code serves instead. `now` is monotonic seconds."""
-    living, settings, problem = pool.workers.living(), pool.settings, problem_of(pool, now)
+    living, settings, problem = pool.workers.living(), pool.settings, pool.problem(now)
     scale, deaths = pool.scale, pool.code.current.template_deaths
     spares = pool.spares_wanted
     reasons = [scale.reason, f"no memory for {spares - pool.spares} of {spares} spares" if pool.spares < spares else ""]
@@ -103,7 +120,7 @@ def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:
         "problem": problem,
         "spares": pool.workers.spare(),
         "spares_wanted": spares,
-        "broken": bool(problem) and not old_code_serves(pool),
+        "broken": bool(problem) and not pool.old_code_serves,
         "fixed": scale.fixed,
         "deaths": pool.deaths.count,
         "restarts": dict(pool.deaths.restarted),
@@ -113,7 +130,7 @@ def _status(pool: Pool, threads: str, now: float) -> dict[str, Any]:
         "threads": threads,
         "min_workers": settings.min_workers,
         "max_workers": settings.max_workers,
-        "memory": {w.request.name: w.memory.unique for w in living if w.memory.unique},
+        "memory": {w.request.name: w.watched.unique for w in living if w.watched.unique},
         "devices": {w.request.name: w.request.device for w in living if w.request.device is not None},
         "stale": {
             w.request.name: pool.code.current.why_older_stays() if w.stale == RELOADED else w.stale
@@ -141,14 +158,9 @@ def _image(settings: PoolSettings) -> tuple[Any, ...]:
     )
 
 
-def _eventfds(names: Iterable[str]) -> dict[str, int]:
-    """One eventfd for each name. Raises OSError, and then leaves none open."""
-    made: dict[str, int] = {}
+def _eventfd() -> int:
+    """Raises OSError."""
     try:
-        for name in names:
-            made[name] = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
+        return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
     except OSError as error:
-        for descriptor in made.values():
-            os.close(descriptor)
         raise OSError(f"no pool can be added: {error.strerror}") from error
-    return made

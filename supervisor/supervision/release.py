@@ -19,6 +19,8 @@ from enum import Enum
 from supervisor.config.settings import PoolSettings
 from supervisor.domain.process_health import Restarts, TemplateDeaths
 from supervisor.domain.scaling import OLD_VERSION
+from supervisor.supervision.exit_reason import Effect, ExitReport
+from supervisor.telemetry import events
 
 _TRIALS = {"canary": "canary", "warmup": "warm-up", "set-up": "set-up"}
 
@@ -46,6 +48,7 @@ class Release:
     state: ReleaseState = ReleaseState.CANDIDATE
     restarts: Restarts = field(default_factory=Restarts)
     template_deaths: TemplateDeaths = field(default_factory=TemplateDeaths)
+    told: str = ""  # the outcome that the log has
 
     # Questions
 
@@ -81,10 +84,10 @@ class Release:
 
     def outcome(self, *, asleep: bool) -> str:
         """What a reload reports of it, once it is known; `asleep`: its pool has no worker and needs none."""
-        if self.failed:
-            return "failed"
         if self.state is not ReleaseState.CANDIDATE:
             return "accepted"
+        if self.failed:
+            return "failed"
         return "untried" if asleep and not self.on_trial else "waiting"
 
     def why_older_stays(self) -> str:
@@ -100,6 +103,28 @@ class Release:
         """A worker is ready with it."""
         self.state = ReleaseState.SERVING if self.current else ReleaseState.OUTGOING
         self.on_trial = False
+
+    def ended(self, end: ExitReport, asked_at: float, now: float) -> None:
+        """A worker has ended that was requested then: what that means for the next one."""
+        if end.effect is Effect.SET_UP_FAILED:
+            self.restarts = self.restarts.broken(now, end.message, born=asked_at)
+        elif end.effect in (Effect.DIED, Effect.DIED_EARLY):
+            self.restarts = self.restarts.died(now, early=end.effect is Effect.DIED_EARLY, born=asked_at)
+
+    def template_died(self, accused: int, now: float) -> None:
+        """A job may have killed its template, perhaps this one, which is charged."""
+        deaths = self.template_deaths
+        if accused:
+            deaths = deaths.charge(accused, self.settings.max_crashes)
+        deaths = self.template_deaths = deaths.died(now)
+        if deaths.isolated(now):
+            events(process="supervisor").warning("pool_isolated", pool=self.pool, deaths=len(deaths.at))
+
+    def back_off(self, why: str, now: float) -> None:
+        """Nobody can be started with it now: once in each back-off."""
+        if now >= self.restarts.not_before:
+            self.restarts = self.restarts.broken(now, why)
+            events(process="supervisor").error("pool_broken", pool=self.pool, problem=why)
 
     def supersede(self) -> None:
         """A reload: it goes on only if it has worked."""

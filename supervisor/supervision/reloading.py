@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ from typing import Any
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.text import shortened
-from supervisor.supervision.pool import Pool, old_code_serves, problem_of
+from supervisor.supervision.pool import Pool
 from supervisor.telemetry import events
 
 _LOOK_EVERY = 0.2  # seconds; a reload begins when nothing has changed between two looks
-_NAMED = 3  # files that are named
+_NAMED = 200  # characters of the names of files
 _MOST_PROBLEMS = 20
 
 
@@ -26,7 +26,7 @@ class Reloads:
 
     `number` counts the requests of operators up to the last one; None after a signal. A pool is `waiting` until a
     worker with the new code is ready or has failed, then `accepted` or `failed`; one that has no worker now is
-    `untried`. What comes of it later is in the log. `canaries` names the accepted ones whose canary has passed.
+    `untried`. `canaries` names the accepted ones whose canary has passed.
     """
 
     def __init__(self, read: Callable[[], Settings], sources: SourceWatch | None) -> None:
@@ -35,11 +35,7 @@ class Reloads:
         self._requested: int | None = None  # by operators so far; None before that is known
         self._number: int | None = None
         self._at = 0.0  # Unix seconds; 0.0: there was no reload
-        self._refused = False
-        self._problems: list[str] = []
-        self._pools: dict[str, str] = {}
-        self._canaries: list[str] = []
-        self._latest: dict[str, str] = {}  # the same, and later, of those whose new code has not worked yet
+        self._problems: list[str] = []  # of a configuration that was refused
 
     def requested(self, number: int) -> bool:
         """Whether an operator has asked for a reload since the last call; `number` counts the requests."""
@@ -52,71 +48,47 @@ class Reloads:
         """Read the configuration again and apply it. Returns None if it is invalid or cannot be applied: then nothing
         has changed.
         """
-        self._number, self._at, self._refused = number, time.time(), False
-        self._problems, self._pools, self._canaries = [], {}, []
+        self._number, self._at, self._problems = number, time.time(), []
         try:
             settings = self._read()
             apply(settings)
         except Exception as error:  # not even a fault of the reader's own ends a running supervisor
-            problems = error.problems if isinstance(error, ConfigError) else [f"{type(error).__name__}: {error}"]
-            self._refused, self._problems = True, [shortened(problem, 500) for problem in problems]
+            self._problems = error.problems if isinstance(error, ConfigError) else [f"{type(error).__name__}: {error}"]
             log, hint = events(process="supervisor"), "the previous configuration stays in effect"
-            log.error("reload_refused", why=why, problems=problems, file=str(current.path), hint=hint)
+            log.error("reload_refused", why=why, problems=self._problems, file=str(current.path), hint=hint)
             return None
         return settings
 
-    def begun(self, pools: Mapping[str, Pool]) -> None:
-        """New code is being tried in these pools."""
-        self._pools = {name: "waiting" for name, pool in sorted(pools.items()) if not pool.closing}
-        self._latest = dict(self._pools)
-
-    def status(self) -> dict[str, Any] | None:
-        """For `status`; None if there was no reload."""
+    def status(self, pools: Mapping[str, Pool], now: float) -> dict[str, Any] | None:
+        """For `status`; None if there was no reload. `now` is monotonic seconds."""
         if not self._at:
             return None
-        over = "failed" if self._problems else "accepted"
-        running = "waiting" in self._pools.values()
+        tried = {} if self._problems else {name: pool for name, pool in sorted(pools.items()) if not pool.closing}
+        outcomes = {name: pool.code.current.outcome(asleep=pool.asleep) for name, pool in tried.items()}
+        failed = [f"{name}: {tried[name].problem(now)}" for name, found in outcomes.items() if found == "failed"]
+        over = "refused" if self._problems else "failed" if failed else "accepted"
         return {
             "number": self._number,
             "at": self._at,
-            "state": "refused" if self._refused else "running" if running else over,
-            "problems": self._problems[:_MOST_PROBLEMS],
-            "pools": self._pools,
-            "canaries": self._canaries,
+            "state": "running" if "waiting" in outcomes.values() else over,
+            "problems": [shortened(problem, 500) for problem in (self._problems or failed)[:_MOST_PROBLEMS]],
+            "pools": outcomes,
+            "canaries": [n for n, pool in tried.items() if pool.settings.canary and outcomes[n] == "accepted"],
         }
 
     def follow(self, pools: Mapping[str, Pool], now: float) -> None:
-        """Update the result of each pool, and tell the log once that its new code does not work, and once that it
-        works. `now` is monotonic seconds.
-        """
-        for name, before in list(self._latest.items()):
-            pool = pools.get(name)
-            if pool is None or pool.closing:
-                self._settle(name, "gone")
-                del self._latest[name]
+        """Tell the log of each pool once that its new code does not work, and once that it works."""
+        for pool in pools.values() if self._at else ():
+            release, log = pool.code.current, events(process="supervisor")
+            before, release.told = release.told, release.outcome(asleep=pool.asleep)
+            if release.told == before or before == "accepted" or pool.closing:
                 continue
-            state = pool.code.current.outcome(asleep=pool.asleep)
-            if state == "accepted":
-                has_canary = pool.settings.canary is not None
-                canary = "passed" if has_canary else "none"
-                events(process="supervisor").info("new_code_accepted", pool=name, canary=canary)
-                self._canaries += [name] if self._settle(name, state) and has_canary else []
-                del self._latest[name]
-            elif state == "failed" and before != "failed":
-                self._latest[name] = state
-                problem, serves = problem_of(pool, now), old_code_serves(pool)
-                log = events(process="supervisor")
-                log.error("new_code_failed", pool=name, problem=problem, old_code_serves=serves)
-                self._problems += [shortened(f"{name}: {problem}", 500)] if self._settle(name, state) else []
-            else:
-                self._settle(name, state)
-
-    def _settle(self, name: str, state: str) -> bool:
-        """Note the result of a pool, if it has none yet. Returns whether it had none."""
-        waited = self._pools.get(name) == "waiting"
-        if waited:
-            self._pools[name] = state
-        return waited
+            if release.told == "accepted":
+                canary = "none" if pool.settings.canary is None else "passed"
+                log.info("new_code_accepted", pool=pool.name, canary=canary)
+            elif release.told == "failed":
+                problem = pool.problem(now)
+                log.error("new_code_failed", pool=pool.name, problem=problem, old_code_serves=pool.old_code_serves)
 
 
 class SourceWatch:
@@ -162,7 +134,7 @@ class SourceWatch:
         if news or not self._changed:
             return ""
         changed, self._changed = self._changed, set()
-        return _named(changed, self._folder)
+        return shortened(", ".join(sorted(str(path.relative_to(self._folder)) for path in changed)), _NAMED)
 
     def _is_source(self, path: Path) -> bool:
         if path.suffix == ".py":
@@ -173,9 +145,3 @@ class SourceWatch:
 def _is_watched(folder: Path) -> bool:
     left_out = folder.name.startswith(".") or folder.name in ("__pycache__", "node_modules", "site-packages")
     return not (left_out or (folder / "pyvenv.cfg").exists())
-
-
-def _named(changed: Iterable[Path], folder: Path) -> str:
-    names = sorted(str(path.relative_to(folder)) for path in changed)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from supervisor.supervision.exit_reason import Cause
-from supervisor.supervision.pool import Pool, problem_of
+from supervisor.supervision.pool import Pool
 from supervisor.supervision.worker_process import WorkerProcess, named
 from supervisor.system.slot import State
 from supervisor.telemetry import events
@@ -36,47 +36,36 @@ class Burst:
     """Tells `observer` how far it is, and decides when it ends: from what the maintainer and the supervisor know."""
 
     def __init__(self, observer: Observer | None = None) -> None:
+        self.gave_up = False  # something is unavailable; the exit code reports it
         self._observer = observer
         self._pending = self._failed = 0
-        self._gave_up = False
 
     @property
     def exit_code(self) -> int:
-        return 1 if self._failed or self._gave_up else 0
+        return 1 if self._failed or self.gave_up else 0
 
     def follow(self, news: Mapping[str, Any], pools: Iterable[Pool], *, unsettled: bool) -> str:
         """Process the maintainer's report. Returns why to stop, or "". `unsettled`: a death is not settled yet."""
         self._pending, self._failed = news["pending"], news["failed"]
         hopeless = [p for p in pools if p.code.current.restarts.failed_setups >= _BROKEN_LIMIT and p.scale.waiting.due]
         if hopeless:
-            self._gave_up = True
-            problem = problem_of(hopeless[0], time.monotonic())
+            self.gave_up = True
+            problem = hopeless[0].problem(time.monotonic())
             events().error("burst_given_up", pools=[pool.name for pool in hopeless], problem=problem)
             return "the burst cannot continue"
         return "the burst is over" if news["over"] and not unsettled else ""
 
-    def give_up(self) -> None:
-        """Give up because something is unavailable; the exit code reports it."""
-        self._gave_up = True
-
     def show(self, workers: Iterable[WorkerProcess], finished_jobs: int) -> None:
         """Report the progress to the observer, if there is one."""
-        if self._observer is None:
-            return
-        slots = [worker.slot.read() for worker in workers]
-        progress = Progress(
-            pending=self._pending,
-            failed=self._failed,
-            done=finished_jobs + sum(slot.done for slot in slots),
-            workers=len(slots),
-            busy=sum(slot.state is State.BUSY for slot in slots),
-        )
-        self._observer(progress)
+        if self._observer is not None:
+            slots = [worker.slot.read() for worker in workers]
+            done, busy = finished_jobs + sum(slot.done for slot in slots), sum(s.state is State.BUSY for s in slots)
+            self._observer(Progress(self._pending, self._failed, done, len(slots), busy))
 
 
 class Stopping:
     """`why` is empty until it has begun. `burst` ends it when its work is done; with `when_drained`, so does a drain of
-    its host. Times are monotonic seconds.
+    its host, for which a burst would wait for ever. Times are monotonic seconds.
 
     A killed worker does not end while it hangs in the kernel, or if it now belongs to another user. The supervisor
     does not wait for it forever, because that would also delay the next start.
@@ -85,10 +74,9 @@ class Stopping:
     def __init__(self, burst: Burst | None, *, when_drained: bool) -> None:
         self.why = ""
         self.burst = burst
-        # A burst would wait for ever for the end of its jobs.
         self.when_drained = when_drained or burst is not None
         self._kill_at = 0.0
-        self._killed_since: float | None = None
+        self._give_up_at = 0.0  # 0.0: nobody has been killed yet
 
     @property
     def exit_code(self) -> int:
@@ -108,19 +96,16 @@ class Stopping:
 
     def over(self, workers: Iterable[WorkerProcess], now: float) -> bool:
         """Whether no worker is left to wait for."""
-        if not self.why:
-            return False
         left = list(workers)
-        if not left or now < self._kill_at:
-            return not left
-        since = self._killed_since = now if self._killed_since is None else self._killed_since
-        if now - since >= _PATIENCE:
-            for worker in left:
-                hint = "it was killed but does not end: it hangs in the kernel, or belongs to another user now"
-                fields = {**named(worker), "job": worker.slot.read().job or None, "hint": hint}
-                events(process="supervisor").error("worker_left_behind", **fields)
-            return True
+        if not self.why or not left or now < self._kill_at:
+            return bool(self.why) and not left
+        self._give_up_at = self._give_up_at or now + _PATIENCE
         for worker in left:
-            worker.kill(Cause.SHUTDOWN)
+            if now >= self._give_up_at:
+                hint = "it was killed but does not end: it hangs in the kernel, or belongs to another user now"
+                job = worker.slot.read().job or None
+                events(process="supervisor").error("worker_left_behind", **named(worker), job=job, hint=hint)
+            else:
+                worker.kill(Cause.SHUTDOWN)
         self._kill_at = now + _AGAIN
-        return False
+        return now >= self._give_up_at

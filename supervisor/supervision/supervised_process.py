@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
+from supervisor.domain.polling import backoff
 from supervisor.system import child, ending, kernel
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
@@ -31,6 +32,11 @@ class Child:
         self.descriptor = self.channel.fileno()
         self.status: int | None = None
 
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, as its wait status or its channel says."""
+        return self.status is not None or self.channel.closed
+
     def kill(self) -> None:
         if self._pidfd >= 0:
             ending.send_signal(self._pidfd, signal.SIGKILL)
@@ -53,13 +59,13 @@ class SupervisedProcess:
         self, role: str, board: Scoreboard, number: int, reactor: Reactor, *, starting: float = STUCK_AFTER
     ) -> None:
         self.role = role
+        self.early_deaths = 0  # in a row
         self._slot = board.slot(number)
         self._reactor = reactor
         self._starting = starting
         self._child: Child | None = None
         self._not_before = self._started_at = 0.0
         self._leave_by: float | None = None
-        self.early_deaths = 0  # in a row
 
     @property
     def pid(self) -> int | None:
@@ -68,8 +74,7 @@ class SupervisedProcess:
 
     def start(self, run: Callable[[Channel], int], now: float, keep: Iterable[int] = ()) -> bool:
         """Fork it. Returns False if no process can be started; `restart_at` is the time of the next attempt."""
-        self._started_at = now
-        self._leave_by = None
+        self._started_at, self._leave_by = now, None
         self._slot.assign(self.role, self.role)
         try:
             self._child = Child(run, role=self.role, keep=keep)
@@ -109,10 +114,10 @@ class SupervisedProcess:
             self._bury(self._child, now)
             return True
         if self._leave_by is not None and now > self._leave_by:
-            self.kill()
+            self._child.kill()
         elif self._is_stuck(self._child.pid, now):
             events(process="supervisor").error(f"{self.role}_stuck", pid=self.pid)
-            self.kill()
+            self._child.kill()
         return False
 
     def _is_stuck(self, pid: int, now: float) -> bool:
@@ -134,10 +139,15 @@ class SupervisedProcess:
     def retire(self) -> None:
         """Kill it now, for a successor with new orders."""
         if self._child is not None:
-            self._drop(self._child)
+            self._leave_by = time.monotonic()
+            self._bury(self._child, self._leave_by)
 
     def _bury(self, ended: Child, now: float) -> None:
-        self._drop(ended)
+        ended.kill()  # the channel may have ended before the process
+        self._reactor.unwatch(ended.descriptor)
+        ended.close()
+        self._child = None
+        events(process="supervisor").debug(f"{self.role}_gone", pid=ended.pid)
         if self._leave_by is not None:
             self._not_before = now  # it was asked to leave
             return
@@ -148,12 +158,5 @@ class SupervisedProcess:
 
     def _died_early(self, now: float) -> None:
         self.early_deaths += 1
-        pause = 0.0 if self.early_deaths == 1 else _RESTART_PAUSE * 2.0 ** min(self.early_deaths - 2, 8)
-        self._not_before = now + min(pause, _LONGEST_PAUSE)
-
-    def _drop(self, child: Child) -> None:
-        child.kill()  # the channel may have ended before the process
-        self._reactor.unwatch(child.descriptor)
-        child.close()
-        self._child = None
-        events(process="supervisor").debug(f"{self.role}_gone", pid=child.pid)
+        again = self.early_deaths > 1  # the first time at once
+        self._not_before = now + (backoff(_RESTART_PAUSE, self.early_deaths - 1, _LONGEST_PAUSE) if again else 0.0)

@@ -26,9 +26,10 @@ from supervisor.supervision.watchdog import cancel
 from supervisor.supervision.workforce import Workforce
 from supervisor.system import signals
 from supervisor.system.channel import Message
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import Scoreboard, files_of
 from supervisor.telemetry import events
 
+_MAINTAINER_LIMIT = 5  # early deaths in a row after which a burst gives up
 _FAREWELL = 5.0  # seconds for the last reports and for the children to end
 
 
@@ -55,10 +56,10 @@ class Supervisor:
         self._engine = engine
         self._board = board
         service = self._service = Service()
-        self._client = MaintainerClient(record, engine, board, service.reactor)
+        self._client = MaintainerClient(record, engine, board, service.reactor, burst=burst is not None)
         self._workforce = Workforce(record.id, engine, board, self._client, service)
         self._admin = AdminProcess(serve_admin, board, service.reactor, self._workforce.pools.wakes)
-        self._health = DatabaseHealth(engine.ownership.writers(), owner, waits=burst is None)
+        self._health = DatabaseHealth(engine.ownership.writers(), owner)
         self._reloads = Reloads(read, sources)
         self._stopping = Stopping(burst, when_drained=drain_then_exit)
         service.timers.add("stop", self._stopping.moments)
@@ -94,7 +95,7 @@ class Supervisor:
     def _start(self) -> None:
         self._service.enter(self._settings.log)
         self._workforce.configure(self._settings)
-        self._start_maintainer()
+        self._client.start(self._settings, self._workforce.pools)
         self._admin.open(self._settings)
         events(process="supervisor").info(
             "supervisor_started",
@@ -103,9 +104,6 @@ class Supervisor:
             pools=sorted(self._workforce.pools),
             config=str(self._settings.path),
         )
-
-    def _start_maintainer(self) -> None:
-        self._client.start(self._settings, self._workforce.pools, burst=self._stopping.burst is not None)
 
     # The loop's steps
 
@@ -123,10 +121,11 @@ class Supervisor:
         """A stuck or dead maintainer is replaced; reports wait for the next one."""
         now = time.monotonic()
         if self._client.process.due(now):
-            self._start_maintainer()
+            self._client.start(self._settings, self._workforce.pools)
         self._client.hear(self._obey_maintainer)
-        if self._client.check(now) and self._stopping.burst is not None:
-            self._stopping.burst.give_up()
+        ended = self._client.process.check(now)
+        if self._stopping.burst is not None and ended and self._client.process.early_deaths >= _MAINTAINER_LIMIT:
+            self._stopping.burst.gave_up = True
             self._stop("the maintainer dies repeatedly")
 
     def _obey_maintainer(self, message: Message) -> None:
@@ -154,7 +153,7 @@ class Supervisor:
         """The database cannot be used, or can be used again. After the file was replaced, nothing can be settled any
         more, so the supervisor ends immediately: its next start opens the new file.
         """
-        self._health.heed(news)
+        self._health.heed(news, waits=self._stopping.burst is None)
         self._service.tick_soon()
         self._service.notifier.status(self._health.trouble or f"{len(self._workforce.pools)} pools")
         if self._health.lost and self._stopping.why != self._health.lost:
@@ -206,7 +205,7 @@ class Supervisor:
             "trouble": self._health.trouble,
             "duties": self._client.duties,
             "log_lost": self._service.outlet.lost,
-            "reload": self._reloads.status(),
+            "reload": self._reloads.status(self._workforce.pools, now),
             **self._workforce.status(now),
         }
 
@@ -224,9 +223,8 @@ class Supervisor:
             return
         self._settings = settings
         self._service.log(settings.log)
-        self._workforce.staffing.replace_all()
-        self._reloads.begun(self._workforce.pools)
-        self._client.replace(settings, self._workforce.pools, burst=self._stopping.burst is not None)
+        self._client.retire()
+        self._client.start(self._settings, self._workforce.pools)
         self._admin.open(settings)
         events(process="supervisor").info("reloaded", why=why, pools=sorted(settings.pools))
         self._service.notifier.ready(f"{len(settings.pools)} pools")
@@ -240,7 +238,7 @@ class Supervisor:
         grace = max((pool.settings.shutdown_grace for pool in pools.values()), default=0.0)
         self._stopping.begin(why, grace, time.monotonic())
         workers = len(pools.workers())
-        self._workforce.staffing.drain_all()
+        self._workforce.drain_all()
         events(process="supervisor").info("stopping", why=why, grace_seconds=grace, workers=workers)
         self._service.notifier.stopping(why)
 
@@ -249,7 +247,7 @@ class Supervisor:
         this supervisor from the registry.
         """
         ends, maintainer = self._workforce.ends, self._client.process
-        self._admin.close()
+        self._admin.open(None)
         self._workforce.templates.close()
         # A template may have been about to fork: wait until no process is left that could register a worker.
         left = ends.await_children(_FAREWELL, frozenset({maintainer.pid or 0}))
@@ -260,5 +258,6 @@ class Supervisor:
         maintainer.dismiss(_FAREWELL)
         ends.await_children(_FAREWELL, left)
         self._health.release(registered=self._client.recovered)
-        self._board.remove()
+        for file in files_of(self._board.path):
+            file.unlink(missing_ok=True)
         events(process="supervisor").info("stopped", why=self._stopping.why)

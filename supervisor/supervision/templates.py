@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
 
 from supervisor.config.settings import Settings
 from supervisor.domain.text import human
@@ -28,24 +27,11 @@ _PATIENCE = 10.0  # seconds for a ready template to answer; after that it counts
 _UNLOADED = "importing the handler and its set-up before the fork did not end within startup_timeout, {limit}"
 
 
-@dataclass(slots=True)
-class Image:
-    """What a template has loaded: nothing yet, or it is `ready`, or why it is `broken`."""
-
-    begun_at: float
-    ready: bool = False
-    broken: str = ""
-
-    @property
-    def loading(self) -> bool:
-        return not (self.ready or self.broken)
-
-
 class TemplateProcess:
     """One template process, with the code of the `releases` of its pools. Times are monotonic seconds.
 
-    `proven` are the pools that had a ready worker from it. The constructor raises OSError if no process or
-    descriptor is available.
+    What it has loaded is `ready`, or it is `broken`, which says why, or it is still loading. `proven` are the pools
+    that had a ready worker from it. Raises OSError if no process or descriptor is available.
     """
 
     def __init__(
@@ -53,13 +39,12 @@ class TemplateProcess:
     ) -> None:
         self.spec = spec
         self.releases = dict(releases)
-        self.image = Image(now)
+        self.ready, self.broken = False, ""
         self.proven: set[str] = set()
-        self.asked: dict[str, float] = {}  # workers that it has not forked yet, and since when it should
         self.dismissed = False
-        self.ended = False  # known before its channel says so
-        self.idle_since: float | None = None
         self.memory = 0  # bytes, with what its workers share with it; 0: not measured
+        self.silent_since = now  # while it loads or workers wait for it; 0.0: before the next look
+        self.idle_since: float | None = None
 
         def become(channel: Channel) -> int:
             return Template(spec, engine, channel, board).run()
@@ -69,8 +54,8 @@ class TemplateProcess:
     # Questions
 
     @property
-    def gone(self) -> bool:
-        return self.ended or self.child.channel.closed
+    def loading(self) -> bool:
+        return not (self.ready or self.broken)
 
     @property
     def current(self) -> bool:
@@ -80,32 +65,30 @@ class TemplateProcess:
     @property
     def kept_for(self) -> list[str]:
         """The pools for which it has the last code that worked, and no newer code has worked."""
-        if self.dismissed or self.gone:
+        if self.dismissed:
             return []
         return [name for name in sorted(self.proven) if self.releases[name].state is ReleaseState.OUTGOING]
 
     @property
     def retired(self) -> bool:
         """Whether it forks no more workers. It ends after its last worker."""
-        needed = self.current or any(self.releases[name].state is ReleaseState.OUTGOING for name in self.proven)
-        return self.dismissed or not needed
+        return self.dismissed or not (self.current or self.kept_for)
 
     def forks(self, release: Release) -> bool:
         """Whether it can fork workers with this code."""
-        if self.dismissed or self.image.broken or self.gone or self.releases.get(release.pool) is not release:
+        if self.dismissed or self.broken or self.child.gone or self.releases.get(release.pool) is not release:
             return False
-        return release.current or (release.state is ReleaseState.OUTGOING and release.pool in self.proven)
+        return release.current or release.pool in self.kept_for
 
     def why_broken(self, pool: str) -> str:
         """The error for one pool. It names the first pool's handler; the others have their own in the same module."""
-        first, own, why = self.spec.any_pool.handler, self.spec.pools[pool].handler, self.image.broken
-        return own + why.removeprefix(first) if why.startswith(f"{first}:") else why
+        first, own = self.spec.any_pool.handler, self.spec.pools[pool].handler
+        return own + self.broken.removeprefix(first) if self.broken.startswith(f"{first}:") else self.broken
 
     # Requests and answers
 
     def ask(self, name: str, incarnation: str, pool: str, *, slot: int, device: str | None, cautious: bool) -> None:
         """Request a worker."""
-        self.asked[incarnation] = 0.0
         worker = {"pool": pool, "name": name, "incarnation": incarnation, "slot": slot, "device": device}
         # Without an image, each worker loads the code that is on the disk then.
         unproven = pool not in self.proven or not self.spec.pools[pool].preloads
@@ -117,36 +100,30 @@ class TemplateProcess:
         """
         channel = self.child.channel
         for message, descriptors in channel.receive():
-            if "forked" in message and len(descriptors) == _DESCRIPTORS:
-                yield message, descriptors
-                continue
-            # The kernel drops descriptors over our limit. A worker that cannot be watched must not run.
-            for descriptor in descriptors:
-                os.close(descriptor)
-            if "forked" in message:
-                channel.send({"end": message["forked"]})
-            yield message, []
+            if "forked" not in message or len(descriptors) != _DESCRIPTORS:
+                # The kernel drops descriptors over our limit. A worker that cannot be watched must not run.
+                while descriptors:
+                    os.close(descriptors.pop())
+                if "forked" in message:
+                    channel.send({"end": message["forked"]})
+            if not message.keys().isdisjoint(("forked", "unforked", "ready")):
+                # The time limit starts again: importing may have taken minutes, and workers are forked one by one.
+                self.silent_since = 0.0
+            yield message, descriptors
 
-    def answered(self, incarnation: str = "") -> None:
-        """It has answered this request, so the time limit of the others starts again: importing may have taken minutes,
-        and a thousand workers are forked one after another.
-        """
-        self.asked.pop(incarnation, None)
-        self.asked = dict.fromkeys(self.asked, 0.0)
-
-    def is_stuck(self, now: float) -> bool:
+    def is_stuck(self, now: float, *, asked: bool) -> bool:
         """Whether it loads, or lets a request wait, for longer than a healthy one does. If it is loading, it is broken
         from now on.
         """
-        image = self.image
-        if not image.ready:
-            limit = max(pool.startup_timeout for pool in self.spec.pools.values())
-            if now - image.begun_at <= limit:
-                return False
-            image.broken = _UNLOADED.format(limit=human(limit))
-            return True
-        self.asked = {incarnation: since or now for incarnation, since in self.asked.items()}
-        return any(now - since > _PATIENCE for since in self.asked.values())
+        if self.ready and not asked:
+            self.silent_since = 0.0
+            return False
+        self.silent_since = self.silent_since or now
+        limit = _PATIENCE if self.ready else max(pool.startup_timeout for pool in self.spec.pools.values())
+        stuck = now - self.silent_since > limit
+        if stuck and not self.ready:
+            self.broken = _UNLOADED.format(limit=human(limit))
+        return stuck
 
     def dismiss(self) -> None:
         """Let the template end; its end is noticed later."""
@@ -154,7 +131,7 @@ class TemplateProcess:
         self.child.channel.finish()
 
 
-class Templates:
+class Templates(list[TemplateProcess]):
     """Pools with the same image share a template.
 
     The last one that worked for a pool stays, also while the pool has no workers, until newer code has worked there.
@@ -162,16 +139,13 @@ class Templates:
     """
 
     def __init__(self, supervisor: str, engine: Engine, board: Scoreboard, reactor: Reactor) -> None:
+        super().__init__()
         self._supervisor = supervisor
         self._engine = engine
         self._board = board
         self._reactor = reactor
         self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # with which workers wake the supervisor
-        self._templates: list[TemplateProcess] = []
         reactor.watch(self._news, self._take_news)
-
-    def __iter__(self) -> Iterator[TemplateProcess]:
-        return iter(list(self._templates))
 
     def _take_news(self) -> None:
         with contextlib.suppress(BlockingIOError):  # another process with it, even a handler, may have read it
@@ -203,12 +177,12 @@ class Templates:
         )
         template = TemplateProcess(spec, releases, self._engine, self._board, now)
         self._reactor.watch(template.child.descriptor)
-        self._templates.append(template)
+        self.append(template)
         return template
 
     def forking(self, release: Release, *, alone: bool = False) -> TemplateProcess | None:
         """The template that forks workers with this code, if there is one; `alone`: for no other pool."""
-        return next((one for one in self._templates if one.forks(release) and (one.spec.alone or not alone)), None)
+        return next((one for one in self if one.forks(release) and (one.spec.alone or not alone)), None)
 
     # How they end
 
@@ -216,7 +190,7 @@ class Templates:
         """End templates that are not needed: retired ones that no worker has `used`, and those idle for long. Not those
         that still replace workers: there may be none for so long because the new code fails.
         """
-        for template in self._templates:
+        for template in self:
             template.idle_since = None if template in used else template.idle_since or now
             if template.idle_since is None:
                 continue
@@ -228,43 +202,34 @@ class Templates:
         """End the templates of these pools that have no workers: others need the memory. Old code that nothing newer
         has replaced is kept, but for the `without_old_code` pools.
         """
-        for template in self._templates:
-            if template in used or template.retired or not any(name in pools for name in template.spec.pools):
+        for template in self:
+            names, kept = template.spec.pools, template.kept_for
+            wanted = without_old_code if kept else pools
+            if template in used or template.retired or not any(name in wanted for name in names):
                 continue
-            if kept := template.kept_for:
-                if not any(name in without_old_code for name in template.spec.pools):
-                    continue
-                for name in kept:
-                    why = "its memory is needed for another model"
-                    events(process="supervisor").warning("old_code_unloaded", pool=name, why=why)
+            for name in kept:
+                why = "its memory is needed for another model"
+                events(process="supervisor").warning("old_code_unloaded", pool=name, why=why)
             template.dismiss()
 
-    def kill_stuck(self, now: float) -> list[TemplateProcess]:
-        """Kill those that have not answered for too long. Returns those that were still loading."""
-        stuck = [template for template in self._templates if template.is_stuck(now)]
+    def kill_stuck(self, asked: Container[TemplateProcess], now: float) -> list[TemplateProcess]:
+        """Kill those that have not answered for too long; workers wait for those that were `asked`. Returns those that
+        were still loading.
+        """
+        stuck = [template for template in self if template.is_stuck(now, asked=template in asked)]
         for template in stuck:
-            ready = template.image.ready
-            events(process="supervisor").error("template_stuck", pid=template.child.pid, ready=ready)
+            log = events(process="supervisor")
+            log.error("template_stuck", pid=template.child.pid, ready=template.ready)
             template.child.kill()
-        return [template for template in stuck if not template.image.ready]
-
-    def kill_unready(self) -> list[str]:
-        """Kill templates that are still loading. Returns the workers that were requested from them."""
-        asked: list[str] = []
-        for template in self._templates:
-            if not template.image.ready:
-                template.dismissed = True
-                asked += template.asked
-                template.child.kill()
-        return asked
+        return [template for template in stuck if not template.ready]
 
     def lose(self, template: TemplateProcess) -> None:
         """Remove a template that has ended."""
         self._reactor.unwatch(template.child.descriptor)
-        self._templates.remove(template)
+        self.remove(template)
         template.child.close()
 
     def close(self) -> None:
         """Let all templates end; they first kill their remaining descendants."""
-        for template in self._templates:
+        for template in self:
             template.child.close()

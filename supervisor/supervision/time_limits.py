@@ -30,8 +30,8 @@ class TerminationLadder:
     """The runs of one worker that are to be stopped. Times are monotonic seconds.
 
     A cancelled handler has `cancel_grace` seconds until it is interrupted, an interrupted one `kill_grace` seconds
-    until its worker is killed. `requests` are cancel requests, one per run; `run` is the run being
-    stopped, for `reason`.
+    until its worker is killed. `requests` are cancel requests, one per run; `run` is the run being stopped, for
+    `reason`. `due` is when to look again; None while nothing is running or limited.
     """
 
     cancel_grace: float = CANCEL_GRACE
@@ -41,6 +41,7 @@ class TerminationLadder:
     reason: Cancel = Cancel.NONE
     interrupted_at: float = 0.0
     repeat_at: float = 0.0
+    due: float | None = None
 
     def cancel(self, job: int, token: int, now: float) -> None:
         """Request that this run stops. A job in a batch cannot be stopped alone: it runs to its end."""
@@ -51,49 +52,31 @@ class TerminationLadder:
 
     def next_step(self, slot: Snapshot, now: float) -> Step:
         """The next step for a worker's slot. After INTERRUPT, `reason` is the value for the cancel request."""
-        current = (slot.job, slot.token)
+        run, self.due = (slot.job, slot.token), None
         if slot.job == 0 or slot.state not in (State.BUSY, State.DRAINING):
             return Step.NOTHING
-        if self.run == current and self.interrupted_at and not self._extended(slot):
-            if now >= self.interrupted_at + self.kill_grace:
-                return Step.KILL
-            return self._repeat(now)
-        if slot.deadline and now >= slot.deadline:
-            return self._interrupt(current, Cancel.TIMEOUT, now)
-        ends = self._grace_ends(slot)
-        if ends is not None and now >= ends:
-            return self._interrupt(current, Cancel.REQUESTED, now)
+        # Another run may have blocked the event loop of both: for that time the worker extends the limit of this one.
+        extended = slot.places > 1 and self.reason is Cancel.TIMEOUT and slot.deadline > self.interrupted_at
+        if self.run == run and self.interrupted_at and not extended:
+            return self._after_interruption(now)
+        limits = [(slot.deadline, Cancel.TIMEOUT)] if slot.deadline else []
+        if run in self.requests and slot.batch <= 1:  # never a whole batch for one job of it
+            limits.append((max(self.requests[run], slot.started) + self.cancel_grace, Cancel.REQUESTED))
+        for at, reason in limits:
+            if now >= at:
+                self.run, self.reason, self.interrupted_at, self.repeat_at = run, reason, now, now + _REPEAT
+                self.due = min(self.repeat_at, now + self.kill_grace)
+                return Step.INTERRUPT
+        self.due = min((at for at, _ in limits), default=None)
         return Step.NOTHING
 
-    def _extended(self, slot: Snapshot) -> bool:
-        """Another run has blocked the event loop of both, for which time the worker extends the limit of this one."""
-        return slot.places > 1 and self.reason is Cancel.TIMEOUT and slot.deadline > self.interrupted_at
-
-    def _interrupt(self, run: Run, reason: Cancel, now: float) -> Step:
-        self.run, self.reason, self.interrupted_at = run, reason, now
-        self.repeat_at = now + _REPEAT
-        return Step.INTERRUPT
-
-    def _repeat(self, now: float) -> Step:
+    def _after_interruption(self, now: float) -> Step:
         """A signal that arrives while the stacks are written may leave the handler in a call that the kernel restarts:
         without another one it would never know of the first.
         """
-        if now < self.repeat_at:
-            return Step.NOTHING
-        self.repeat_at = now + (now - self.interrupted_at)
-        return Step.REPEAT
-
-    def _grace_ends(self, slot: Snapshot) -> float | None:
-        """When a cancelled run is interrupted; never a whole batch for one job of it."""
-        asked = self.requests.get((slot.job, slot.token))
-        return None if asked is None or slot.batch > 1 else max(asked, slot.started) + self.cancel_grace
-
-    def due(self, slot: Snapshot) -> float | None:
-        """When to check again, in monotonic seconds; None while nothing is running or limited."""
-        if slot.job == 0:
-            return None
-        if self.run == (slot.job, slot.token) and self.interrupted_at and not self._extended(slot):
-            return min(self.repeat_at, self.interrupted_at + self.kill_grace)
-        times = [slot.deadline] if slot.deadline else []
-        ends = self._grace_ends(slot)
-        return min(times if ends is None else [*times, ends], default=None)
+        kill_at = self.interrupted_at + self.kill_grace
+        step = Step.KILL if now >= kill_at else Step.REPEAT if now >= self.repeat_at else Step.NOTHING
+        if step is Step.REPEAT:
+            self.repeat_at = now + (now - self.interrupted_at)
+        self.due = min(self.repeat_at, kill_at)
+        return step

@@ -10,7 +10,7 @@ from functools import partial
 from supervisor.supervision.exit_reason import NO_RUN
 from supervisor.system.outlet import Outlet, Ration
 from supervisor.system.signals import Reactor
-from supervisor.system.slot import Work
+from supervisor.system.slot import Slot
 from supervisor.telemetry import events
 from supervisor.template.worker_start import BYTES_A_SECOND
 
@@ -23,24 +23,24 @@ class WorkerOutput:
     """The reading end of one worker's stderr. Nothing here blocks: a flood is read in portions, with pauses in which
     its writer waits.
 
-    `tail` is the end of what the current run in `work` has written: neither what was read before that run was seen,
+    `tail` is the end of what the current run in `slot` has written: neither what was read before that run was seen,
     nor what was unread when it began. `passed_on` is what goes to the log.
     """
 
-    def __init__(self, descriptor: int, worker: str, log: Outlet, work: Work) -> None:
+    def __init__(self, descriptor: int, worker: str, log: Outlet, slot: Slot) -> None:
         os.set_blocking(descriptor, False)
         self.descriptor = descriptor
         self.passed_on = Ration(log, BYTES_A_SECOND, partial(_tell_dropped, worker))
         self.floods = False  # there was more than one portion
         self.tail = b""
-        self._work = work
+        self._slot = slot
         self._run = NO_RUN  # the latest run seen
         self._earlier = 0  # bytes still to come that are not of this run
 
     def _see_run(self) -> None:
-        run = self._work.run
+        run = self._slot.page.run
         if run not in (NO_RUN, self._run):
-            self._run, self.tail, self._earlier = run, b"", self._work.earlier_output
+            self._run, self.tail, self._earlier = run, b"", self._slot.page.earlier_output
 
     def read(self) -> bool:
         """Read up to one portion. Returns False if no process can write any more."""
@@ -82,14 +82,17 @@ class Outputs:
         self._floods: list[WorkerOutput] = []  # not watched for a moment
         self._resume_at = 0.0
 
-    def open(self, descriptor: int, worker: str, work: Work) -> WorkerOutput:
-        output = WorkerOutput(descriptor, worker, self._log, work)
-        self._reactor.watch(output.descriptor, partial(self._read, output))
+    def open(self, descriptor: int, worker: str, slot: Slot) -> WorkerOutput:
+        output = WorkerOutput(descriptor, worker, self._log, slot)
+        self._watch(output)
         return output
 
+    def _watch(self, output: WorkerOutput) -> None:
+        if output.descriptor >= 0:
+            self._reactor.watch(output.descriptor, partial(self._read, output))
+
     def _read(self, output: WorkerOutput) -> None:
-        ended = not output.read()
-        if ended or output.floods:
+        if not output.read() or output.floods:
             self._reactor.unwatch(output.descriptor)
         if output.floods:
             self._floods.append(output)
@@ -103,8 +106,7 @@ class Outputs:
         if self._floods and time.monotonic() >= self._resume_at:
             floods, self._floods = self._floods, []
             for output in floods:
-                if output.descriptor >= 0:
-                    self._reactor.watch(output.descriptor, partial(self._read, output))
+                self._watch(output)
 
     def tell_dropped(self) -> None:
         """Once a tick; also what could not be written to the log itself."""

@@ -85,28 +85,25 @@ class End:
 
 
 @dataclass(slots=True)
-class Memory:
-    """The last measurement of a worker and its child processes; bytes, and monotonic seconds."""
+class Watched:
+    """What was found of it at the last looks: bytes of memory of it and its child processes, and monotonic seconds.
 
+    `ladder` has its runs that are to be stopped.
+    """
+
+    ladder: TerminationLadder
+    late: Signs | None = None  # since when its heartbeat is late
+    overdue_since: float = 0.0  # its teardown was found to take too long
     unique: int = 0
     on_device: int = 0
     resident: int = 0
-    done: int = -1  # jobs, when it was measured
+    done: int = -1  # jobs, when its memory was measured
     measured_at: float = 0.0
 
     @property
     def has_settled(self) -> bool:
         """Whether it was measured behind a job: before its first one, the worker may still grow to its usual size."""
         return self.done > 0
-
-
-@dataclass(slots=True)
-class Watched:
-    """What the watchdog remembers of it."""
-
-    ladder: TerminationLadder
-    late: Signs | None = None  # since when its heartbeat is late
-    overdue_since: float = 0.0  # its teardown was found to take too long
 
 
 @dataclass(eq=False, slots=True)
@@ -125,7 +122,6 @@ class WorkerProcess:
     stale: str = ""
     process: Process = field(default_factory=Process)
     end: End = field(default_factory=End)
-    memory: Memory = field(default_factory=Memory)
     watched: Watched = field(init=False)
 
     def __post_init__(self) -> None:
@@ -157,12 +153,22 @@ class WorkerProcess:
     def leaving(self) -> bool:
         return self.draining and self.living
 
+    @property
+    def is_typical(self) -> bool:
+        """Before the end of its set-up it is smaller, and one from before a reload may differ."""
+        return self.is_ready and self.release.current
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no job, because none is due, because it is a spare, or because it is still being set up."""
+        return self.slot.read().state in (State.IDLE, State.STARTING, State.SPARE)
+
     # Transitions
 
     def forked(self, process: Process, now: float) -> None:
         """It has a process. Its start-up time begins now: the template's imports may have taken minutes."""
         self.process, self.asked_at = process, now
-        self.slot.requests.start()
+        self.slot.page.start = 1
         if self.draining:
             self.process.signal(signals.DRAIN)
         if self.end.killed is not None:
@@ -189,19 +195,19 @@ class WorkerProcess:
         """Let it finish its job and leave."""
         if self.living and not self.draining:
             self.draining = True
-            self.slot.requests.drain()
+            self.slot.page.drain = 1
             self.process.signal(signals.DRAIN)
 
     def serve(self) -> None:
         """Let a spare take jobs."""
         self.serving = True
-        self.slot.requests.serve()
+        self.slot.page.serve = 1
         self.process.signal(signals.INTERRUPT)  # it has no run that this could interrupt; it wakes up
 
     def kill(self, reason: Cause, run: Run | None = None) -> None:
         """Kill it because of its current run, or of this run. The first reason counts."""
         if self.end.killed is None:
-            self.end.killed = Kill(reason, self.slot.work.run if run is None else run)
+            self.end.killed = Kill(reason, self.slot.page.run if run is None else run)
         self.process.signal(9)
 
     def ended(self, now: float, status: int | None = None, peak_memory: int | None = None) -> None:
@@ -215,8 +221,3 @@ class WorkerProcess:
 def named(worker: WorkerProcess) -> dict[str, Any]:
     """What an event says of it."""
     return {"pool": worker.release.pool, "worker": worker.request.name, "pid": worker.process.pid}
-
-
-def is_idle(worker: WorkerProcess) -> bool:
-    """Whether it has no job, because none is due, because it is a spare, or because it is still being set up."""
-    return worker.slot.read().state in (State.IDLE, State.STARTING, State.SPARE)

@@ -143,14 +143,13 @@ def read(path: Path) -> Counters:
     with suppress(OSError), path.open("rb", buffering=0) as file:
         # Read, not mapped: on a full tmpfs, looking at a hole of a mapped file kills the process.
         for at in range(0, os.fstat(file.fileno()).st_size - _BYTES + 1, _REGION):
-            used = _used(memoryview(os.pread(file.fileno(), HEADER_BYTES, at)).cast("q"))
-            row = os.pread(file.fileno(), HEADER_BYTES + ENTRY_BYTES * (used + (used == MOST_TYPES)), at)
-            found.add(_read_row(memoryview(row), used))
+            found.add(_read_row(memoryview(os.pread(file.fileno(), _BYTES, at))))
     return found
 
 
-def _read_row(memory: memoryview, used: int) -> Counters:
+def _read_row(memory: memoryview) -> Counters:
     ints = memory.cast("q")
+    used = _used(ints)
     found = Counters(store_busy=ints[_BUSY], locks_reclaimed=ints[_RECLAIMED])
     for number in range(used + (used == MOST_TYPES)):
         name, done, failed, run, wait, *buckets = _ENTRY.unpack_from(memory, 8 * _entry(number))

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, get_type_hints
+
+_Structure = TypeVar("_Structure", bound=type[ctypes.Structure])
+_WORDS: dict[object, Any] = {int: ctypes.c_int64, float: ctypes.c_double}
+
+
+def fields_from_annotations(structure: _Structure) -> _Structure:
+    """A class decorator: numbers are words of 8 bytes, and what is Annotated with a type of ctypes has that. Each word
+    is stored whole.
+    """
+    hints = get_type_hints(structure, include_extras=True)
+    structure._fields_ = [
+        (name, _WORDS.get(hint) or hint.__metadata__[0]) for name, hint in hints.items() if name != "_fields_"
+    ]
+    return structure
 
 
 def mapped(path: Path, at: int, size: int) -> memoryview | None:

@@ -10,6 +10,7 @@ targets and the reasons). All words are 8 bytes; times are CLOCK_MONOTONIC secon
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import mmap
@@ -18,8 +19,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from time import CLOCK_BOOTTIME, clock_gettime
-from typing import Any
+from typing import Annotated, Any
 
+from supervisor.system.mappings import fields_from_annotations
 from supervisor.system.slot import SLOT_BYTES, Slot, Snapshot
 
 MAGIC = 0x4A4F4253_00000003  # with another layout, another number
@@ -27,7 +29,6 @@ HEADER_BYTES = 4096
 MAX_SLOTS = 1024
 STATUS_BYTES = 256 * 1024
 _MOST_STATUS = STATUS_BYTES - 8
-_GATE_AT = 16
 _STATUS_AT = HEADER_BYTES + SLOT_BYTES * MAX_SLOTS
 SIZE = _STATUS_AT + STATUS_BYTES
 
@@ -51,13 +52,9 @@ def counters_of(scoreboard: Path) -> Path:
     return Path(f"{scoreboard}.counters")
 
 
-# The gate, in the header: whether the workers of this supervisor may claim now, and what time it is. With a server, a
-# supervisor may claim only while it has a lease: other hosts give its jobs away when that has ended. The maintainer
-# renews it and notes here until when it certainly holds, so it ends for the workers even if nobody is left to tell
-# them. They also take the time from here, since several hosts must agree on it.
-
-_NEEDED, _UNTIL, _CLOCK, _GENERATION, _DRAINED = range(5)
-GATE_BYTES = 5 * 8
+def files_of(scoreboard: Path) -> tuple[Path, ...]:
+    """All these, as far as they exist, and the scoreboard."""
+    return run_logs_of(scoreboard), chunks_of(scoreboard), counters_of(scoreboard), scoreboard
 
 
 def boot_time() -> float:
@@ -65,77 +62,66 @@ def boot_time() -> float:
     return clock_gettime(CLOCK_BOOTTIME)
 
 
-class ClaimGate:
-    """Written by the maintainer, read by any process. Without a lease to renew it is open, unless drained."""
+@fields_from_annotations
+class ClaimGate(ctypes.Structure):
+    """Whether the workers of this supervisor may claim now, and what time it is: written by the maintainer, read by any
+    process. Without a lease to renew it is open, unless drained.
 
-    __slots__ = ("_floats", "_ints")
+    With a server, a supervisor may claim only while it has a lease: other hosts give its jobs away when that has ended.
+    The maintainer renews it and notes here until when it certainly holds, so it ends for the workers even if nobody is
+    left to tell them. They also take the time from here, since several hosts must agree on it.
+    """
 
-    def __init__(self, view: memoryview) -> None:
-        self._ints = view.cast("q")
-        self._floats = view.cast("d")
-
-    # Any process
+    needed: int  # with a lease to renew, closed until one is noted
+    until: float  # the lease holds, by `boot_time`
+    ahead: float  # the server's clock, of `boot_time`; 0 without a server
+    generation: int  # another one: the workers must register again, others may have taken this supervisor for dead
+    drained: int
 
     def is_open(self) -> bool:
         """Whether jobs may be claimed now. Cheap: asked before every claim."""
-        ints = self._ints
-        return not ints[_DRAINED] and (not ints[_NEEDED] or boot_time() < self._floats[_UNTIL])
-
-    @property
-    def drained(self) -> bool:
-        return bool(self._ints[_DRAINED])
+        return not self.drained and not self.lapsed
 
     @property
     def lapsed(self) -> bool:
         """Whether there is a lease to renew, and it may have ended."""
-        return bool(self._ints[_NEEDED]) and boot_time() >= self._floats[_UNTIL]
-
-    @property
-    def generation(self) -> int:
-        """Changes when the workers must register again, because others may have taken this supervisor for dead."""
-        return self._ints[_GENERATION]
+        return bool(self.needed) and boot_time() >= self.until
 
     def now(self) -> float:
         """Unix seconds: the server's, if there is one, otherwise this machine's."""
-        clock = self._floats[_CLOCK]
-        return clock + boot_time() if clock else time.time()
+        ahead = self.ahead
+        return ahead + boot_time() if ahead else time.time()
 
     @property
     def clock(self) -> Callable[[], float]:
         """`now`, or what is quicker and means the same."""
-        return self.now if self._ints[_NEEDED] else time.time
+        return self.now if self.needed else time.time
 
-    # The maintainer
-
-    def need_lease(self) -> None:
-        """Closed, until a lease is noted."""
-        self._ints[_NEEDED] = 1
-
-    def renewed(self, until: float, clock: float, *, again: bool) -> None:
-        """There is a lease until then, by `boot_time`; `clock` is how far the server's clock is ahead of that.
-
-        `again`: others may have given its jobs away in the meantime.
-        """
+    def renewed(self, until: float, ahead: float, *, again: bool) -> None:
+        """There is a lease until then. `again`: others may have given its jobs away in the meantime."""
         if again:
-            self._ints[_GENERATION] += 1
-        self._floats[_CLOCK] = clock
-        self._floats[_UNTIL] = until
+            self.generation += 1
+        self.ahead = ahead
+        self.until = until
 
-    def drain(self, whether: bool) -> None:
-        self._ints[_DRAINED] = whether
+
+@fields_from_annotations
+class _Header(ctypes.Structure):
+    magic: int
+    highest: int  # the highest slot that was ever used
+    gate: Annotated[ClaimGate, ClaimGate]
 
 
 class Scoreboard:
     """The mapped file. Create it with `create`, read another process's with `open`."""
 
-    def __init__(self, path: Path, mapped: mmap.mmap, *, writable: bool) -> None:
+    def __init__(self, path: Path, mapped: mmap.mmap) -> None:
         self.path = path
-        self._map = mapped
-        view = memoryview(mapped)
-        self._view = view if writable else view.toreadonly()
+        self._view = memoryview(mapped)
+        self._header = _Header.from_buffer(mapped)
+        self.gate = self._header.gate
         self._slots: dict[int, Slot] = {}
         self._posted: dict[str, Any] = {}
-        self.gate = ClaimGate(self._view[_GATE_AT : _GATE_AT + GATE_BYTES])
 
     @classmethod
     def create(cls, path: Path) -> Scoreboard:
@@ -147,15 +133,15 @@ class Scoreboard:
         try:
             if os.pwrite(descriptor, bytes(SIZE), 0) < SIZE:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            board = cls(path, mmap.mmap(descriptor, SIZE), writable=True)
+            board = cls(path, mmap.mmap(descriptor, SIZE))
         finally:
             os.close(descriptor)
-        board._view[:8] = MAGIC.to_bytes(8, "little")
+        board._header.magic = MAGIC
         return board
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = False) -> Scoreboard | None:
-        """Map an existing scoreboard; None if it is gone or is not one."""
+        """Map an existing one; None if it is gone or is none. Without `writable`, what is written here stays here."""
         try:
             descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         except OSError:
@@ -163,32 +149,19 @@ class Scoreboard:
         try:
             if os.fstat(descriptor).st_size != SIZE:
                 return None
-            protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-            board = cls(path, mmap.mmap(descriptor, SIZE, prot=protection), writable=writable)
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_COPY
+            board = cls(path, mmap.mmap(descriptor, SIZE, access=access))
         finally:
             os.close(descriptor)
-        return board if int.from_bytes(board._view[:8], "little") == MAGIC else None
-
-    @property
-    def run_logs(self) -> Path:
-        return run_logs_of(self.path)
-
-    @property
-    def chunks(self) -> Path:
-        return chunks_of(self.path)
-
-    @property
-    def counters(self) -> Path:
-        return counters_of(self.path)
+        return board if board._header.magic == MAGIC else None
 
     @property
     def highest(self) -> int:
         """The highest slot that was ever used."""
-        return int.from_bytes(self._view[8:16], "little")
+        return self._header.highest
 
     def use_up_to(self, number: int) -> None:
-        if number > self.highest:
-            self._view[8:16] = number.to_bytes(8, "little")
+        self._header.highest = max(number, self.highest)
 
     def slot(self, number: int) -> Slot:
         if number not in self._slots:
@@ -228,10 +201,6 @@ class Scoreboard:
                 continue
             return status if isinstance(status, dict) else {}
         return {}
-
-    def remove(self) -> None:
-        for path in (self.path, self.run_logs, self.chunks, self.counters):
-            path.unlink(missing_ok=True)
 
 
 def _fitting(status: dict[str, Any]) -> bytes:

@@ -14,7 +14,6 @@ Importing this module needs only the standard library.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
 import inspect
 import os
@@ -25,9 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from supervisor.domain.errors import QueueError
-from supervisor.domain.intake import checked_type, short
+from supervisor.domain.intake import JobOptions, checked_type, short
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from supervisor import Context
     from supervisor.client import Queue
     from supervisor.client.asynchronous import AsyncQueue
@@ -70,34 +71,17 @@ class Task(Generic[P, R]):
         return await self.options().aenqueue(*args, **kwargs)
 
     def options(
-        self,
-        *,
-        priority: int | None = None,
-        delay: str | float | None = None,
-        at: datetime.datetime | float | None = None,
-        requires: str | Iterable[str] = (),
-        max_attempts: int | None = None,
-        unique_key: str | None = None,
-        meta: Mapping[str, object] | None = None,
-        connection: object = None,
-        queue: Queue | AsyncQueue | None = None,
+        self, *, connection: object = None, queue: Queue | AsyncQueue | None = None, **options: Unpack[JobOptions]
     ) -> Call[P]:
         """How the next call is enqueued; the options are those of `Queue.enqueue`.
 
         With `queue`, the job goes into its database instead of the default one.
         """
-        options: dict[str, Any] = {
-            "priority": self.declared.get("priority", 0) if priority is None else priority,
-            "delay": delay,
-            "at": at,
-            "requires": requires,
-            "max_attempts": max_attempts,
-            "unique_key": unique_key,
-            "meta": meta,
-        }
-        if connection is not None:
-            options["connection"] = connection
-        return Call(self, options, None if queue is None else synchronous(queue))
+        if unknown := options.keys() - JobOptions.__annotations__.keys():
+            raise TypeError(f"{min(unknown)!r} is not an option; there are {', '.join(JobOptions.__annotations__)}")
+        if options.get("priority") is None:
+            options["priority"] = self.declared.get("priority", 0)
+        return Call(self, {**options, "connection": connection}, None if queue is None else synchronous(queue))
 
     def payload(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """The payload of a job for this call, for `ctx.enqueue`, `Queue.enqueue` or SQL. Raises InvalidJob."""
@@ -142,7 +126,7 @@ class Call(Generic[P]):
         from supervisor.client.asynchronous import AsyncQueue
 
         queue = self._queue or default_queue()
-        connection = self._options.get("connection")
+        connection = self._options["connection"]
         if connection is not None and not queue._engine.transactional.is_asynchronous(connection):
             return self.enqueue(*args, **kwargs)
         payload = self._task.payload(*args, **kwargs)

@@ -44,34 +44,31 @@ class Finding(NamedTuple):
     gpu: bool = False
 
 
-class Image:
-    """Examines this process. Created before anything of the handler is loaded: what is open then is our own.
-
-    `database` is the configured one, if it is a file.
+def findings(own: Mapping[int, str], database: Path | None = None) -> list[Finding]:
+    """Everything in this process that a fork would break; empty for a safe image. `own` is what was open before
+    anything of the handler was loaded, `database` the configured one, if it is a file.
     """
-
-    def __init__(self, database: Path | None = None) -> None:
-        self._database = database
-        self._own = frozenset(_descriptors().items())
-
-    def findings(self) -> list[Finding]:
-        """Everything that a fork would break; empty for a safe image."""
-        opened = {number: target for number, target in _descriptors().items() if (number, target) not in self._own}
-        looks: list[tuple[Iterable[str], str, str]] = [
-            (_threads(), "{} ({})", "make the library single-threaded"),
-            ([t for t in opened.values() if t.startswith(_GPU)], "a CUDA context ({1})", "use the GPU in the worker"),
-            (_databases(opened, self._database), "an open database ({1})", "open connections in the worker"),
-            (_connections(opened), "a network connection ({1})", "open connections in the worker"),
-            ([t for t in opened.values() if t == _EVENT_LOOP], "an event loop", "run it in the worker"),
-            (_children(), "a process that it has started ({1})", "start it in the worker"),
-        ]
-        found = []
-        for things, words, advice in looks:
-            names = list(dict.fromkeys(things))
-            if names:
-                count = f"{len(names)} threads" if len(names) > 1 else "a thread"
-                found.append(Finding(words.format(count, _listed(names)), advice, gpu="CUDA" in words))
-        return found
+    opened = {number: target for number, target in descriptors().items() if own.get(number) != target}
+    looks: list[tuple[Iterable[str], str, str]] = [
+        (_threads(), "{} ({})", "make the library single-threaded"),
+        ([t for t in opened.values() if t.startswith(_GPU)], "a CUDA context ({1})", "use the GPU in the worker"),
+        (
+            [target for number, target in opened.items() if _is_database(number, database)],
+            "an open database ({1})",
+            "open connections in the worker",
+        ),
+        (_connections(opened), "a network connection ({1})", "open connections in the worker"),
+        ([t for t in opened.values() if t == _EVENT_LOOP], "an event loop", "run it in the worker"),
+        (_children(), "a process that it has started ({1})", "start it in the worker"),
+    ]
+    found = []
+    for things, words, advice in looks:
+        if names := list(dict.fromkeys(things)):
+            count = f"{len(names)} threads" if len(names) > 1 else "a thread"
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            what = words.format(count, ", ".join(names[:_MOST_NAMED]) + more)
+            found.append(Finding(what, advice, gpu="CUDA" in words))
+    return found
 
 
 def prepare(pool: PoolSettings, folder: Path, board: Path, url: str) -> None:
@@ -92,7 +89,7 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
     """
     if not pool.preloads:
         return None
-    image = Image(database)
+    own = descriptors()
     handler: Handler | None = None
     try:
         handler = load(pool.handler, batches=pool.preload_setup and pool.batch_size > 1)
@@ -103,13 +100,13 @@ def load_image(pool: PoolSettings, database: Path | None, warn: Callable[..., An
     for name in pool.middleware:  # only imported here; what is wrong with it is reported by the workers
         with contextlib.suppress(Exception):
             importlib.import_module(name.partition(":")[0])
-    own = [*pool.handler.partition(":")[0].split(","), *pool.middleware]
-    _finish_imports({"supervisor", *(name.partition(":")[0].partition(".")[0] for name in own)})
-    _judge(pool, "importing it", 'start = "spawn"', image.findings(), warn)
+    names = [*pool.handler.partition(":")[0].split(","), *pool.middleware]
+    _finish_imports({"supervisor", *(name.partition(":")[0].partition(".")[0] for name in names)})
+    _judge(pool, "importing it", 'start = "spawn"', findings(own, database), warn)
     if handler is None or not pool.preload_setup:
         return None
     _set_up(handler, pool)
-    _judge(pool, "its set-up", "preload_setup = false", image.findings(), warn)
+    _judge(pool, "its set-up", "preload_setup = false", findings(own, database), warn)
     kernel.gather_pages(min(_GATHERING, pool.startup_timeout / 10))
     return handler
 
@@ -159,7 +156,7 @@ def _judge(pool: PoolSettings, after: str, instead: str, found: list[Finding], w
     warn("unsafe_to_fork", found=what, hint=f"{advice}, or write {instead}")
 
 
-def _descriptors() -> dict[int, str]:
+def descriptors() -> dict[int, str]:
     """The open descriptors: the number, and the kernel's name for it."""
     found = {}
     for number in kernel.open_descriptors():
@@ -178,10 +175,6 @@ def _threads() -> list[str]:
         if not others or time.monotonic() >= until:
             return [f"{_text(task / 'comm')} {task.name}" for task in others]
         time.sleep(0.01)
-
-
-def _databases(opened: Mapping[int, str], configured: Path | None) -> list[str]:
-    return [target for number, target in opened.items() if _is_database(number, configured)]
 
 
 def _is_database(number: int, configured: Path | None) -> bool:
@@ -218,11 +211,6 @@ def _connections(opened: Mapping[int, str]) -> list[str]:
 def _children() -> list[str]:
     """A worker's end would end them: its leftovers become children of its template, too."""
     return [f"{_text(Path(f'/proc/{pid}/comm'))} {pid}" for pid in kernel.children(os.getpid()) or ()]
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 def _text(file: Path) -> str:

@@ -11,16 +11,17 @@ import gc
 import os
 import select
 import signal
+from contextlib import ExitStack
 
 from supervisor.domain.text import shortened
 from supervisor.store.base import Engine
 from supervisor.system import child, descriptors, ending, kernel, signals, standard_streams
 from supervisor.system.channel import Channel, Message
 from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.slot import State
 from supervisor.telemetry import events
 from supervisor.template.image import load_image, prepare
-from supervisor.template.spawned import exec_worker
-from supervisor.template.worker_start import TemplateSpec, WorkerSpec, record_of, show_title, work
+from supervisor.template.worker_start import TemplateSpec, WorkerSpec, exec_worker, record_of, show_title, work
 from supervisor.worker.environment import Place, take
 from supervisor.worker.handler import AnyHandler, HandlerError
 from supervisor.worker.runners import runner_of
@@ -99,27 +100,27 @@ class Template:
         # Files that the handler's modules have opened stay open: on numbers that are free again a worker would open its
         # own, and the modules would write into them, among them the database.
         files = {number for number, file in self._files.items() if kernel.file_of(number) == file}
-        try:
-            reader, writer = os.pipe2(os.O_CLOEXEC)
-        except Exception as error:
-            self._channel.send({"unforked": incarnation, "error": _reason(error)})
-            return
-        kernel.enlarge_pipe(writer, STDERR_PIPE_BYTES)
-        try:
-            pid, pidfd = child.fork(
-                lambda: self._become_worker(request, writer, files),
-                role="worker",
-                keep=(self._spec.wakes[request["pool"]], self._spec.news, writer, *files),
-            )
-        except Exception as error:
-            # Whatever a module has done to our process when imported: report it to the pool.
-            self._channel.send({"unforked": incarnation, "error": _reason(error)})
-            os.close(reader)
-        else:
-            self._workers[pid] = incarnation
-            self._channel.send({"forked": incarnation, "pid": pid}, (pidfd, reader))
-        finally:
-            os.close(writer)
+        with ExitStack() as opened:
+            try:
+                reader, writer = os.pipe2(os.O_CLOEXEC)
+                opened.callback(os.close, writer)
+                unused = opened.enter_context(ExitStack())
+                unused.callback(os.close, reader)
+                kernel.enlarge_pipe(writer, STDERR_PIPE_BYTES)
+                pid, pidfd = child.fork(
+                    lambda: self._become_worker(request, writer, files),
+                    role="worker",
+                    keep=(self._spec.wakes[request["pool"]], self._spec.news, writer, *files),
+                )
+            except Exception as error:
+                # Whatever a module has done to our process when imported: report it to the pool.
+                strerror = error.strerror if isinstance(error, OSError) else ""
+                why = strerror or shortened(f"{type(error).__name__}: {error}")
+                self._channel.send({"unforked": incarnation, "error": why})
+            else:
+                unused.pop_all()
+                self._workers[pid] = incarnation
+                self._channel.send({"forked": incarnation, "pid": pid}, (pidfd, reader))
 
     def _end(self, incarnation: str) -> None:
         """Kill a worker if the supervisor could not receive its descriptors."""
@@ -140,7 +141,8 @@ class Template:
         try:
             take(pool, Place(self._spec.threads[pool.name], device))
         except HandlerError as error:
-            self._board.slot(slot).give_up(str(error))
+            self._board.slot(slot).tell(str(error))
+            self._board.slot(slot).state(State.BROKEN)
             return EXIT_BROKEN
         spec = WorkerSpec(
             self._spec, pool, record, self._engine, device, log, bool(request["cautious"]), bool(request["unproven"])
@@ -159,10 +161,3 @@ class Template:
         if self._unswept and ending.kill_children(spare=frozenset(self._workers)) is not None:
             self._channel.send({"swept": self._unswept})
             self._unswept = []
-
-
-def _reason(error: Exception) -> str:
-    """Why no worker can be forked, in a few words."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return shortened(f"{type(error).__name__}: {error}")

@@ -5,20 +5,24 @@
 from __future__ import annotations
 
 import os
+import pickle
+import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TextIO, cast
+from typing import NamedTuple, NoReturn, TextIO, cast
 
 from supervisor.config.settings import LogSettings, PoolSettings
 from supervisor.store.base import Engine, WorkerRecord
-from supervisor.system import counters, kernel, run_log, signals, standard_streams
+from supervisor.system import child, counters, failpoints, kernel, run_log, settled_notice, signals, standard_streams
 from supervisor.system.chunk_ring import ChunkWriter
 from supervisor.system.outlet import Outlet, Ration
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import Scoreboard, chunks_of, counters_of, run_logs_of
 from supervisor.system.slot import Slot
 from supervisor.telemetry import configure, events
+from supervisor.template.image import prepare
 from supervisor.worker.handler import AnyHandler
 from supervisor.worker.runners import recorder_for
 from supervisor.worker.worker import Assignment, Worker
@@ -78,7 +82,9 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
     slot = board.slot(record.slot)
     standard_streams.make_safe()
     recorder = recorder_for(pool, cautious=spec.cautious)
-    recorder.attach(run_log.shared(board.run_logs, record.slot), ChunkWriter(board.chunks, record.slot))
+    recorder.attach(
+        run_log.shared(run_logs_of(board.path), record.slot), ChunkWriter(chunks_of(board.path), record.slot)
+    )
     log = Outlet(spec.log)
     ration = Ration(log, BYTES_A_SECOND, partial(_tell_dropped, record.name))
     events_to = cast("TextIO", log)
@@ -87,7 +93,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         from supervisor.worker.subprocess_handler import SubprocessHandler  # imported here: only programs need it
 
         handler = SubprocessHandler(
-            pool, template.folder, leave=partial(_ask_to_leave, slot), lost=slot.lose, recorder=recorder
+            pool, template.folder, leave=partial(_ask_to_leave, slot), lost=partial(_note_lost, slot), recorder=recorder
         )
     assignment = Assignment(
         pool,
@@ -98,7 +104,7 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
         news=template.news,
         gate=board.gate,
         recorder=recorder,
-        row=counters.shared(board.counters, record.slot),
+        row=counters.shared(counters_of(board.path), record.slot),
         device=spec.device,
         cautious=spec.cautious,
         unproven=spec.unproven,
@@ -110,13 +116,49 @@ def work(spec: WorkerSpec, board: Scoreboard, handler: AnyHandler | None = None)
     return code
 
 
+def exec_worker(spec: WorkerSpec, board: Path) -> NoReturn:
+    """Continue in a fresh interpreter; what it must know is passed in an anonymous file."""
+    file = os.memfd_create("worker", 0)
+    os.write(file, pickle.dumps((spec, board)))
+    os.lseek(file, 0, os.SEEK_SET)
+    for descriptor in (spec.template.wakes[spec.pool.name], spec.template.news, spec.log, file):
+        os.set_inheritable(descriptor, True)
+    start = f"from {__name__} import continue_worker; continue_worker()"
+    arguments = [str(file), str(child.keep_lifeline_over_exec()), settled_notice.address().hex()]
+    os.execv(sys.executable, [sys.executable, "-c", start, *arguments])  # noqa: S606
+
+
+def continue_worker() -> NoReturn:
+    """In the fresh interpreter. Its arguments: the descriptors of the start data, and of what tells the supervisor's
+    end; and, in hexadecimal digits, where the admin process is told that jobs were settled.
+    """
+    with suppress(OSError):
+        os.set_inheritable(int(sys.argv[2]), False)
+    settled_notice.take_over(bytes.fromhex(sys.argv[3]))
+    with os.fdopen(int(sys.argv[1]), "rb") as file:
+        # Written by our own parent into memory that no other process can reach.
+        spec, path = pickle.load(file)  # noqa: S301
+    board = Scoreboard.open(path, writable=True)
+    if board is None:
+        child.leave(1)
+    prepare(spec.template.any_pool, spec.template.folder, board.path, spec.engine.url)
+    failpoints.become("worker")
+    child.leave(work(spec, board))
+
+
 def _tell_dropped(worker: str, size: int) -> None:
     events(process="worker").warning("output_dropped", worker=worker, bytes=size, of="the log")
 
 
 def _ask_to_leave(slot: Slot) -> None:
-    slot.requests.drain()
+    slot.page.drain = 1
     os.kill(os.getpid(), signals.DRAIN)  # it may be asleep
+
+
+def _note_lost(slot: Slot, why: str) -> None:
+    """Its program has died, or had to be killed; the worker exits."""
+    slot.page.lost = 1
+    slot.tell(why)
 
 
 def show_title(title: str) -> None:

@@ -110,7 +110,7 @@ class Exchange:
         if not (settlements or want):
             return []
         if want and not (settlements or running or self.held.waiting):
-            self._slot.work.hold(1)  # before it is claimed: the answer may be long in coming, or lost
+            self._slot.page.claims = 1  # before it is claimed: the answer may be long in coming, or lost
         now = self.gate.now()
         try:
             answer = self._settle_and_claim(settlements, want, now, posted)
@@ -233,7 +233,7 @@ class Exchange:
         self._unsure = self._unsure or answer.doubtful
         if runs:
             self._settled += runs
-            self._slot.work.settle(self._settled)
+            self._slot.page.settled = self._settled
         if settlements:
             self._counter.settled(settlements, answer.lost, ended_by, more)
         for job in answer.lost:
@@ -249,7 +249,7 @@ class Exchange:
 
     def _show(self, running: int) -> None:
         """Have the locks of these renewed, and of those of which it does not know."""
-        self._slot.work.hold(running + len(self.held) + self._unsure)
+        self._slot.page.claims = running + len(self.held) + self._unsure
 
     # What else the table says
 
@@ -312,7 +312,7 @@ class Exchange:
             try:
                 found = attempt()
             except StoreError as error:
-                if self._slot.requests.drain_requested:
+                if self._slot.page.drain:
                     raise
                 self._wait(error)
             else:
@@ -329,7 +329,7 @@ class Exchange:
         self._note_busy(error)
         if not self._pause:
             self._log.error("store_failed", error=str(error))
-        self._slot.work.forget_progress()
+        self._slot.progress(-1.0, "")
         self._slot.tell(str(error))
         self._pause = min(max(self._pause * 2, _FIRST), _MOST)
         self._wakeups.pause(self._pause)

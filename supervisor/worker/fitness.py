@@ -148,7 +148,7 @@ class Fitness:
 
     def cease(self) -> None:
         """Tell the supervisor that from now on this worker runs no job, because its teardown begins."""
-        self._slot.work.cease(monotonic(), alone=not has_children())
+        self._slot.cease(monotonic(), alone=not has_children())
         with suppress(OSError):
             os.eventfd_write(self._news, 1)
 

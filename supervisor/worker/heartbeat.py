@@ -119,7 +119,7 @@ class Beside:
         if not run.job or run.progress is None or reported == self._written:
             return
         self._asked = True  # until it is written
-        if now - run.started < EVERY or self._slot.work.run != (run.job, run.token):
+        if now - run.started < EVERY or self._slot.page.run != (run.job, run.token):
             return  # young, or another run has begun: the rest may be another's, too
         if self._exchange.show_progress((run.job, run.token), run.batch, run.progress, run.text):
             self._written = reported

@@ -120,7 +120,7 @@ class Loop:
         while not (self._leaving and not runner.running()):
             if not (self._turn() or (self._may_sleep() and self._turn())):
                 self._rest()
-        self._slot.work.open(False)
+        self._slot.page.open = False
         self._slot.state(State.DRAINING)
         exchange.held.release()
         while exchange.held:
@@ -129,7 +129,7 @@ class Loop:
 
     @property
     def _leaving(self) -> bool:
-        return self._slot.requests.drain_requested or self._runner.done >= self._most
+        return bool(self._slot.page.drain) or self._runner.done >= self._most
 
     def _want(self) -> int:
         """How many jobs to claim. If it is to leave, what has not begun returns to the queue."""
@@ -167,7 +167,7 @@ class Loop:
                 self._slot.state(State.IDLE)
                 return True
         elif self._want():
-            self._slot.work.open(True)
+            self._slot.page.open = True
             return True
         return False
 
@@ -182,7 +182,7 @@ class Loop:
             self._posted = self._wakeups.sleep(seconds)
         elif seconds > 0:
             self._wakeups.pause(seconds)
-        self._slot.work.open(False)
+        self._slot.page.open = False
 
     def _failed(self, error: StoreError) -> None:
         """The cause of an error of the database may be in our own process; while jobs run, it cannot be judged."""

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from supervisor.domain.text import human_size
 from supervisor.system import child, ending, kernel, signals
@@ -87,14 +87,8 @@ class Program:
             os.set_blocking(descriptor, False)
         for descriptor in (self._replies, self.output):
             kernel.enlarge_pipe(descriptor, _PIPE_BYTES)
-        self._ending: Ending | None = None
         self._pending = bytearray()  # what the program has not read yet
         self._silent = False  # its replies have ended
-        self._poll = select.poll()
-        self._poll.register(self._replies, select.POLLIN)
-        self._poll.register(self.pidfd, select.POLLIN)
-
-    # What is said
 
     def send(self, line: bytes) -> None:
         """It is written while `next` waits."""
@@ -108,8 +102,6 @@ class Program:
     def next(self, until: float = 0.0) -> Message | None:
         """The program's next message; None if it has sent nothing until then. Raises Violation or Ended."""
         while (message := self.conversation.next()) is None:
-            if self._silent:
-                self._end_of_replies()
             left = until - time.monotonic()
             if not self._exchange(max(0.0, left)) and left <= 0:
                 return None
@@ -125,89 +117,73 @@ class Program:
                     self._close_requests()
 
     def _exchange(self, seconds: float) -> bool:
-        """Wait until the program writes, reads or ends, and do one step of each. Returns whether any was possible."""
+        """Wait until the program writes, reads or ends, and do one step of each. Returns whether any was possible.
+        Raises Ended if nothing more will come, Violation if the program goes on nevertheless.
+        """
         if self._silent:
-            self._end_of_replies()
-        wanted = bool(self._pending) and self._requests >= 0
-        if wanted:
-            self._poll.register(self._requests, select.POLLOUT)
+            if self.wait(CLOSING):
+                raise Ended
+            raise Violation("closed its replies or its requests, and continued to run")
+        poll = select.poll()
+        poll.register(self._replies, select.POLLIN)
+        poll.register(self.pidfd, select.POLLIN)
+        if self._pending and self._requests >= 0:
+            poll.register(self._requests, select.POLLOUT)
         # The only place where an interruption may happen: no operation is half done here.
         before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signals.INTERRUPT})
         try:
-            ready = {descriptor for descriptor, _ in self._poll.poll(seconds * 1000)}
+            ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000)}
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            if wanted:
-                self._poll.unregister(self._requests)
         if self._requests in ready:
-            self._write()
+            try:
+                del self._pending[: os.write(self._requests, self._pending[:_GULP])]
+            except BlockingIOError:
+                pass
+            except BrokenPipeError:
+                self._silent = True  # a program that closes its requests has nothing more to say
         dead = self.pidfd in ready
         if dead or self._replies in ready:
-            self._read(dead)
+            try:
+                data = os.read(self._replies, _GULP)
+            except BlockingIOError:
+                self._silent = dead  # though other processes may hold its replies open
+            else:
+                self.conversation.hear(data)
+                self._silent = self._silent or not data
         return bool(ready)
-
-    def _write(self) -> None:
-        try:
-            del self._pending[: os.write(self._requests, self._pending[:_GULP])]
-        except BlockingIOError:
-            return
-        except BrokenPipeError:
-            self._silent = True  # a program that closes its requests has nothing more to say
-
-    def _read(self, dead: bool) -> None:
-        """`dead`: the program had ended before, so there will be no more."""
-        try:
-            data = os.read(self._replies, _GULP)
-        except BlockingIOError:
-            self._silent = dead  # though other processes may hold its replies open
-            return
-        self.conversation.hear(data)
-        self._silent = self._silent or not data
-
-    def _end_of_replies(self) -> NoReturn:
-        """Nothing more will come. Raises Ended for a program that has ended, Violation for one that has not."""
-        if self.wait(CLOSING):
-            raise Ended
-        raise Violation("closed its replies or its requests, and continued to run")
-
-    # Its end
 
     def wait(self, seconds: float) -> bool:
         """Whether the program has ended, after waiting at most this long."""
-        if self._ending is not None:
-            return True
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
 
     def end(self, grace: float) -> Ending:
-        """TERM to its group, KILL after `grace`, also to everything it has left behind. Returns how it ended."""
-        if self._ending is None:
-            if grace and not self.wait(0) and self._signal(signal.SIGTERM) is ending.Sent.SENT:
-                self.wait(grace)
-            # It is not reaped yet, so neither its number nor its group's can belong to another process. This is
-            # needed even if it has ended: its group may still live.
-            refused = self._signal(signal.SIGKILL) is ending.Sent.REFUSED
-            if refused:
-                self._close_requests()  # nothing else may tell it to end
-            self._ending = self._reap(0 if refused else ending.KILL_PATIENCE)
-            ending.kill_children(spare=self._spared)
-        return self._ending
+        """TERM to its group, KILL after `grace`, also to everything it has left behind. Returns how it ended. One that
+        cannot be killed, or hangs in the kernel, is not waited for. To be called once.
+        """
+        # It is our own child, not reaped yet: neither its number nor its group's can belong to another process. The
+        # group may still live although it has ended.
+        if grace and not self.wait(0) and ending.signal_group(self.pid, signal.SIGTERM) is ending.Sent.SENT:
+            self.wait(grace)
+        refused = ending.signal_group(self.pid, signal.SIGKILL) is ending.Sent.REFUSED
+        self._close_requests()  # if it was refused, nothing else tells it to end
+        found = Ending(lives=True)
+        if self.wait(0 if refused else ending.KILL_PATIENCE):
+            found = self._reap()
+        ending.kill_children(spare=self._spared)
+        return found
 
-    def _signal(self, number: int) -> ending.Sent:
-        return ending.signal_group(self.pid, number)  # our own unreaped child
-
-    def _reap(self, patience: float) -> Ending:
-        """A program that cannot be killed, or hangs in the kernel, is not waited for; how it ends stays unknown."""
-        if not self.wait(patience):
-            return Ending(lives=True)
+    def _reap(self) -> Ending:
         try:
             _, status, usage = os.wait4(self.pid, 0)
         except ChildProcessError:
             return Ending()
+        peak = usage.ru_maxrss * 1024
         if os.WIFSIGNALED(status):
-            return Ending(signal=signals.name_of(os.WTERMSIG(status)), peak_memory=usage.ru_maxrss * 1024)
-        return Ending(exit_code=os.WEXITSTATUS(status), peak_memory=usage.ru_maxrss * 1024)
+            return Ending(signal=signals.name_of(os.WTERMSIG(status)), peak_memory=peak)
+        return Ending(exit_code=os.WEXITSTATUS(status), peak_memory=peak)
 
     def _close_requests(self) -> None:
         """The program reads the end of its input."""
@@ -249,10 +225,8 @@ class Output(threading.Thread):
 
     def __init__(self, pipe: int, pidfd: int, ended: Callable[[], None], keep: Callable[[bytes], None]) -> None:
         super().__init__(name="output", daemon=True)
-        self._pipe = pipe
-        self._pidfd = pidfd
-        self._ended = ended
-        self._keep = keep
+        self._pipe, self._pidfd = pipe, pidfd
+        self._ended, self._keep = ended, keep
         self._lock = threading.Lock()
         self._tail = b""
         self._of_job = False
@@ -299,7 +273,7 @@ class Output(threading.Thread):
     def _read(self) -> bool:
         """False at the end of the pipe."""
         with self._lock:
-            data = passed_on = os.read(self._pipe, 65536)
+            data = passed_on = os.read(self._pipe, _GULP)
             if self._of_job:
                 self._keep(data)
             self._tail = (self._tail + data)[-TAIL_BYTES:]

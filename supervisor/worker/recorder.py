@@ -131,16 +131,16 @@ class SlotBoard(Board):
 
     def progress(self, fraction: float, text: str) -> None:
         if forked.mark[0]:
-            self._slot.work.progress(fraction, text)
+            self._slot.progress(fraction, text)
             self.reported()
 
     def extend(self, seconds: float) -> None:
         self.check("extend")
-        self._slot.work.extend(monotonic() + seconds)
+        self._slot.page.deadline = monotonic() + seconds
 
     def cancelled(self, job: int, token: int) -> bool:
         self.check("cancelled")
-        return self._slot.requests.cancel_requested(job, token) is not Cancel.NONE
+        return self._slot.page.cancel_requested(job, token) is not Cancel.NONE
 
     def epoch(self) -> str:
         self.check("idempotency_key")

@@ -27,7 +27,7 @@ from supervisor.worker import environment
 from supervisor.worker.context import BatchContext, Context, JobInterrupted
 from supervisor.worker.handler import Crashed, HandlerError, NotBegun, Reported
 from supervisor.worker.program import CLOSING, Ended, Ending, Output, Program
-from supervisor.worker.protocol import Message, Phase, ProgramJob, Violation
+from supervisor.worker.protocol import Message, Phase, Violation, greeting
 from supervisor.worker.recorder import Recorder
 
 # With the default kill_grace; another one stretches them. Their sum stays below it, since then the supervisor kills the
@@ -86,34 +86,32 @@ class SubprocessHandler:
         self._output.start()
         self._log.debug("program_started", pid=self._program.pid, command=self.name)
         try:
-            self._greet(ctx, until)
-        except (Violation, Ended, HandlerError, ValueError) as error:
-            ending = self._end(by_itself=isinstance(error, Ended))
-            if isinstance(error, HandlerError):
-                raise
-            if isinstance(error, ValueError):
-                why = f"the pool's options cannot be written as JSON: {error}"
-            else:
-                lines = (self._output.tail() or "").strip().splitlines()
-                why = f"it {error}" if isinstance(error, Violation) else f"it {ending} before its hello"
-                why += f": {lines[-1].strip()}" if lines else ""
-            raise HandlerError(f"{self.name}: {why}") from None
+            why = self._greet(ctx, until)
+        except ValueError as error:
+            why = f"the pool's options cannot be written as JSON: {error}"
+        except (Violation, Ended) as error:
+            ended = self._end(by_itself=isinstance(error, Ended))
+            lines = (self._output.tail() or "").strip().splitlines()
+            why = f"it {error}" if isinstance(error, Violation) else f"it {ended} before its hello"
+            why += f": {lines[-1].strip()}" if lines else ""
+        if why:
+            if not self._over:
+                self._end()
+            raise HandlerError(f"{self.name}: {why}")
 
-    def _greet(self, ctx: Context, until: float) -> None:
-        greeting = self._program.conversation.greet(self._pool.name, ctx.capabilities, dict(ctx.options), ctx.device)
-        self._program.send(greeting)
+    def _greet(self, ctx: Context, until: float) -> str:
+        """What is wrong with its hello, if anything is."""
+        self._program.send(greeting(self._pool.name, ctx.capabilities, ctx.options, ctx.device))
         while (hello := self._program.next(until)) is None or hello["type"] != "hello":
             if hello is None or time.monotonic() > until:
-                patience = human(self._pool.startup_timeout)
-                raise HandlerError(f"{self.name}: it has not said hello within startup_timeout, {patience}")
-            self._log_event(hello, ctx.log)
+                return f"it has not said hello within startup_timeout, {human(self._pool.startup_timeout)}"
+            _log_event(hello, ctx.log)
         capabilities = hello["capabilities"]
-        missing = set() if capabilities is None else set(ctx.capabilities) - capabilities
-        if missing:
-            raise HandlerError(f"{self.name}: it lacks capabilities of the pool: {', '.join(sorted(missing))}")
+        if capabilities is not None and (missing := set(ctx.capabilities) - capabilities):
+            return f"it lacks capabilities of the pool: {', '.join(sorted(missing))}"
         if self._pool.batch_size > 1 and not hello["batches"]:
-            why = 'its hello must say "batches": true, because the pool has batches'
-            raise HandlerError(f"{self.name}: it takes one job at a time; {why}")
+            return 'it takes one job at a time; its hello must say "batches": true, because the pool has batches'
+        return ""
 
     def teardown(self, ctx: Context) -> None:
         """Send bye, and end the program if it does not exit by itself."""
@@ -133,36 +131,29 @@ class SubprocessHandler:
         Raises what the executor turns into an outcome: Reported, JobInterrupted; Crashed if the program
         died with the job; NotBegun if it was dead before.
         """
-        [reply] = self._run([payload], [ctx], ctx, "the job", together=False)
+        [reply] = self._run([payload], [ctx], ctx, together=False)
         return self._outcome(reply, ctx)
 
     def handle_batch(self, payloads: Sequence[Any], ctx: BatchContext) -> list[Any]:
         """The same for several jobs at once: a result, or an exception as a value, for each. An error of the program
         for the whole batch is raised.
         """
-        what = f"a batch of {len(payloads)} job{'s' * (len(payloads) > 1)}"
         results: list[Any] = []
-        for reply, job in zip(self._run(payloads, ctx.jobs, ctx, what, together=True), ctx.jobs, strict=True):
+        for reply, job in zip(self._run(payloads, ctx.jobs, ctx, together=True), ctx.jobs, strict=True):
             try:
                 results.append(self._outcome(reply, job))
             except Reported as failure:
                 results.append(failure)
         return results
 
-    def _run(
-        self, payloads: Sequence[Any], jobs: Sequence[Context], ctx: Context, what: str, *, together: bool
-    ) -> list[Message]:
+    def _run(self, payloads: Sequence[Any], jobs: Sequence[Context], ctx: Context, *, together: bool) -> list[Message]:
         """The program's answer to each of these jobs. JobInterrupted can only be raised while it is waited for."""
         with _blocked(signals.INTERRUPT):
             self._read_between()
-            given = [
-                ProgramJob(job.job_id, job.type, job.attempt, payload, _key(job))
-                for payload, job in zip(payloads, jobs, strict=True)
-            ]
+            given = [_message(job, payload) for job, payload in zip(jobs, payloads, strict=True)]
+            timeout = self._pool.timeout_of(jobs[0].type)
             try:
-                line = self._program.conversation.hand_over(
-                    given, self._pool.timeout_of(jobs[0].type), together=together
-                )
+                line = self._program.conversation.hand_over(given, timeout, together=together)
             except ValueError as error:
                 raise Reported("payload", f"the payload cannot be sent to a program as JSON: {error}") from None
             self._output.begin()
@@ -174,26 +165,27 @@ class SubprocessHandler:
             except (Violation, Ended) as error:
                 if self._program.untaken >= len(line):  # it has never read it: the cause came before
                     self._abandon_unstarted(error)
+                what = f"a batch of {len(jobs)} job{'s' * (len(jobs) > 1)}" if together else "the job"
                 self._crash(error, what)
 
     def _answers(self, jobs: Sequence[Context], ctx: Context) -> list[Message]:
         answers: dict[int, Message] = {}
         asked: set[int] = set()
         while len(answers) < len(jobs):
-            for place, job in enumerate(jobs):
-                if place not in asked and job.cancelled:
-                    asked.add(place)
-                    self._program.send(self._program.conversation.cancel(now=False, place=place))
+            for index, job in enumerate(jobs):
+                if index not in asked and job.cancelled:
+                    asked.add(index)
+                    self._program.send(self._program.conversation.cancel(now=False, index=index))
             reply = self._program.next(time.monotonic() + _LOOK)
             if reply is None:
                 continue
             if reply["type"] not in ("result", "error"):
-                self._event(reply, jobs, ctx)
-            elif reply["place"] is None:  # of the whole batch
+                _event(reply, jobs, ctx)
+            elif reply["index"] is None:  # of the whole batch
                 raise self._failure(reply, keep=self._pool.batch_auto and len(jobs) > 1)
             else:
-                answers[reply["place"]] = reply
-        return [answers[place] for place in range(len(jobs))]
+                answers[reply["index"]] = reply
+        return [answers[index] for index in range(len(jobs))]
 
     def _read_between(self) -> None:
         """Read what was sent between jobs, when only log lines are allowed."""
@@ -204,7 +196,7 @@ class SubprocessHandler:
             for _ in range(_MOST_BETWEEN):
                 if (event := self._program.next()) is None:
                     break
-                self._log_event(event, self._log)
+                _log_event(event, self._log)
         except (Violation, Ended) as error:
             self._abandon_unstarted(error)
 
@@ -236,13 +228,12 @@ class SubprocessHandler:
         broke = isinstance(error, Violation)
         ending = self._end(by_itself=not broke)
         what = f"{error}; it was killed" if broke else f"{ending} while it was running {busy}{ending.hint}"
-        what = f"the program {what}"
-        self._lost(what)
+        self._lost(f"the program {what}")
         self._leave()
         raise Crashed(
             Failure(
                 "protocol" if broke else "out_of_memory" if ending.out_of_memory else "crash",
-                what,
+                f"the program {what}",
                 exit_code=None if broke else ending.exit_code,
                 signal=None if broke else ending.signal,
                 stderr=self._output.tail(),
@@ -273,23 +264,6 @@ class SubprocessHandler:
         stderr = self._output.tail()
         return Reported(kind, reply["message"], after=after, traceback=reply["traceback"], stderr=stderr)
 
-    def _event(self, reply: Message, jobs: Sequence[Context], ctx: Context) -> None:
-        kind = reply["type"]
-        if kind == "progress":
-            ctx.progress(reply["fraction"], reply["text"])
-        elif kind == "extend":
-            ctx.extend(reply["seconds"])
-        elif kind == "emit":
-            try:
-                jobs[reply["place"]].emit(reply["chunk"])
-            except InvalidJob as error:
-                ctx.log.warning("chunk_refused", fields={"why": str(error)})
-        else:
-            self._log_event(reply, ctx.log)
-
-    def _log_event(self, reply: Message, log: Any) -> None:
-        getattr(log, reply["level"])(reply["text"], **({"fields": reply["fields"]} if reply["fields"] else {}))
-
     def _end(self, *, by_itself: bool = False, grace: float = TERM_GRACE) -> Ending:
         """`by_itself`: it had ended before we did anything."""
         self._over = True
@@ -314,9 +288,30 @@ def _blocked(number: int) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
 
 
-def _key(ctx: Context) -> str | None:
-    """The run's idempotency key; without a database there is none, and few programs need one."""
+def _message(job: Context, payload: Any) -> Message:
+    """A job as the program gets it."""
     try:
-        return ctx.idempotency_key
-    except StoreError:
-        return None
+        key = job.idempotency_key
+    except StoreError:  # without a database there is none, and few programs need one
+        key = None
+    about = {"job_id": job.job_id, "idempotency_key": key, "job_type": job.type, "attempt": job.attempt}
+    return {**about, "payload": payload}
+
+
+def _event(reply: Message, jobs: Sequence[Context], ctx: Context) -> None:
+    match reply["type"]:
+        case "progress":
+            ctx.progress(reply["fraction"], reply["text"])
+        case "extend":
+            ctx.extend(reply["seconds"])
+        case "emit":
+            try:
+                jobs[reply["index"]].emit(reply["chunk"])
+            except InvalidJob as error:
+                ctx.log.warning("chunk_refused", fields={"why": str(error)})
+        case "log":
+            _log_event(reply, ctx.log)
+
+
+def _log_event(reply: Message, log: Any) -> None:
+    getattr(log, reply["level"])(reply["text"], **({"fields": reply["fields"]} if reply["fields"] else {}))

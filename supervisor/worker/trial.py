@@ -26,10 +26,10 @@ def try_out(executor: Executor, pool: PoolSettings, slot: Slot, *, unproven: boo
     returns what is not expected.
     """
     if pool.warmup is not None:
-        slot.enter(Phase.WARM_UP)
+        slot.page.phase_number = Phase.WARM_UP
         _try(executor, pool, pool.warmup, Phase.WARM_UP.label)
     if pool.canary is not None and unproven:
-        slot.enter(Phase.CANARY)
+        slot.page.phase_number = Phase.CANARY
         _try(executor, pool, pool.canary, Phase.CANARY.label)
 
 

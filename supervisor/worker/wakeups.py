@@ -70,7 +70,7 @@ class Wakeups:
     def wait_to_be_watched(self) -> None:
         """Do not work until the supervisor is ready to see this worker's end. Usually it already is."""
         seconds = 0.0005
-        while not self._slot.requests.start_requested and not self._slot.requests.drain_requested:
+        while not self._slot.page.start and not self._slot.page.drain:
             self.pause(seconds)
             seconds = min(seconds * 2, 0.1)
 
@@ -83,10 +83,9 @@ class Wakeups:
             self.pause(_CALM)
         self._slot.state(State.SPARE if spare else State.IDLE)
         eventfd_write(news, 1)
-        requests = self._slot.requests
-        while spare and not requests.serve_requested and not requests.drain_requested:
+        while spare and not self._slot.page.serve and not self._slot.page.drain:
             self.pause(SPARE_LOOK)
 
     def _note_drain(self, number: int, frame: FrameType | None) -> None:
         # The slot decides, and the signal only wakes: a handler may block signals.
-        self._slot.requests.drain()
+        self._slot.page.drain = 1

@@ -80,7 +80,8 @@ class Worker:
         """The whole life. Returns the process's exit code."""
         assignment, slot, log = self._assignment, self._slot, self._log
         forked.protect()
-        slot.occupy(os.getpid())
+        slot.page.pid = os.getpid()
+        slot.beat()
         with suppress(OSError):
             settled_notice.open_sender()
         mappings.keep_from_forks(slot.memory)
@@ -108,7 +109,7 @@ class Worker:
             parts = self._set_up(exchange, heartbeat, wakeups)
         except (HandlerError, middleware.MiddlewareError, StoreError, Ruined) as error:
             forked.leave(error)
-            if isinstance(error, StoreError) and slot.requests.drain_requested:
+            if isinstance(error, StoreError) and slot.page.drain:
                 slot.state(State.LEFT)  # told to exit while it waited for the database
                 return EXIT_LEFT
             return self._broken(str(error))
@@ -131,7 +132,7 @@ class Worker:
 
     def _set_up(self, exchange: Exchange, heartbeat: Heartbeat, wakeups: Wakeups) -> Parts:
         def leave_soon() -> None:
-            slot.requests.drain()
+            slot.page.drain = 1
             exchange.held.release()
 
         assignment, pool, slot = self._assignment, self._assignment.pool, self._slot
@@ -170,7 +171,8 @@ class Worker:
             executor.middleware.tear_down()
 
     def _broken(self, why: str) -> int:
-        self._slot.give_up(why)
+        self._slot.tell(why)
+        self._slot.state(State.BROKEN)
         return EXIT_BROKEN
 
     def _interrupt(self) -> None:

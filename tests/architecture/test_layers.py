@@ -7,7 +7,7 @@ import functools
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -128,6 +128,16 @@ def shown(path: Path, line: int, what: str) -> str:
     return f"{path.relative_to(ROOT)}:{line}: {what}"
 
 
+def importing(*packages: str, what: Callable[[Path, Import], bool]) -> list[str]:
+    """The imports for which that is true."""
+    return [
+        shown(path, found.line, found.module)
+        for path in sources(*packages)
+        for found in imports(path)
+        if what(path, found)
+    ]
+
+
 def allowed(own: str, other: str) -> bool:
     """Whether a part may import another."""
     if own in ALLOWED:
@@ -138,18 +148,14 @@ def allowed(own: str, other: str) -> bool:
 
 
 def test_imports_point_down() -> None:
-    wrong = []
-    for path in sources("supervisor"):
+    def up(path: Path, found: Import) -> bool:
         own = path.relative_to(ROOT / "supervisor").with_suffix("").parts[0]
-        if own == "__init__":
-            continue
-        for found in imports(path):
-            if not found.module.startswith("supervisor."):
-                continue
-            other = part(found.module)
-            if other.split(".")[0] != own and not allowed(own, other):
-                wrong.append(shown(path, found.line, f"{own} imports {found.module}"))
-    assert wrong == []
+        if own == "__init__" or not found.module.startswith("supervisor."):
+            return False
+        other = part(found.module)
+        return other.split(".")[0] != own and not allowed(own, other)
+
+    assert importing("supervisor", what=up) == []
 
 
 def test_no_package_has_a_name_that_its_module_of_that_name_could_replace() -> None:
@@ -166,48 +172,29 @@ def test_no_package_has_a_name_that_its_module_of_that_name_could_replace() -> N
 
 
 def test_only_the_engine_module_knows_an_engine() -> None:
-    wrong = [
-        shown(path, found.line, found.module)
-        for path in sources(*PACKAGES)
-        for found in imports(path)
-        for engine in ENGINES
-        if found.module.startswith(f"supervisor.store.{engine}")
-        and path != ROOT / "supervisor" / "engine.py"
-        and engine not in path.parts
-    ]
-    assert wrong == []
+    def knows(path: Path, found: Import) -> bool:
+        engines = [engine for engine in ENGINES if found.module.startswith(f"supervisor.store.{engine}")]
+        return path != ROOT / "supervisor" / "engine.py" and not set(engines) <= set(path.parts)
+
+    assert importing(*PACKAGES, what=knows) == []
 
 
-def test_handlers_import_only_the_public_api() -> None:
-    wrong = [
-        shown(path, found.line, found.module)
-        for path in sources("handlers")
-        for found in imports(path)
-        if found.module.startswith("supervisor.") and found.when != "typing"
-    ]
-    assert wrong == []
+def test_handlers_import_only_the_public_api_and_are_never_imported_by_name() -> None:
+    def inner(path: Path, found: Import) -> bool:
+        return found.module.startswith("supervisor.") and found.when != "typing"
 
-
-def test_handlers_are_never_imported_by_name() -> None:
-    wrong = [
-        shown(path, found.line, found.module)
-        for path in sources("supervisor")
-        for found in imports(path)
-        if found.module.split(".")[0] == "handlers"
-    ]
-    assert wrong == []
+    assert importing("handlers", what=inner) == []
+    assert importing("supervisor", what=lambda path, found: found.module.split(".")[0] == "handlers") == []
 
 
 @pytest.mark.parametrize("package", ["supervision", "template", "worker", "maintenance", "domain", "store", "system"])
 def test_what_is_forked_loads_no_heavy_library(package: str) -> None:
     assert sources(f"supervisor/{package}")
-    wrong = [
-        shown(path, found.line, found.module)
-        for path in sources(f"supervisor/{package}")
-        for found in imports(path)
-        if found.when == "load" and found.module.split(".")[0] in HEAVY
-    ]
-    assert wrong == []
+
+    def heavy(path: Path, found: Import) -> bool:
+        return found.when == "load" and found.module.split(".")[0] in HEAVY
+
+    assert importing(f"supervisor/{package}", what=heavy) == []
 
 
 PURE = {("supervisor/domain/schedule.py", "cronsim")}
@@ -217,35 +204,29 @@ DRIVERS = {"postgres": {"psycopg"}}
 
 
 def test_the_domain_and_the_store_need_only_the_standard_library() -> None:
-    wrong = [
-        shown(path, found.line, found.module)
-        for path in sources("supervisor/domain", "supervisor/store", "supervisor/client")
-        for found in imports(path)
-        if found.module.split(".")[0] not in {*sys.stdlib_module_names, "supervisor"}
-        and not (found.when != "load" and (str(path.relative_to(ROOT)), found.module) in PURE)
-        and found.module.split(".")[0] not in DRIVERS.get(path.parent.name, set())
-    ]
-    assert wrong == []
+    def foreign(path: Path, found: Import) -> bool:
+        own = {*sys.stdlib_module_names, "supervisor", *DRIVERS.get(path.parent.name, set())}
+        pure = found.when != "load" and (str(path.relative_to(ROOT)), found.module) in PURE
+        return found.module.split(".")[0] not in own and not pure
+
+    assert importing("supervisor/domain", "supervisor/store", "supervisor/client", what=foreign) == []
 
 
 LOOK = """
 import sys
-{statement}
-foreign = sorted(
+before = {name.split('.')[0] for name in sys.modules}
+STATEMENT
+print(*sorted(
     name for name, module in sys.modules.items()
     if "site-packages" in (getattr(module, "__file__", None) or "") and name.split(".")[0] not in before
-)
-print(*foreign)
+))
 """
 
 
 def loaded_by(statement: str) -> list[str]:
     """What a fresh interpreter has loaded from site-packages after a statement, apart from its own start."""
-    program = f"import sys\nbefore = {{name.split('.')[0] for name in sys.modules}}\n{LOOK.format(statement=statement)}"
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
-    )
-    return ended.stdout.split()
+    command = [sys.executable, "-c", LOOK.replace("STATEMENT", statement)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT).stdout.split()
 
 
 @pytest.mark.parametrize(
@@ -292,15 +273,13 @@ RUNNERS = ("supervisor.worker.runners.batch", "supervisor.worker.runners.concurr
 
 def test_only_the_choice_of_a_runner_knows_batches_and_concurrency() -> None:
     """Either can be deleted: the loop, the exchange and the executor do not know which runner there is."""
-    wrong = [
-        shown(path, found.line, found.module)
-        for path in sources("supervisor")
-        for found in imports(path)
-        if found.module.startswith(RUNNERS)
-        and path != ROOT / "supervisor" / "worker" / "runners" / "__init__.py"
-        and not ".".join(path.relative_to(ROOT).with_suffix("").parts).startswith(RUNNERS)
-    ]
-    assert wrong == []
+
+    def knows(path: Path, found: Import) -> bool:
+        own = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        choice = own == "supervisor.worker.runners.__init__"
+        return found.module.startswith(RUNNERS) and not choice and not own.startswith(RUNNERS)
+
+    assert importing("supervisor", what=knows) == []
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:

@@ -8,15 +8,16 @@ import re
 import pytest
 
 from supervisor.config.settings import VISIBLE_DEVICES
+from supervisor.worker.context import Board, Context
 from supervisor.worker.environment import INHERITED, REPLIES, REPLY_FD, SINGLE_THREADED, of_program
 from supervisor.worker.program import TAIL_BYTES
-from supervisor.worker.protocol import CHILD, KINDS, LEVELS, MAX_LINE, VERSION, Conversation, ProgramJob, Violation
-from supervisor.worker.subprocess_handler import LET_GO, TERM_GRACE
+from supervisor.worker.protocol import CHILD, KINDS, LEVELS, MAX_LINE, VERSION, Conversation, Violation, greeting
+from supervisor.worker.subprocess_handler import LET_GO, TERM_GRACE, _message
 from tests.docs.markdown import ROOT, named, spans, table
 from tests.unit.test_protocol import HELLO, heard, line
 
 PAGE = "docs/subprocess.md"
-JOB = ProgramJob(1, "tag", 1, {})
+JOB = _message(Context(Board()), {})
 
 
 def keys(row: list[str]) -> set[str]:
@@ -26,7 +27,7 @@ def keys(row: list[str]) -> set[str]:
 
 def test_the_messages_of_the_worker_are_listed_with_their_keys() -> None:
     talk = Conversation()
-    sent = [talk.greet("tag", (), {})]
+    sent = [greeting("tag", (), {}, None)]
     heard(talk, HELLO)
     sent += [talk.hand_over([JOB], 1.0), talk.cancel(now=True)]
     heard(talk, line(type="result", id=1))

@@ -16,7 +16,7 @@ from supervisor.domain.recovery import JobPolicy
 from supervisor.engine import open_engine
 from supervisor.store.base import WorkerRecord
 from supervisor.system import counters, run_log
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import Scoreboard, counters_of, run_logs_of
 from supervisor.system.slot import Snapshot
 from supervisor.telemetry import configure
 from supervisor.worker.recorder import Recorder
@@ -34,7 +34,7 @@ class LoneWorker:
         self.board = Scoreboard.create(path)
         self.slot = self.board.slot(1)
         self.slot.assign(INCARNATION, "lone-1")
-        self.slot.requests.start()
+        self.slot.page.start = 1
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
         arguments = [str(site.config), str(path), str(int(cautious)), str(self.wake)]
         with site.log.open("ab") as log:
@@ -56,7 +56,7 @@ class LoneWorker:
         return code, self.slot.read()
 
     def drain(self) -> tuple[int, Snapshot]:
-        self.slot.requests.drain()
+        self.slot.page.drain = 1
         os.eventfd_write(self.wake, 1)
         return self.ended()
 
@@ -82,7 +82,7 @@ def main() -> None:
     assert board is not None
     configure("json", "debug")
     recorder = Recorder()
-    recorder.attach(run_log.shared(board.run_logs, 1))
+    recorder.attach(run_log.shared(run_logs_of(board.path), 1))
     policy = JobPolicy(pool.retry, pool.max_crashes, pool.recover, pool.lock_time).encode()
     record = WorkerRecord(INCARNATION, "nobody", pool.name, "lone-1", os.getpid(), 1, policy, time.time())
     assignment = Assignment(
@@ -94,7 +94,7 @@ def main() -> None:
         news=os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC),
         gate=board.gate,
         recorder=recorder,
-        row=counters.shared(board.counters, 1),
+        row=counters.shared(counters_of(board.path), 1),
         cautious=cautious == "1",
     )
     os._exit(Worker(assignment).run())

@@ -109,7 +109,7 @@ def test_a_worker_that_dies_before_anybody_has_seen_it_ready_has_proved_its_code
     supervisor = site.start()
     wait_for(lambda: calls(site, "canary"), "its canary")
     [slot] = map(site.slot, site.workers("model-"))
-    wait_for(lambda: slot.requests.start_requested, "the supervisor to watch it")  # it serves only then
+    wait_for(lambda: slot.read().start, "the supervisor to watch it")  # it serves only then
     supervisor.send_signal(signal.SIGSTOP)
     [worker] = wait_for(lambda: [w for w in site.workers("model-") if w.state == 2], "an idle worker")
     kill(worker.pid)

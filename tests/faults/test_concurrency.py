@@ -300,7 +300,7 @@ def test_a_drain_lets_fifty_jobs_end_and_begins_no_other(make_site: MakeSite, ki
     later = site.queue.enqueue("many")
     supervisor.send_signal(signal.SIGTERM)
     [worker] = site.workers("many")
-    wait_for(lambda: site.slot(worker).requests.drain_requested, "the drain to be requested")
+    wait_for(lambda: site.slot(worker).read().drain, "the drain to be requested")
     (site.folder / "gate").touch()
     assert supervisor.wait(20) == 0
     assert {site.job(job).status for job in jobs} == {Status.DONE}
@@ -317,7 +317,7 @@ def test_jobs_that_were_claimed_just_before_a_drain_do_not_begin(make_site: Make
     stopped = site.hit(point)
     supervisor.send_signal(signal.SIGTERM)
     [worker] = site.workers("many")
-    wait_for(lambda: site.slot(worker).requests.drain_requested, "the drain to be requested")
+    wait_for(lambda: site.slot(worker).read().drain, "the drain to be requested")
     os.kill(stopped, signal.SIGCONT)
     assert supervisor.wait(20) == 0
     site.verdict(pending=jobs)

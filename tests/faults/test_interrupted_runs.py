@@ -167,7 +167,7 @@ class Work:
     def strike(self, frame, event, argument):
         if event == "return" and frame.f_locals["claim"].type == "hit":
             slot, claim = frame.f_locals["self"]._parts.slot, frame.f_locals["claim"]
-            slot.requests.cancel(claim.job_id, claim.token, Cancel.TIMEOUT)
+            slot.cancel(claim.job_id, claim.token, Cancel.TIMEOUT)
             signal.raise_signal(signals.INTERRUPT)
         return self.strike
 

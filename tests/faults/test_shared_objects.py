@@ -112,6 +112,6 @@ def test_a_reload_with_a_new_pool_but_no_descriptor_is_refused_and_changes_nothi
 def test_a_garbled_count_of_cancels_is_no_error_of_who_cancels() -> None:
     slot = Slot(memoryview(bytearray(SLOT_BYTES)))
     for written in ((1 << 63) - 1, -5):
-        slot._ints[10] = written
-        slot.requests.cancel(7, 1, Cancel.REQUESTED)
-        assert slot.requests.cancel_requested(7, 1) is Cancel.REQUESTED
+        slot.page.cancels = written
+        slot.cancel(7, 1, Cancel.REQUESTED)
+        assert slot.page.cancel_requested(7, 1) is Cancel.REQUESTED

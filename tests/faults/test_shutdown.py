@@ -89,7 +89,7 @@ def test_terminate_between_claim_and_start_releases_the_job_uncharged(
     assert site.count("running") == prefetch
     supervisor.send_signal(signal.SIGTERM)
     [slot] = [site.slot(view) for view in site.workers("work")]
-    wait_for(lambda: slot.requests.drain_requested, "the drain")
+    wait_for(lambda: slot.read().drain, "the drain")
     os.kill(worker, signal.SIGCONT)
     assert supervisor.wait(20) == 0
     assert [(site.job(job).attempts, site.job(job).crashes) for job in jobs] == [(0, 0)] * 8

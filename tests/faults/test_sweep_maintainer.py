@@ -87,7 +87,7 @@ def a_dead_supervisors_jobs(site: Site) -> list[int]:
         desk.claims.register(worker_record(worker, "dead", slot=number))
         claims = desk.claim(["work"], 2, owner=worker, now=4e9)
         assert len(claims) == 2
-    board.slot(2).work.begin(claims[0].job_id, claims[0].token, 1.0, 0.0)
+    board.slot(2).begin(claims[0].job_id, claims[0].token, 1.0, 0.0)
     desk.close()
     return jobs
 

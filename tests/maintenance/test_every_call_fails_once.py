@@ -38,7 +38,7 @@ from supervisor.maintenance.schedules import ClockWatch, FireSchedule
 from supervisor.maintenance.waking import CommitWatch, Waker
 from supervisor.store.base import JobSelector
 from supervisor.system import counters
-from supervisor.system.scoreboard import Scoreboard
+from supervisor.system.scoreboard import Scoreboard, counters_of
 from supervisor.system.slot import State
 from supervisor.telemetry import configure, events, unconfigure
 from tests.store.kit import BROKEN, NOW, POLICY, Desk, supervisor_record, worker_record
@@ -150,10 +150,10 @@ class World:
         for number, (name, state) in enumerate([("w-live", State.BUSY), ("w-idle", State.IDLE)], 1):
             slot = board.slot(number)
             slot.assign(name, f"tag-{number}")
-            slot.occupy(os.getpid())
+            slot.page.pid = os.getpid()
             slot.state(state)
-            slot.work.hold(1 if state is State.BUSY else 0)
-        counters.shared(board.counters, 1).ran("tag", 0.5, 0.25, failed=False)
+            slot.page.claims = 1 if state is State.BUSY else 0
+        counters.shared(counters_of(board.path), 1).ran("tag", 0.5, 0.25, failed=False)
         deaths = Deaths(store.locks, send=send)
         deaths.report(7, DeathReport("w-died", "tag-9", "crash", 2, 1).as_message())
         watch = CommitWatch(feed, self.clock.steady)
@@ -176,7 +176,7 @@ class World:
         yield Redriver(store.finished, [RedrivePolicy(WANTED, 60.0, 1)])
         yield Recovery(store.registry, store.locks, "own")
         yield Reclaimer(store.locks, store.registry, LOCK, self.clock.steady)
-        yield HistoryRecorder(store.history, store.backlog, "own", board.counters)
+        yield HistoryRecorder(store.history, store.backlog, "own", counters_of(board.path))
         yield Pruner(store.finished, 3600.0, None)
 
     def duties_of_the_engine(self, calls: Calls) -> Iterator[Duty]:

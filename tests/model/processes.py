@@ -212,7 +212,7 @@ class Processes(RuleBasedStateMachine):
             slot = board.slot(worker.slot)
             slot.assign(worker.incarnation, worker.name)
             if worker.name in runs:
-                slot.work.begin(*runs[worker.name], 0.0, 0.0)
+                slot.begin(*runs[worker.name], 0.0, 0.0)
 
     # Locks
 

@@ -26,10 +26,10 @@ from supervisor.system import kernel, signals
 from supervisor.worker import environment, subprocess_handler
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.handler import HandlerError
-from supervisor.worker.protocol import Conversation, Message, ProgramJob, Violation
+from supervisor.worker.protocol import Conversation, Message, Violation
 from tests.programs.conftest import MakePair, Pair
 from tests.site_under_test import alive, wait_for
-from tests.unit.test_protocol import CHATTER
+from tests.unit.test_protocol import CHATTER, JOB
 
 HELLO = """printf '{"type":"hello","protocol":1}\\n' >&3; read hello; """
 DONE = """printf '{"type":"result","id":1,"value":"well"}\\n' >&3; """
@@ -368,7 +368,7 @@ def expected(data: bytes) -> Message | Violation | None:
     talk = Conversation()
     talk.hear(b'{"type":"hello","protocol":1}\n')
     talk.next()
-    talk.hand_over([ProgramJob(1, "tag", 1, {})], 1.0)
+    talk.hand_over([JOB], 1.0)
     talk.hear(data)
     try:
         while (word := talk.next()) is not None and word["type"] not in ("result", "error"):

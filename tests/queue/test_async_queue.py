@@ -6,6 +6,7 @@ import _thread
 import asyncio
 import contextlib
 import contextvars
+import functools
 import gc
 import inspect
 import os
@@ -39,6 +40,7 @@ from supervisor.domain.errors import StoreGone
 from supervisor.domain.job import NewJob
 from supervisor.store.base import Producer
 from supervisor.store.sqlite.producer import SqliteProducer
+from tests.fresh import make_tables
 from tests.queue.conftest import end, forked, run
 from tests.queue.test_events import threads as threads_of_process
 from tests.store.kit import until
@@ -61,6 +63,14 @@ def _no_thread_is_left() -> Iterator[None]:
     _earlier[:] = threading.enumerate()
     yield
     until(lambda: not our_threads())
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run_test(*args: Any, **fixtures: Any) -> None:
+        asyncio.run(test(*args, **fixtures))
+
+    return run_test
 
 
 class Beat(NamedTuple):
@@ -145,6 +155,13 @@ def write_lock_held(path: Path, seconds: float | None = None) -> Iterator[None]:
         if seconds is None:
             over.set()
         holder.join()
+
+
+@pytest.fixture
+def many(url: str, path: Path) -> Iterator[AsyncQueue]:
+    make_tables(path)
+    yield (queue := AsyncQueue(url))
+    asyncio.run(queue.close())
 
 
 @pytest.fixture
@@ -251,44 +268,36 @@ async def all_waiting(calls: list[Coroutine[Any, Any, Any]], puts: Puts) -> list
     return tasks
 
 
-def test_enqueues_that_wait_at_the_same_time_share_one_transaction(
-    url: str, path: Path, monkeypatch: pytest.MonkeyPatch
+@in_loop
+async def test_enqueues_that_wait_at_the_same_time_share_one_transaction(
+    path: Path, monkeypatch: pytest.MonkeyPatch, many: AsyncQueue
 ) -> None:
     puts = Puts(monkeypatch)
 
-    async def use() -> None:
-        async with AsyncQueue(url) as queue:
-            await queue.create_tables()
-            with write_lock_held(path):
-                tasks = await all_waiting([queue.enqueue("tag", {"n": number}) for number in range(100)], puts)
-            ids = await asyncio.gather(*tasks)
-            assert [job.payload["n"] for job in await queue.jobs("tag")] == list(range(99, -1, -1))
-            assert ids == sorted(ids)
-            assert len(puts.sizes) <= 2
-            assert sum(puts.sizes) == 100
-
-    asyncio.run(use())
+    with write_lock_held(path):
+        tasks = await all_waiting([many.enqueue("tag", {"n": number}) for number in range(100)], puts)
+    ids = await asyncio.gather(*tasks)
+    assert [job.payload["n"] for job in await many.jobs("tag")] == list(range(99, -1, -1))
+    assert ids == sorted(ids)
+    assert len(puts.sizes) <= 2
+    assert sum(puts.sizes) == 100
 
 
-def test_a_transaction_takes_a_bounded_number_of_jobs_and_of_bytes(
-    url: str, path: Path, monkeypatch: pytest.MonkeyPatch
+@in_loop
+async def test_a_transaction_takes_a_bounded_number_of_jobs_and_of_bytes(
+    path: Path, monkeypatch: pytest.MonkeyPatch, many: AsyncQueue
 ) -> None:
     puts = Puts(monkeypatch)
 
-    async def use() -> None:
-        async with AsyncQueue(url) as queue:
-            await queue.create_tables()
-            with write_lock_held(path):
-                tasks = await all_waiting([queue.enqueue("tag", "x" * 400_000) for _ in range(20)], puts)
-            await asyncio.gather(*tasks)
-            assert max(puts.sizes) <= 3
-            puts.sizes.clear()
-            with write_lock_held(path):
-                tasks = await all_waiting([queue.enqueue("tag") for _ in range(1200)], puts)
-            await asyncio.gather(*tasks)
-            assert max(puts.sizes) == 500
-
-    asyncio.run(use())
+    with write_lock_held(path):
+        tasks = await all_waiting([many.enqueue("tag", "x" * 400_000) for _ in range(20)], puts)
+    await asyncio.gather(*tasks)
+    assert max(puts.sizes) <= 3
+    puts.sizes.clear()
+    with write_lock_held(path):
+        tasks = await all_waiting([many.enqueue("tag") for _ in range(1200)], puts)
+    await asyncio.gather(*tasks)
+    assert max(puts.sizes) == 500
 
 
 @pytest.mark.parametrize("how", ["ABORT", "ROLLBACK", "FAIL", "IGNORE"])
@@ -339,42 +348,36 @@ def test_what_is_wrong_with_one_enqueue_touches_no_other(
     asyncio.run(use())
 
 
-def test_one_cancelled_enqueue_of_many_leaves_the_others_alone(
-    url: str, path: Path, monkeypatch: pytest.MonkeyPatch
+@in_loop
+async def test_one_cancelled_enqueue_of_many_leaves_the_others_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch, many: AsyncQueue
 ) -> None:
     puts = Puts(monkeypatch)
 
-    async def use() -> None:
-        async with AsyncQueue(url) as queue:
-            await queue.create_tables()
-            with write_lock_held(path):
-                tasks = await all_waiting([queue.enqueue("tag", number) for number in range(10)], puts)
-                begun = puts.sizes[0]
-                tasks[0].cancel()
-                tasks[9].cancel()
-                await asyncio.sleep(0)
-            done = await asyncio.gather(*tasks, return_exceptions=True)
-            assert [type(each) for each in (done[0], done[9])] == [asyncio.CancelledError] * 2
-            assert all(isinstance(each, int) for each in done[1:9])
-            kept = {job.payload for job in await queue.jobs("tag")}
-            assert kept == set(range(10 if begun == 10 else 9))
-
-    asyncio.run(use())
+    with write_lock_held(path):
+        tasks = await all_waiting([many.enqueue("tag", number) for number in range(10)], puts)
+        begun = puts.sizes[0]
+        tasks[0].cancel()
+        tasks[9].cancel()
+        await asyncio.sleep(0)
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(each) for each in (done[0], done[9])] == [asyncio.CancelledError] * 2
+    assert all(isinstance(each, int) for each in done[1:9])
+    kept = {job.payload for job in await many.jobs("tag")}
+    assert kept == set(range(10 if begun == 10 else 9))
 
 
-def test_an_error_of_the_common_transaction_is_told_to_each(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_an_error_of_the_common_transaction_is_told_to_each(
+    monkeypatch: pytest.MonkeyPatch, many: AsyncQueue
+) -> None:
     def failing(producer: SqliteProducer, jobs: Sequence[NewJob]) -> list[tuple[int, bool] | Exception]:
         raise StoreGone("app.db: it is gone", replaced=True)
 
-    async def use() -> None:
-        async with AsyncQueue(url) as queue:
-            await queue.create_tables()
-            monkeypatch.setattr(SqliteProducer, "put_each", failing)
-            found = await asyncio.gather(*(queue.enqueue("tag") for _ in range(5)), return_exceptions=True)
-            assert [str(each) for each in found] == ["app.db: it is gone"] * 5
-            assert all(isinstance(each, StoreGone) and each.replaced for each in found)
-
-    asyncio.run(use())
+    monkeypatch.setattr(SqliteProducer, "put_each", failing)
+    found = await asyncio.gather(*(many.enqueue("tag") for _ in range(5)), return_exceptions=True)
+    assert [str(each) for each in found] == ["app.db: it is gone"] * 5
+    assert all(isinstance(each, StoreGone) and each.replaced for each in found)
 
 
 def test_a_task_is_enqueued_beside_a_full_default_executor_and_shares_the_transaction(
@@ -403,113 +406,98 @@ def test_a_task_is_enqueued_beside_a_full_default_executor_and_shares_the_transa
     queue.close()
 
 
-def test_looks_do_not_wait_for_writers_nor_need_the_default_executor(url: str, path: Path) -> None:
-    async def use() -> None:
-        async with AsyncQueue(url) as queue:
-            job_id = await queue.enqueue("tag")
-            loop = asyncio.get_running_loop()
-            loop.set_default_executor(executor := ThreadPoolExecutor(1))
-            free = threading.Event()
-            executor.submit(free.wait, 30)
-            with write_lock_held(path):
-                writing = asyncio.create_task(queue.enqueue("tag"))
-                await asyncio.sleep(0.01)
-                assert (await queue.job(job_id)).type == "tag"
-                assert await queue.count("tag") == 1
-                assert not writing.done()
-            free.set()
-            await writing
-
-    asyncio.run(use())
+@in_loop
+async def test_looks_do_not_wait_for_writers_nor_need_the_default_executor(path: Path, many: AsyncQueue) -> None:
+    job_id = await many.enqueue("tag")
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(executor := ThreadPoolExecutor(1))
+    free = threading.Event()
+    executor.submit(free.wait, 30)
+    with write_lock_held(path):
+        writing = asyncio.create_task(many.enqueue("tag"))
+        await asyncio.sleep(0.01)
+        assert (await many.job(job_id)).type == "tag"
+        assert await many.count("tag") == 1
+        assert not writing.done()
+    free.set()
+    await writing
 
 
-def test_a_thousand_waiters_cost_one_thread_and_one_look(url: str, path: Path) -> None:
-    async def use() -> None:
-        async with AsyncQueue(url) as queue:
-            ids = await queue.enqueue_many("tag", range(1000))
-            before = threads_of_process()
-            waiters = [asyncio.create_task(queue.wait(job_id, timeout=60)) for job_id in ids]
-            await asyncio.sleep(0.2)
-            assert not any(waiter.done() for waiter in waiters)
-            assert len(threads_of_process() - before) == 1
-            assert len(our_threads()) <= 3
-            with contextlib.closing(sqlite3.connect(path, timeout=20)) as other, other:
-                other.execute("UPDATE jobs SET status = 'done'")
-            assert {job.status for job in await asyncio.gather(*waiters)} == {Status.DONE}
-
-    asyncio.run(use())
+@in_loop
+async def test_a_thousand_waiters_cost_one_thread_and_one_look(path: Path, many: AsyncQueue) -> None:
+    ids = await many.enqueue_many("tag", range(1000))
+    before = threads_of_process()
+    waiters = [asyncio.create_task(many.wait(job_id, timeout=60)) for job_id in ids]
+    await asyncio.sleep(0.2)
+    assert not any(waiter.done() for waiter in waiters)
+    assert len(threads_of_process() - before) == 1
+    assert len(our_threads()) <= 3
+    with contextlib.closing(sqlite3.connect(path, timeout=20)) as other, other:
+        other.execute("UPDATE jobs SET status = 'done'")
+    assert {job.status for job in await asyncio.gather(*waiters)} == {Status.DONE}
 
 
-def test_where_no_thread_can_be_started_that_is_said_and_does_not_last(
-    url: str, monkeypatch: pytest.MonkeyPatch
+@in_loop
+async def test_where_no_thread_can_be_started_that_is_said_and_does_not_last(
+    monkeypatch: pytest.MonkeyPatch, many: AsyncQueue
 ) -> None:
     def refused(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    async def use() -> None:
-        async with AsyncQueue(url) as queue:
-            job_id = await queue.enqueue("tag")
-            with monkeypatch.context() as patch:
-                patch.setattr(_thread, "start_new_thread", refused)
-                with pytest.raises(StoreError, match="can't start new thread"):
-                    await queue.wait(job_id, 20)
-            assert not queue._queue._watcher.listening
-            waiting = asyncio.create_task(queue.wait(job_id, 20))
-            await asyncio.sleep(0.01)
-            await queue.cancel(job_id)
-            assert (await waiting).status is Status.CANCELLED
-
-    asyncio.run(use())
+    job_id = await many.enqueue("tag")
+    with monkeypatch.context() as patch:
+        patch.setattr(_thread, "start_new_thread", refused)
+        with pytest.raises(StoreError, match="can't start new thread"):
+            await many.wait(job_id, 20)
+    assert not many._queue._watcher.listening
+    waiting = asyncio.create_task(many.wait(job_id, 20))
+    await asyncio.sleep(0.01)
+    await many.cancel(job_id)
+    assert (await waiting).status is Status.CANCELLED
 
 
-def test_a_wait_ends_in_time_for_an_unknown_job_and_when_cancelled(queue: Queue, url: str) -> None:
-    async def use() -> None:
-        async with AsyncQueue(url) as many:
-            with pytest.raises(JobNotFound):
-                await many.wait(99)
-            job_id = await many.enqueue("tag")
-            for timeout in (0, 0.05):
-                with pytest.raises(WaitTimeout, match="has not finished within"):
-                    await many.wait(job_id, timeout)
-            waiting = asyncio.create_task(many.wait(job_id))
-            await asyncio.sleep(0.05)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            assert not many._queue._watcher.listening
-            await many.cancel(job_id)
-            assert (await many.wait(job_id, timeout=0)).status is Status.CANCELLED
-
-    asyncio.run(use())
+@in_loop
+async def test_a_wait_ends_in_time_for_an_unknown_job_and_when_cancelled(many: AsyncQueue) -> None:
+    with pytest.raises(JobNotFound):
+        await many.wait(99)
+    job_id = await many.enqueue("tag")
+    for timeout in (0, 0.05):
+        with pytest.raises(WaitTimeout, match="has not finished within"):
+            await many.wait(job_id, timeout)
+    waiting = asyncio.create_task(many.wait(job_id))
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not many._queue._watcher.listening
+    await many.cancel(job_id)
+    assert (await many.wait(job_id, timeout=0)).status is Status.CANCELLED
 
 
-def test_events_are_an_asynchronous_iterator(queue: Queue, url: str, other: sqlite3.Connection) -> None:
-    async def use() -> None:
-        async with AsyncQueue(url) as many:
-            job_id = await many.enqueue("tag")
-            seen: list[JobEvent] = []
-            async for event in many.events(job_id):
-                seen.append(event)
-                if event.status is Status.PENDING:
-                    run(other, job_id)
-                elif event.progress is None and not event.status.finished:
-                    other.execute("UPDATE jobs SET progress = 0.5, progress_text = 'half' WHERE id = ?", (job_id,))
-                elif event.progress == 0.5 and not event.status.finished:
-                    end(other, job_id)
-            assert [(event.status, event.text) for event in seen] == [
-                (Status.PENDING, None),
-                (Status.RUNNING, None),
-                (Status.RUNNING, "half"),
-                (Status.DONE, "half"),
-            ]
-            assert [event.status async for event in many.events(job_id)] == [Status.DONE]
-            deleted = many.events(waiting := await many.enqueue("tag"))
-            await anext(deleted)
-            other.execute("DELETE FROM jobs WHERE id = ?", (waiting,))
-            with pytest.raises(JobNotFound, match="was deleted"):
-                await anext(deleted)
-
-    asyncio.run(use())
+@in_loop
+async def test_events_are_an_asynchronous_iterator(other: sqlite3.Connection, many: AsyncQueue) -> None:
+    job_id = await many.enqueue("tag")
+    seen: list[JobEvent] = []
+    async for event in many.events(job_id):
+        seen.append(event)
+        if event.status is Status.PENDING:
+            run(other, job_id)
+        elif event.progress is None and not event.status.finished:
+            other.execute("UPDATE jobs SET progress = 0.5, progress_text = 'half' WHERE id = ?", (job_id,))
+        elif event.progress == 0.5 and not event.status.finished:
+            end(other, job_id)
+    assert [(event.status, event.text) for event in seen] == [
+        (Status.PENDING, None),
+        (Status.RUNNING, None),
+        (Status.RUNNING, "half"),
+        (Status.DONE, "half"),
+    ]
+    assert [event.status async for event in many.events(job_id)] == [Status.DONE]
+    deleted = many.events(waiting := await many.enqueue("tag"))
+    await anext(deleted)
+    other.execute("DELETE FROM jobs WHERE id = ?", (waiting,))
+    with pytest.raises(JobNotFound, match="was deleted"):
+        await anext(deleted)
 
 
 def test_a_cancelled_call_that_has_not_begun_is_not_made_and_one_that_has_is_completed(url: str, path: Path) -> None:

@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from supervisor.domain.settlement import done
-from supervisor.system.scoreboard import GATE_BYTES, ClaimGate, boot_time
+from supervisor.system.scoreboard import ClaimGate, boot_time
 from supervisor.worker.exchange import Exchange
 from tests.store.kit import LOCK, NOW, Desk, worker_record
 
@@ -19,7 +19,7 @@ NOBODY: Any = MagicMock()  # nothing is asked of it here
 
 @pytest.fixture
 def gate() -> ClaimGate:
-    return ClaimGate(memoryview(bytearray(GATE_BYTES)))
+    return ClaimGate()
 
 
 @pytest.fixture
@@ -41,16 +41,16 @@ def claims(store: Exchange, *settlements: Any) -> list[int]:
 
 def test_it_claims_nothing_while_its_host_is_drained(desk: Desk, store: Exchange, gate: ClaimGate) -> None:
     job = desk.put()
-    gate.drain(True)
+    gate.drained = 1
     assert claims(store) == []
-    gate.drain(False)
+    gate.drained = 0
     assert claims(store) == [job]
 
 
 def test_it_claims_nothing_without_a_lease_and_settles_all_the_same(
     desk: Desk, store: Exchange, gate: ClaimGate
 ) -> None:
-    gate.need_lease()
+    gate.needed = 1
     gate.renewed(boot_time() + 60, 0.0, again=True)
     first, second = desk.put(), desk.put()
     [claim] = store.turn(1)

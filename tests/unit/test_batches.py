@@ -228,11 +228,11 @@ def test_a_job_in_a_batch_is_not_stopped_alone_but_the_batch_is_at_its_time_limi
     slot = Slot(memoryview(bytearray(SLOT_BYTES)))
     slot.assign("w1", "tag-1")
     slot.state(State.BUSY)
-    slot.work.begin(7, 1, 0.0, 100.0, batch=4)
+    slot.begin(7, 1, 0.0, 100.0, batch=4)
     ladder = TerminationLadder()
     ladder.cancel(7, 1, 10.0)
 
     assert ladder.next_step(slot.read(), 99.0) is Step.NOTHING
-    assert ladder.due(slot.read()) == 100.0
+    assert ladder.due == 100.0
     assert ladder.next_step(slot.read(), 100.0) is Step.INTERRUPT
     assert ladder.next_step(slot.read(), 100.0 + KILL_GRACE) is Step.KILL

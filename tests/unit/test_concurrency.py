@@ -34,7 +34,7 @@ def slot() -> Slot:
     made = Slot(memoryview(bytearray(SLOT_BYTES)))
     made.assign("w1", "many-1")
     made.state(State.BUSY)
-    made.work.run_together(50)
+    made.page.concurrency = 50
     return made
 
 
@@ -48,8 +48,8 @@ def a_run(job: int) -> ConcurrentRun:
 
 
 def test_a_death_charges_none_of_several_and_halves_their_number(slot: Slot) -> None:
-    slot.work.show((7, 1, 0.0, 9.0), 3)
-    slot.work.end(2, (9, 1), 3)  # two that have ended are not committed
+    slot.show((7, 1, 0.0, 9.0), 3)
+    slot.end(2, (9, 1), 3)  # two that have ended are not committed
     ended = explain(slot.read(), Circumstances(KILLED))
     assert (ended.charge, ended.run, ended.batch, ended.uncommitted, ended.effect) == (
         "crash",
@@ -65,48 +65,48 @@ def test_a_death_charges_none_of_several_and_halves_their_number(slot: Slot) -> 
 
 
 def test_a_death_after_several_have_ended_suspects_all_of_them(slot: Slot) -> None:
-    slot.work.end(3, (9, 1), 0)
+    slot.end(3, (9, 1), 0)
     ended = explain(slot.read(), Circumstances(KILLED))
     assert (ended.charge, ended.run, ended.batch, ended.uncommitted) == ("crash", (9, 1), 3, 0)
 
 
 def test_a_run_that_has_ended_is_shown_no_longer_than_others_run(slot: Slot) -> None:
-    slot.work.show((7, 1, 0.0, 9.0), 2)
-    slot.work.end(1, (7, 1), 1)  # another one runs: which, is shown in a moment
+    slot.show((7, 1, 0.0, 9.0), 2)
+    slot.end(1, (7, 1), 1)  # another one runs: which, is shown in a moment
     ended = explain(slot.read(), Circumstances(KILLED))
     assert (ended.batch, ended.uncommitted) == (2, 0)
-    slot.work.end(2, (8, 1), 0)
-    slot.work.settle(1)
+    slot.end(2, (8, 1), 0)
+    slot.page.settled = 1
     ended = explain(slot.read(), Circumstances(KILLED))
     assert (slot.read().job, ended.run, ended.uncommitted, ended.last_job) == (0, (0, 0), 1, 8)
 
 
 def test_a_death_with_one_run_charges_it(slot: Slot) -> None:
-    slot.work.end(3, (9, 1), 1)
-    slot.work.settle(3)
-    slot.work.show((7, 1, 0.0, 9.0), 1)
+    slot.end(3, (9, 1), 1)
+    slot.page.settled = 3
+    slot.show((7, 1, 0.0, 9.0), 1)
     ended = explain(slot.read(), Circumstances(KILLED))
     assert (ended.charge, ended.run, ended.batch) == ("crash", (7, 1), 1)
 
 
 @pytest.mark.parametrize(("reason", "charge"), [(Cause.TIME_LIMIT, "attempt"), (Cause.CANCELLED, "cancel")])
 def test_a_run_that_ignores_its_own_limit_is_charged_alone(slot: Slot, reason: Cause, charge: str) -> None:
-    slot.work.show((7, 1, 0.0, 9.0), 3)
+    slot.show((7, 1, 0.0, 9.0), 3)
     ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(reason, (7, 1))))
     assert (ended.charge, ended.run, ended.batch) == (charge, (7, 1), 1)
-    slot.work.show((8, 1, 0.0, 9.0), 2)  # it has ended in the meantime
+    slot.show((8, 1, 0.0, 9.0), 2)  # it has ended in the meantime
     assert explain(slot.read(), Circumstances(KILLED, kill=Kill(reason, (7, 1)))).charge == "nothing"
 
 
 def test_a_stuck_worker_suspects_all_whichever_run_was_shown(slot: Slot) -> None:
-    slot.work.show((8, 1, 0.0, 9.0), 2)
+    slot.show((8, 1, 0.0, 9.0), 2)
     ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(Cause.STUCK, (7, 1))))
     assert (ended.charge, ended.batch) == ("crash", 2)
 
 
 def test_the_ladder_stops_a_cancelled_run_among_several(slot: Slot) -> None:
     ladder = TerminationLadder()
-    slot.work.show((7, 1, 1.0, 99.0), 3)
+    slot.show((7, 1, 1.0, 99.0), 3)
     ladder.cancel(7, 1, 2.0)
     assert ladder.next_step(slot.read(), 2.0 + CANCEL_GRACE - 0.1) is Step.NOTHING
     assert ladder.next_step(slot.read(), 2.0 + CANCEL_GRACE) is Step.INTERRUPT
@@ -115,19 +115,19 @@ def test_the_ladder_stops_a_cancelled_run_among_several(slot: Slot) -> None:
 def test_a_run_whose_limit_was_extended_after_all_is_not_killed(slot: Slot) -> None:
     """Another one has blocked the event loop."""
     ladder = TerminationLadder()
-    slot.work.show((7, 1, 0.0, 9.0), 3)
+    slot.show((7, 1, 0.0, 9.0), 3)
     assert ladder.next_step(slot.read(), 9.0) is Step.INTERRUPT
-    slot.work.show((7, 1, 0.0, 20.0), 3)
+    slot.show((7, 1, 0.0, 20.0), 3)
     assert ladder.next_step(slot.read(), 15.0) is Step.NOTHING
-    assert ladder.due(slot.read()) == 20.0
+    assert ladder.due == 20.0
     assert ladder.next_step(slot.read(), 20.0) is Step.INTERRUPT
     assert ladder.next_step(slot.read(), 25.0) is Step.KILL
 
 
 def test_a_worker_with_free_places_is_woken_although_it_is_busy(slot: Slot) -> None:
-    assert not slot.is_idle()
-    slot.work.open(True)
-    assert slot.is_idle()
+    assert not slot.page.is_idle
+    slot.page.open = True
+    assert slot.page.is_idle
 
 
 def test_what_is_printed_belongs_to_the_run_of_its_context() -> None:

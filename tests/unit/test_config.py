@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import LogSettings, PoolSettings, RetentionSettings, Settings, load, locate
-from supervisor.config.settings import AdminSettings, Trial
+from supervisor.config import RetentionSettings, load, locate
+from supervisor.config.settings import AdminSettings, MachineSettings, SpoolSettings, Trial, untaken
+from supervisor.domain.alerts import Alert
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.settlement import RetryPolicy
+from tests.unit.conftest import POOL, loaded
+
+USUAL = AdminSettings("127.0.0.1:8787", None, None, (), show_payloads=False, allow_remote=False)
+MIB, GIB = 1 << 20, 1 << 30
 
 SAMPLE = """\
 database = "sqlite:///./jobs.db"     # relative to this file
@@ -51,19 +56,6 @@ retry_failed_every = "0s"            # >0: failed jobs go back to pending this o
 [admin]                              # listen = "127.0.0.1:8787" or "unix:/run/…", token_file = "…"
 [log]                                # format = "auto" | "json" | "console", level
 """
-POOL = '[pools.tag]\nhandler = "jobs:tag"\n'
-
-
-@pytest.fixture
-def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The configuration's path, as a user in its folder would give it."""
-    monkeypatch.chdir(tmp_path)
-    return Path("supervisor.toml")
-
-
-def loaded(path: Path, text: str) -> Settings:
-    path.write_text(text)
-    return load(path)
 
 
 def test_the_file_given_wins_then_the_one_here_then_the_environment_s(
@@ -88,81 +80,13 @@ def test_without_any_file_the_user_learns_what_to_do(
         locate(None)
 
 
-def test_the_documented_sample_loads_as_it_stands(toml: Path) -> None:
-    settings = loaded(toml, SAMPLE)
-
-    assert settings == Settings(
-        path=Path.cwd() / "supervisor.toml",
-        folder=Path.cwd(),
-        database=f"sqlite:///{Path.cwd()}/jobs.db",
-        retention=RetentionSettings(done=7 * 86400.0, failed=30 * 86400.0),
-        log=LogSettings(format="auto", level="info"),
-        admin=AdminSettings("127.0.0.1:8787", None, None, (), show_payloads=False, allow_remote=False),
-        pools={
-            "tag": PoolSettings(
-                name="tag",
-                types=("tag",),
-                by_type={},
-                handler="handlers.tag:Tagger",
-                command=(),
-                min_workers=2,
-                max_workers=2,
-                spares=0,
-                jobs_per_worker=1,
-                scale_down_delay=30.0,
-                idle_timeout=300.0,
-                capabilities=("cpu", "tag@2"),
-                min_priority=None,
-                hosts=(),
-                prefetch=None,
-                max_waiting=None,
-                concurrency=1,
-                batch_size=1,
-                batch_auto=False,
-                latency_target=0.2,
-                batch_wait=0.02,
-                batch_key=None,
-                batch_cost=None,
-                batch_budget=None,
-                timeout=120.0,
-                cancel_grace=5.0,
-                kill_grace=5.0,
-                startup_timeout=300.0,
-                shutdown_grace=30.0,
-                heartbeat_timeout=60.0,
-                lock_time=60.0,
-                max_jobs_per_worker=None,
-                max_memory=2 << 30,
-                memory_budget=6 << 30,
-                max_crashes=3,
-                start="fork",
-                preload=True,
-                preload_setup=False,
-                gpus=(),
-                threads=None,
-                cpu_affinity=(),
-                nice=0,
-                path=(),
-                env={},
-                recover="pending",
-                retry=RetryPolicy(5, "exponential", 2.0, 600.0, 0.1),
-                retry_failed_every=0.0,
-                retry_failed_times=3,
-                middleware=(),
-                warmup=None,
-                canary=None,
-                options={},
-            )
-        },
-    )
-
-
 def test_the_values_of_the_sample_are_the_defaults(toml: Path) -> None:
     documented = loaded(toml, SAMPLE).pools["tag"]
     names = 'types = ["tag"]\ncapabilities = ["cpu", "tag@2"]\nmax_memory = "2GiB"\nmemory_budget = "6GiB"\n'
     short = loaded(toml, f'[pools.tag]\nhandler = "handlers.tag:Tagger"\n{names}')
 
     assert short.pools["tag"] == documented
+    assert (documented.timeout, documented.batch_wait, documented.max_memory) == (120.0, 0.02, 2 * GIB)
     assert short.database == f"sqlite:///{Path.cwd()}/jobs.db"
 
 
@@ -290,3 +214,102 @@ def test_settings_reach_a_worker_without_their_reader() -> None:
 
 def test_an_empty_command_is_none(toml: Path) -> None:
     assert loaded(toml, f"{POOL}command = []\n").pools
+
+
+def test_what_is_read_of_the_tables(toml: Path) -> None:
+    here = Path.cwd()
+    plain = loaded(toml, POOL)
+    assert (plain.machine, plain.spool, plain.alerts) == (MachineSettings(None, 30.0, 60.0, {}), SpoolSettings(), ())
+    found = loaded(
+        toml,
+        f"""
+        {POOL}
+        gpus = [0, "GPU-1"]
+        [machine]
+        memory = "6GiB"
+        min_residency = "5s"
+        max_wait = "2m"
+        [devices.0]
+        memory = "14GiB"
+        [devices.GPU-1]
+        memory = "7GiB"
+        [spool]
+        folder = "files"
+        max_file = "2MiB"
+        max_total = "9MiB"
+        done = "forever"
+        [[alerts]]
+        when = "oldest_due > 5m"
+        enqueue = "tag"
+        payload = {{ to = "ops" }}
+        every = "1h"
+        only = ["tag"]
+        [[alerts]]
+        when = "given_up"
+        enqueue = "tag"
+        """,
+    )
+    assert found.machine == MachineSettings(6 * GIB, 5.0, 120.0, {"0": 14 * GIB, "GPU-1": 7 * GIB})
+    assert found.spool == SpoolSettings(here / "files", 2 * MIB, 9 * MIB, None)
+    assert found.alerts == (
+        Alert("oldest_due", 300.0, "tag", '{"to":"ops"}', 3600.0, ("tag",)),
+        Alert("given_up", 0.0, "tag", "{}", 600.0),
+    )
+
+
+def test_an_alert_whose_type_no_pool_takes_is_a_warning(toml: Path) -> None:
+    found = loaded(toml, f'{POOL}[[alerts]]\nwhen = "given_up"\nenqueue = "mial"\nonly = ["tagg"]\n')
+    (_, first), (_, second) = untaken(found)
+    assert first.startswith("no pool takes the type mial of the alert about given_up")
+    assert second.startswith("no pool takes the type tagg that the alert about given_up is for")
+
+
+def test_there_is_an_admin_process_if_the_table_is_there_an_empty_one_too(toml: Path) -> None:
+    assert loaded(toml, POOL).admin is None
+    assert loaded(toml, f"{POOL}[admin]").admin == USUAL
+
+
+def test_paths_start_at_the_file_s_folder(toml: Path) -> None:
+    here = Path.cwd()
+    admin = loaded(
+        toml, f'{POOL}[admin]\nlisten = "unix:run/x.sock"\ntoken_file = "t"\nread_token_file = "/etc/r"'
+    ).admin
+
+    assert admin is not None
+    assert admin.listen == f"unix:{here}/run/x.sock"
+    assert (admin.unix_path, admin.address) == (here / "run/x.sock", None)
+    assert (admin.token_file, admin.read_token_file) == (here / "t", Path("/etc/r"))
+
+
+@pytest.mark.parametrize(
+    ("listen", "address"),
+    [
+        ("127.1.2.3:0", ("127.1.2.3", 0)),
+        ("localhost:1", ("127.0.0.1", 1)),
+        ("[::1]:65535", ("::1", 65535)),
+        ("0.0.0.0:80\"\nallow_remote = true\ntoken_file = \"t", ("0.0.0.0", 80)),
+    ],
+)  # fmt: skip
+def test_addresses(toml: Path, listen: str, address: tuple[str, int]) -> None:
+    admin = loaded(toml, f'{POOL}[admin]\nlisten = "{listen}"').admin
+    assert admin is not None
+    assert admin.address == address
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:///./data/jobs.db", "sqlite:///{folder}/data/jobs.db"),
+        ("sqlite:///../jobs.db", "sqlite:///{folder.parent}/jobs.db"),
+        ("sqlite:////srv/my jobs.db", "sqlite:////srv/my jobs.db"),
+    ],
+)
+def test_the_database_s_path_starts_at_the_file_s_folder(tmp_path: Path, toml: Path, url: str, expected: str) -> None:
+    (tmp_path / "sub").mkdir()
+    path = Path("sub/supervisor.toml")
+    path.write_text(f'database = "{url}"\n{POOL}')
+
+    assert load(path).database == expected.format(folder=tmp_path / "sub")
+    assert load(path, database="sqlite:///x.db").database == f"sqlite:///{tmp_path}/x.db"
+    with pytest.raises(ConfigError, match=r"^--database: 'x\.db' is not an SQLite or PostgreSQL URL; write it like"):
+        load(path, database="x.db")

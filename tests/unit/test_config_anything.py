@@ -83,45 +83,17 @@ def test_a_key_that_is_not_there_is_found_where_its_table_is() -> None:
 WORDS = ["[[", "]]", "pools", "tag", "defaults", "schedules", "retry", "handler", "env", "workers", '"a:b"']
 WORDS += ["1", "nan", "true", "1979-05-27", '"""', "'''", "0x" + "f" * 5000]
 SCRAPS = st.sampled_from([*"[]{}=.,#'\"\\\n \t\r\0é\u2028", *WORDS])
-KEYS = ["types", "handler", "command", "workers", "min_workers", "max_workers", "capabilities", "prefetch", "timeout"]
-KEYS += [
-    "max_memory",
-    "retry",
-    "retry.base",
-    "retry.max",
-    "env",
-    "env.A",
-    "options",
-    "preload",
-    "start",
-    "preload_setup",
-    "gpus",
-    "threads",
-    "cpu_affinity",
-    "nice",
-    "env.CUDA_VISIBLE_DEVICES",
-    "x.y",
-    "listen",
-    "token_file",
-    "read_token_file",
-    "hosts",
-    "allow_remote",
-]
+WRITTEN = """
+    types handler command workers min_workers max_workers capabilities prefetch timeout max_memory retry retry.base
+    retry.max env env.A options preload start preload_setup gpus threads cpu_affinity nice env.CUDA_VISIBLE_DEVICES x.y
+    listen token_file read_token_file hosts allow_remote
+"""
+TABLES = '[defaults] [pools.tag] [pools.b] [pools."c.d"] [[schedules]] [admin] [log] [retention]'
+KEYS = st.sampled_from(WRITTEN.split())
 TEXTS = ["", "a:b", "tag", "10s", "5m", "auto", "2GiB", "a b", "9" * 400 + "s", "9" * 400 + "B"]
 FRAGMENTS = [*(f'"{text}"' for text in TEXTS), *(f'["{text}"]' for text in TEXTS), *VALUES]
 FRAGMENTS += ["-1", "0", "2", "1e400", "nan", "true", "[]", "{}", '{ base = "1d" }', "9" * 4000]
-LINES = st.tuples(st.sampled_from(KEYS), st.sampled_from(FRAGMENTS)).map(" = ".join) | st.sampled_from(
-    [
-        "[defaults]",
-        "[pools.tag]",
-        "[pools.b]",
-        '[pools."c d"]',
-        "[[schedules]]",
-        "[admin]",
-        "[log]",
-        "[retention]",
-    ]
-)
+LINES = st.tuples(KEYS, st.sampled_from(FRAGMENTS)).map(" = ".join) | st.sampled_from(TABLES.split())
 
 
 @given(

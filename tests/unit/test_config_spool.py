@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,44 +42,45 @@ def test_the_folder_is_next_to_a_file_and_must_be_named_for_a_server(tmp_path: P
     assert folder(server + '[spool]\nfolder = "/mnt/files"\n') == Path("/mnt/files")
 
 
-class TestCheck:
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        return tmp_path / "files"
+def shared(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o750)
 
-    def asked(self, tmp_path: Path, name: str = "files") -> list[str]:
-        return checked(tmp_path, f'{POOL}[spool]\nfolder = "{name}"\n')
 
-    def test_a_folder_that_can_be_made_is_fine(self, tmp_path: Path) -> None:
-        assert self.asked(tmp_path) == []
-        assert checked(tmp_path, POOL) == []
+def foreign(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 12345, -1)
 
-    def test_so_is_a_private_one(self, tmp_path: Path, folder: Path) -> None:
-        folder.mkdir(mode=0o700)
-        assert self.asked(tmp_path) == []
 
-    def test_one_that_others_may_use_is_not(self, tmp_path: Path, folder: Path) -> None:
-        folder.mkdir()
-        folder.chmod(0o750)
-        assert self.asked(tmp_path) == [f":5: spool.folder: {folder}: other users may use it; chmod 700 {folder}"]
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (Path.exists, None),  # it can be made
+        (lambda folder: folder.mkdir(mode=0o700), None),
+        (shared, "other users may use it; chmod 700 {folder}"),
+        (lambda folder: folder.symlink_to(folder.parent), "it is not a folder"),
+        pytest.param(
+            foreign,
+            "it belongs to user 12345, not to user 0 of the service",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others"),
+        ),
+    ],
+)
+def test_only_a_private_folder_is_right(tmp_path: Path, make: Callable[[Path], object], said: str | None) -> None:
+    folder = tmp_path / "files"
+    make(folder)
+    problem = [] if said is None else [f":5: spool.folder: {folder}: {said.format(folder=folder)}"]
+    assert checked(tmp_path, f'{POOL}[spool]\nfolder = "files"\n') == problem
 
-    def test_neither_is_a_file_or_a_link(self, tmp_path: Path, folder: Path) -> None:
-        folder.symlink_to(tmp_path)
-        assert self.asked(tmp_path) == [f":5: spool.folder: {folder}: it is not a folder"]
 
-    def test_neither_is_one_that_cannot_be_made(self, tmp_path: Path) -> None:
-        found = self.asked(tmp_path, "nowhere/files")
-        assert found == [f":5: spool.folder: {tmp_path}/nowhere/files: it cannot be made in {tmp_path}/nowhere"]
+def test_one_that_cannot_be_made_is_wrong(tmp_path: Path) -> None:
+    found = checked(tmp_path, f'{POOL}[spool]\nfolder = "nowhere/files"\n')
+    assert found == [f":5: spool.folder: {tmp_path}/nowhere/files: it cannot be made in {tmp_path}/nowhere"]
 
-    @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
-    def test_neither_is_that_of_another_user(self, tmp_path: Path, folder: Path) -> None:
-        folder.mkdir(mode=0o700)
-        os.chown(folder, 12345, -1)
-        found = self.asked(tmp_path)
-        assert found == [f":5: spool.folder: {folder}: it belongs to user 12345, not to user 0 of the service"]
 
-    def test_the_default_one_is_looked_at_too(self, tmp_path: Path) -> None:
-        (tmp_path / "jobs.db-supervisor").mkdir()
-        folder = tmp_path / "jobs.db-supervisor" / "spool"
-        folder.write_text("")
-        assert checked(tmp_path, POOL) == [f": spool.folder: {folder}: it is not a folder"]
+def test_the_default_one_is_looked_at_too(tmp_path: Path) -> None:
+    assert checked(tmp_path, POOL) == []
+    (tmp_path / "jobs.db-supervisor").mkdir()
+    folder = tmp_path / "jobs.db-supervisor" / "spool"
+    folder.write_text("")
+    assert checked(tmp_path, POOL) == [f": spool.folder: {folder}: it is not a folder"]

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from supervisor.supervision.memory import DeviceMeter
-from supervisor.supervision.worker_process import Memory
+from supervisor.supervision.time_limits import TerminationLadder
+from supervisor.supervision.worker_process import Watched
 from supervisor.system import child
 from tests.site_under_test import wait_for
 
@@ -73,7 +74,7 @@ def worker(pid: int | None = None, done: int = 1) -> Any:
         process=SimpleNamespace(pid=pid),
         is_ready=True,
         slot=slot,
-        memory=Memory(on_device=-1),
+        watched=Watched(TerminationLadder(), on_device=-1),
     )
 
 
@@ -86,7 +87,7 @@ def test_an_answer_is_noted_in_the_workers_that_it_names(smi: Smi) -> None:
     one = worker()
     smi.will(f"echo '{one.process.pid}, 6000'")
     assert smi.ask(one) == [one]
-    assert one.memory.on_device == 6000 * MIB
+    assert one.watched.on_device == 6000 * MIB
 
 
 @pytest.mark.parametrize("how", ["kill -9 $$", "exit 9"])
@@ -98,12 +99,12 @@ def test_part_of_an_answer_is_none_which_is_told_once_and_tried_again(
     for _ in range(2):
         assert smi.ask(named, missing) == []
         assert smi.meter.broken
-    assert {named.memory.on_device, missing.memory.on_device} == {-1}
+    assert {named.watched.on_device, missing.watched.on_device} == {-1}
     assert told(capsys) == 1
 
     smi.will(f"echo '{named.process.pid}, 6000'")
     assert smi.ask(named, missing) == [named, missing]
-    assert (named.memory.on_device, missing.memory.on_device) == (6000 * MIB, 0)
+    assert (named.watched.on_device, missing.watched.on_device) == (6000 * MIB, 0)
     assert not smi.meter.broken
 
 
@@ -136,7 +137,7 @@ def test_a_worker_that_has_ended_meanwhile_is_not_measured_as_small(smi: Smi, sl
     program.ended(0)
 
     assert smi.meter.take([living, dying]) == [living]
-    assert dying.memory.on_device == -1
+    assert dying.watched.on_device == -1
 
 
 def test_a_model_that_is_loaded_with_the_first_job_is_no_failure_of_the_program(

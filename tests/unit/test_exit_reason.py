@@ -46,19 +46,19 @@ def slot() -> Slot:
 )
 def test_a_kill_charges_the_run_that_it_was_meant_for_and_no_other(slot: Slot, reason: Cause, charge: str) -> None:
     known = Circumstances(KILLED, kill=Kill(reason, (7, 1)))
-    slot.work.begin(7, 1, 0.0, 0.0)
+    slot.begin(7, 1, 0.0, 0.0)
     assert explain(slot.read(), known).charge == charge
     assert explain(slot.read(), known).run == (7, 1)
-    slot.work.begin(7, 2, 0.0, 0.0)  # the same job again
+    slot.begin(7, 2, 0.0, 0.0)  # the same job again
     assert explain(slot.read(), known).charge == "nothing"
-    slot.work.begin(8, 1, 0.0, 0.0, batch=4)  # a batch that has begun in the meantime
+    slot.begin(8, 1, 0.0, 0.0, batch=4)  # a batch that has begun in the meantime
     assert explain(slot.read(), known).charge == "nothing"
 
 
 @pytest.mark.fault(68)
 def test_a_kill_that_comes_when_its_run_has_ended_charges_nobody(slot: Slot) -> None:
-    slot.work.begin(7, 1, 0.0, 0.0)
-    slot.work.finish(1)
+    slot.begin(7, 1, 0.0, 0.0)
+    slot.finish(1)
     for cautious in (False, True):
         ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(Cause.CANCELLED, (7, 1)), cautious=cautious))
         assert (ended.charge, ended.run, ended.uncommitted) == ("nothing", (0, 0), 0)
@@ -66,31 +66,31 @@ def test_a_kill_that_comes_when_its_run_has_ended_charges_nobody(slot: Slot) -> 
 
 @pytest.mark.fault(68)
 def test_a_kill_of_a_worker_without_a_job_charges_no_job_that_begins_before_it_dies(slot: Slot) -> None:
-    slot.work.begin(7, 1, 0.0, 0.0)
+    slot.begin(7, 1, 0.0, 0.0)
     assert explain(slot.read(), Circumstances(KILLED, kill=Kill(Cause.STOPPED))).charge == "nothing"
 
 
 @pytest.mark.fault(68)
 def test_each_of_several_cancels_is_enforced_when_its_run_comes(slot: Slot) -> None:
     ladder = TerminationLadder()
-    slot.work.begin(7, 1, 10.0, 0.0)
+    slot.begin(7, 1, 10.0, 0.0)
     ladder.cancel(7, 1, 10.0)
     ladder.cancel(8, 1, 11.0)  # in hand, not begun
     ladder.cancel(7, 1, 12.0)  # told again
     assert ladder.next_step(slot.read(), 10.0 + CANCEL_GRACE) is Step.INTERRUPT
     assert (ladder.run, ladder.reason) == ((7, 1), Cancel.REQUESTED)
     assert ladder.next_step(slot.read(), 10.0 + CANCEL_GRACE + KILL_GRACE) is Step.KILL
-    slot.work.begin(9, 1, 20.0, 0.0)
+    slot.begin(9, 1, 20.0, 0.0)
     assert ladder.next_step(slot.read(), 99.0) is Step.NOTHING
-    slot.work.begin(8, 1, 100.0, 0.0)
+    slot.begin(8, 1, 100.0, 0.0)
     assert ladder.next_step(slot.read(), 100.0) is Step.NOTHING
     assert ladder.next_step(slot.read(), 100.0 + CANCEL_GRACE) is Step.INTERRUPT
 
 
 @pytest.mark.fault(45)
 def test_a_run_that_had_ended_uncommitted_is_charged_the_second_time(slot: Slot) -> None:
-    slot.work.begin(7, 1, 0.0, 0.0)
-    slot.work.finish(1)
+    slot.begin(7, 1, 0.0, 0.0)
+    slot.finish(1)
     first = explain(slot.read(), Circumstances(EXIT_3))
     assert (first.run, first.uncommitted, first.last_job, first.effect) == ((0, 0), 1, 7, Effect.DIED_EARLY)
     for known in (
@@ -107,16 +107,16 @@ def test_a_run_that_had_ended_uncommitted_is_charged_the_second_time(slot: Slot)
 @pytest.mark.fault(45)
 def test_a_death_with_nothing_committed_is_early_whatever_had_run(slot: Slot) -> None:
     for job in range(1, 4):
-        slot.work.begin(job, 1, 0.0, 0.0)
-        slot.work.finish(job)
+        slot.begin(job, 1, 0.0, 0.0)
+        slot.finish(job)
     assert explain(slot.read(), Circumstances(EXIT_3)).effect is Effect.DIED_EARLY
-    slot.work.settle(2)
+    slot.page.settled = 2
     assert explain(slot.read(), Circumstances(EXIT_3)).effect is Effect.DIED
 
 
 @pytest.mark.fault(45)
 def test_the_exit_code_of_a_ruined_worker_tells_with_the_words_of_its_slot(slot: Slot) -> None:
-    slot.work.begin(7, 1, 0.0, 0.0)
+    slot.begin(7, 1, 0.0, 0.0)
     slot.tell("its own descriptors were closed")
     ended = explain(slot.read(), Circumstances(exit_reason.EXIT_RUINED << 8))
     assert (ended.reason, ended.message, ended.charge) == ("ruined", "its own descriptors were closed", "crash")
@@ -154,7 +154,7 @@ def test_whatever_ends_a_worker_before_it_is_ready_its_set_up_has_failed(
     slot: Slot, phase: Phase, known: Circumstances, why: str
 ) -> None:
     slot.state(State.STARTING)
-    slot.enter(phase)
+    slot.page.phase_number = phase
     ended = explain(slot.read(), known)
     reason = "setup_failed" if known.kill is None else known.kill.reason.word
     assert (ended.effect, ended.charge, ended.reason) == (Effect.SET_UP_FAILED, "nothing", reason)
@@ -162,7 +162,7 @@ def test_whatever_ends_a_worker_before_it_is_ready_its_set_up_has_failed(
 
 
 @pytest.mark.fault(111)
-@pytest.mark.parametrize("reason", [Cause.TEMPLATE, Cause.SHUTDOWN, Cause.PARTITION, Cause.UNWATCHED])
+@pytest.mark.parametrize("reason", [Cause.TEMPLATE, Cause.SHUTDOWN, Cause.PARTITION, Cause.UNSTARTED])
 def test_its_set_up_has_not_failed_if_something_else_ended_it(slot: Slot, reason: Cause) -> None:
     slot.state(State.STARTING)
     assert explain(slot.read(), Circumstances(KILLED, kill=Kill(reason))).effect is not Effect.SET_UP_FAILED
@@ -192,6 +192,6 @@ def test_a_template_that_dies_with_one_job_in_an_isolated_pool_accuses_it(
         if job is not None:
             slot.state(State.BUSY if job else State.IDLE)
         if job:
-            slot.work.begin(job, 1, 0.0, 0.0)
+            slot.begin(job, 1, 0.0, 0.0)
         slots.append(slot.read())
     assert explain_template(slots, wanted=wanted, isolated=isolated, unproven=unproven) == expected

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 
 from supervisor.config import load
 from supervisor.template import image
-from supervisor.template.image import Image
+from supervisor.template.image import descriptors, findings
 from supervisor.worker.handler import HandlerError
 
 
@@ -36,12 +36,12 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-def found(image: Image) -> str:
-    return " and ".join(finding.what for finding in image.findings())
+def found(own: Mapping[int, str], database: Path | None = None) -> str:
+    return " and ".join(finding.what for finding in findings(own, database))
 
 
 def test_a_good_image_has_nothing_to_be_found(stack: ExitStack, tmp_path: Path) -> None:
-    made = Image(tmp_path / "jobs.db")
+    made = descriptors()
     stack.enter_context((tmp_path / "log").open("w"))
     for end in socket.socketpair():
         stack.enter_context(end)
@@ -49,11 +49,11 @@ def test_a_good_image_has_nothing_to_be_found(stack: ExitStack, tmp_path: Path) 
     stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)).connect(listening.getsockname())
     os.close(os.eventfd(0))
 
-    assert made.findings() == []
+    assert findings(made) == []
 
 
 def test_threads_are_named_and_those_just_ended_forgotten() -> None:
-    made = Image()
+    made = descriptors()
     over = threading.Event()
     thread = threading.Thread(target=over.wait)
     thread.start()
@@ -62,20 +62,20 @@ def test_threads_are_named_and_those_just_ended_forgotten() -> None:
     finally:
         over.set()
         thread.join()
-    assert made.findings() == []
+    assert findings(made) == []
 
 
 def test_only_what_was_opened_since_counts(stack: ExitStack, tmp_path: Path) -> None:
     before = stack.enter_context(closing(sqlite3.connect(tmp_path / "before.db")))
     before.execute("CREATE TABLE t(a)")
-    made = Image()
+    made = descriptors()
 
-    assert made.findings() == []
+    assert findings(made) == []
 
 
 @pytest.mark.parametrize("mode", ["wal", "delete"])
 def test_an_open_database_is_found_in_whatever_mode(stack: ExitStack, tmp_path: Path, mode: str) -> None:
-    made = Image()
+    made = descriptors()
     connection = stack.enter_context(closing(sqlite3.connect(tmp_path / "some.db")))
     connection.execute(f"PRAGMA journal_mode = {mode}")
     connection.execute("CREATE TABLE t(a)")
@@ -89,12 +89,12 @@ def test_a_database_that_is_only_read_is_a_library_s_own_data_unless_it_is_the_c
     path = tmp_path / "data.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE t(a)")
-    made, configured = Image(), Image(path)
+    made = descriptors()
     reader = stack.enter_context(closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)))
     reader.execute("SELECT * FROM t").fetchall()
 
-    assert made.findings() == []
-    assert found(configured) == f"an open database ({path})"
+    assert findings(made) == []
+    assert found(made, path) == f"an open database ({path})"
 
 
 def test_connections_are_found_over_the_network_and_to_a_server_s_socket(stack: ExitStack, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_connections_are_found_over_the_network_and_to_a_server_s_socket(stack: 
     local = stack.enter_context(socket.socket(socket.AF_UNIX))
     local.bind(str(tmp_path / "postgres"))
     local.listen()
-    made = Image()
+    made = descriptors()
     stack.enter_context(socket.create_connection(server.getsockname()))
     stack.enter_context(socket.socket(socket.AF_UNIX)).connect(str(tmp_path / "postgres"))
 
@@ -111,7 +111,7 @@ def test_connections_are_found_over_the_network_and_to_a_server_s_socket(stack: 
 
 
 def test_an_event_loop_and_a_child_process_are_found(stack: ExitStack) -> None:
-    made = Image()
+    made = descriptors()
     stack.callback(asyncio.new_event_loop().close)
     with subprocess.Popen(["sleep", "60"]) as child:
         stack.callback(child.kill)
@@ -124,10 +124,10 @@ def test_an_event_loop_and_a_child_process_are_found(stack: ExitStack) -> None:
 
 def test_a_context_of_the_gpu_is_found(stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "_GPU", str(tmp_path / "nvidia"))
-    made = Image()
+    made = descriptors()
     stack.enter_context((tmp_path / "nvidia-uvm").open("w"))
 
-    [finding] = made.findings()
+    [finding] = findings(made)
     assert finding.gpu
     assert finding.what == f"a CUDA context ({tmp_path}/nvidia-uvm)"
 

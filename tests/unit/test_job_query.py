@@ -54,12 +54,7 @@ def test_the_filter_of_a_bulk_action_means_the_same_jobs_in_fewer_states() -> No
         "status": ["failed"],
         "type": ["tag"],
         "error": "x",
-        "text": "",
-        "key": None,
-        "requires": None,
-        "priority": None,
         "finished_after": 6_400.0,
-        "finished_before": None,
     }
 
 

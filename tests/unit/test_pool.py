@@ -12,7 +12,7 @@ import pytest
 from supervisor.config import load
 from supervisor.domain.process_health import Restarts, TemplateDeaths
 from supervisor.domain.tenants import Grant
-from supervisor.supervision.exit_reason import Effect, ExitReport
+from supervisor.supervision.exit_reason import DeathRecord, Effect, ExitReport
 from supervisor.supervision.plan import Missing, next_to_serve, plan, within
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
@@ -201,7 +201,7 @@ def serve(crew: Crew) -> list[WorkerProcess]:
 def test_no_more_workers_serve_than_the_target_allows(crew: Crew) -> None:
     first, second, third = with_spares(crew, "0", "1", "0", target=2)
     assert serve(crew) == [first, second]
-    assert [worker.slot.requests.serve_requested for worker in (first, second, third)] == [True, True, False]
+    assert [worker.slot.page.serve for worker in (first, second, third)] == [True, True, False]
     assert serve(crew) == []
 
 
@@ -224,9 +224,9 @@ def test_a_place_is_free_when_its_worker_and_all_that_it_has_started_have_ended(
 def test_a_worker_in_its_teardown_keeps_its_place_only_if_it_may_have_left_processes_behind(crew: Crew) -> None:
     first, second, third = with_spares(crew, "0", "1", "0")
     assert serve(crew) == [first]
-    first.slot.work.cease(1.0, alone=True)
+    first.slot.cease(1.0, alone=True)
     assert serve(crew) == [second]
-    second.slot.work.cease(1.0, alone=False)
+    second.slot.cease(1.0, alone=False)
     assert serve(crew) == []
     second.ended(2.0)
     second.end.swept = True
@@ -238,7 +238,7 @@ def test_a_worker_in_its_teardown_is_leaving_although_nobody_asked_it_to(crew: C
     worker.process.pid = 1
     worker.slot.state(State.DRAINING)  # so quick that nobody has seen it ready
     assert not worker.notice_ready(worker.slot.read())
-    worker.slot.work.cease(1.0, alone=True)
+    worker.slot.cease(1.0, alone=True)
     assert worker.notice_ready(worker.slot.read())
     assert worker.leaving
 
@@ -261,7 +261,7 @@ def test_spares_of_the_current_code_come_first(crew: Crew) -> None:
     assert serve(crew) == [old]
 
 
-def death(worker: WorkerProcess, *, uncommitted: int = 0, last_job: int = 0) -> ExitReport:
+def death(*, uncommitted: int = 0, last_job: int = 0) -> ExitReport:
     return ExitReport("signal", "", "nothing", Effect.DIED, uncommitted=uncommitted, last_job=last_job)
 
 
@@ -277,16 +277,15 @@ class TestACautiousWorker:
         return worker
 
     @pytest.mark.fault(45)
-    def test_replaces_one_that_died_with_outcomes_or_was_cautious_itself(self, crew: Crew) -> None:
-        deaths, worker = crew.pool.deaths, crew.ask()
-        deaths.ended(death(worker), worker, 1.0)
+    def test_replaces_one_that_died_with_outcomes_or_was_cautious_itself(self) -> None:
+        deaths = DeathRecord()
+        deaths.ended(death(), 0, "")
         assert (deaths.next_caution(), deaths.suspects) == (0, ())
-        deaths.ended(death(worker, uncommitted=20, last_job=7), worker, 1.0)
+        deaths.ended(death(uncommitted=20, last_job=7), 0, "")
         assert [deaths.next_caution(), deaths.next_caution()] == [20, 0]
-        worker = crew.ask(caution=20)
-        deaths.ended(death(worker), worker, 2.0)
+        deaths.ended(death(), 20, "")
         assert (deaths.next_caution(), deaths.suspects) == (20, (7,))
-        deaths.ended(ExitReport("exit", "", "crash", Effect.DIED, (7, 2), last_job=7), worker, 3.0)
+        deaths.ended(ExitReport("exit", "", "crash", Effect.DIED, (7, 2), last_job=7), 20, "")
         assert (deaths.next_caution(), deaths.suspects) == (20, (7,))
 
     def test_is_replaced_when_more_jobs_than_were_lost_have_gone_well_for_a_while(self, worker: WorkerProcess) -> None:
@@ -319,9 +318,9 @@ class TestACautiousWorker:
 
 def commit(worker: WorkerProcess, jobs: int) -> None:
     for job in range(1, jobs + 1):
-        worker.slot.work.begin(job, 1, 0.0, 0.0)
-        worker.slot.work.finish(job)
-    worker.slot.work.settle(jobs)
+        worker.slot.begin(job, 1, 0.0, 0.0)
+        worker.slot.finish(job)
+    worker.slot.page.settled = jobs
 
 
 def test_a_spare_on_the_least_used_device_comes_first(crew: Crew) -> None:

@@ -21,12 +21,12 @@ def board(tmp_path: Path) -> Scoreboard:
     for number in (1, 2):
         slot = board.slot(number)
         slot.assign(f"incarnation-{number}", f"tag-{number}")
-        slot.occupy(100 + number)
+        slot.page.pid = 100 + number
         slot.state(State.IDLE)
     board.slot(2).state(State.BUSY)
-    board.slot(2).work.hold(3)
-    board.slot(2).work.begin(7, 2, time.monotonic() - 60, 0.0, batch=2)
-    board.slot(2).work.progress(0.5, "half of it")
+    board.slot(2).page.claims = 3
+    board.slot(2).begin(7, 2, time.monotonic() - 60, 0.0, batch=2)
+    board.slot(2).progress(0.5, "half of it")
     board.post({"pools": {"tag": {"types": ["tag"]}}})
     return board
 
@@ -48,7 +48,7 @@ def test_heartbeats_change_nothing_in_it(board: Scoreboard) -> None:
     for number in (1, 2):
         board.slot(number).beat()
     assert publish(board) == first
-    board.slot(2).work.finish(1)
+    board.slot(2).finish(1)
     assert publish(board) != first
 
 
@@ -63,7 +63,7 @@ def test_a_run_that_had_begun_is_known_only_while_its_claim_is_held(board: Score
     assert begun_run(posted[1], [claim(6, 1)], current=False) == (None, 1)
     assert begun_run(None, [claim(6, 1)], current=False) == (None, 1)
     assert begun_run(posted[1], [claim(6, 1)], current=True) == ((0, 0), 1)  # its own slot says that none had
-    board.slot(2).work.run_together(10)
+    board.slot(2).page.concurrency = 10
     several = read_published(publish(board)).workers[2]
     assert begun_run(several, [claim(6, 1), claim(7, 2), claim(8, 1)], current=False) == (None, 3)
 

@@ -15,7 +15,6 @@ from supervisor.worker.protocol import (
     Conversation,
     Message,
     Phase,
-    ProgramJob,
     Violation,
 )
 
@@ -25,6 +24,7 @@ def line(**message: Any) -> bytes:
 
 
 HELLO = line(type="hello", protocol=1)
+JOB = {"job_id": 7, "idempotency_key": "epoch-7", "job_type": "tag", "attempt": 1, "payload": {"path": "cat.jpg"}}
 
 
 def hello(capabilities: frozenset[str] | None = None) -> Message:
@@ -36,12 +36,12 @@ def log(text: str, level: str = "info", **fields: Any) -> Message:
 
 
 def result(value: Any) -> Message:
-    return {"type": "result", "place": 0, "value": value, "enqueue": []}
+    return {"type": "result", "index": 0, "value": value, "enqueue": []}
 
 
 def error(message: str, **more: Any) -> Message:
     found = {"kind": "exception", "permanent": False, "retry": False, "after": None, "traceback": None}
-    return {"type": "error", "place": 0, "message": message, **found, **more}
+    return {"type": "error", "index": 0, "message": message, **found, **more}
 
 
 def conversation(phase: Phase) -> Conversation:
@@ -52,7 +52,7 @@ def conversation(phase: Phase) -> Conversation:
     talk.hear(HELLO)
     assert talk.next() == hello()
     if phase is Phase.BUSY:
-        talk.hand_over([ProgramJob(7, "tag", 1, {})], 60.0)
+        talk.hand_over([JOB], 60.0)
     return talk
 
 
@@ -68,7 +68,7 @@ def broken(talk: Conversation, data: bytes) -> str:
     """What it says when `data` breaks it; from then on it says and hears nothing."""
     with pytest.raises(Violation) as caught:
         heard(talk, data)
-    assert talk.phase is Phase.BROKEN
+    assert talk.phase is Phase.CLOSED
     assert heard(talk, line(type="result", id=1)) == []
     return str(caught.value)
 
@@ -76,17 +76,7 @@ def broken(talk: Conversation, data: bytes) -> str:
 def test_a_job_goes_out_and_comes_back() -> None:
     talk = conversation(Phase.IDLE)
 
-    request = talk.hand_over([ProgramJob(4711, "tag", 2, {"path": "cat.jpg"}, "epoch-4711")], 60.0)
-    assert json.loads(request) == {
-        "type": "job",
-        "id": 1,
-        "job_id": 4711,
-        "idempotency_key": "epoch-4711",
-        "job_type": "tag",
-        "attempt": 2,
-        "timeout": 60.0,
-        "payload": {"path": "cat.jpg"},
-    }
+    assert json.loads(talk.hand_over([JOB], 60.0)) == {"type": "job", "id": 1, "timeout": 60.0, **JOB}
     assert heard(
         talk,
         line(type="progress", id=1, fraction=0.5, text="half")
@@ -94,13 +84,13 @@ def test_a_job_goes_out_and_comes_back() -> None:
         + line(type="log", level="warning", text="slow", fields={"ms": 3})
         + line(type="result", id=1, value={"tags": []}),
     ) == [
-        {"type": "progress", "place": 0, "fraction": 0.5, "text": "half"},
-        {"type": "extend", "place": 0, "seconds": 300.0},
+        {"type": "progress", "index": 0, "fraction": 0.5, "text": "half"},
+        {"type": "extend", "index": 0, "seconds": 300.0},
         log("slow", "warning", ms=3),
         result({"tags": []}),
     ]
     assert talk.phase is Phase.IDLE
-    assert json.loads(talk.hand_over([ProgramJob(4712, "tag", 1, {})], 60.0))["id"] == 2
+    assert json.loads(talk.hand_over([JOB], 60.0))["id"] == 2
 
 
 @pytest.mark.parametrize(
@@ -199,7 +189,7 @@ def test_what_is_out_of_order_at_the_start_breaks_it(data: bytes, what: str) -> 
 def test_a_late_word_is_told_from_a_wrong_one() -> None:
     talk = conversation(Phase.BUSY)
     assert heard(talk, line(type="result", id=1)) == [result(None)]
-    talk.hand_over([ProgramJob(8, "tag", 1, {})], 60.0)
+    talk.hand_over([JOB], 60.0)
 
     assert broken(talk, line(type="error", id=1)) == "sent an error with an invalid id, 1"
 
@@ -223,7 +213,7 @@ def test_after_bye_nothing_counts() -> None:
 def test_a_request_holds_only_what_every_language_reads() -> None:
     talk = conversation(Phase.IDLE)
 
-    request = talk.hand_over([ProgramJob(1, "tag", 1, {"text": "é\u2028\ud800"})], 60.0)
+    request = talk.hand_over([{**JOB, "payload": {"text": "é\u2028\ud800"}}], 60.0)
     assert request.isascii()
     assert request.count(b"\n") == 1
     assert json.loads(request)["payload"] == {"text": "é\u2028\ud800"}
@@ -241,7 +231,7 @@ def test_a_payload_that_json_cannot_say_goes_nowhere(payload: Any) -> None:
     talk = conversation(Phase.IDLE)
 
     with pytest.raises(ValueError):  # noqa: PT011 - whatever the reason is, it is shown
-        talk.hand_over([ProgramJob(1, "tag", 1, payload)], 60.0)
+        talk.hand_over([{**JOB, "payload": payload}], 60.0)
     assert talk.phase is Phase.IDLE
 
 
@@ -294,7 +284,7 @@ def test_whatever_a_program_sends_a_job_gets_at_most_one_last_word(data: bytes, 
 
     words = [event for event in events if event["type"] in ("result", "error")]
     assert len(words) <= (phase is Phase.BUSY)
-    assert bool(end) is (last is Phase.BROKEN)
+    assert bool(end) is (last is Phase.CLOSED)
     assert not end or (end.startswith("sent a") and end.isprintable())
     # How the bytes are cut makes no difference.
     assert repr((events, end, last)) == repr(outcomes(data, [], phase))

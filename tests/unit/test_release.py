@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.config import load
 from supervisor.supervision.plan import Missing, plan
-from supervisor.supervision.pool import Pool, old_code_serves
+from supervisor.supervision.pool import Pool
 from supervisor.supervision.release import Release, Releases, ReleaseState, new_code_failed
 
 
@@ -78,7 +78,7 @@ def test_each_code_has_a_back_off_of_its_own(pool: Pool) -> None:
     old.restarts = old.restarts.broken(0.0, "set-up failed: no model")
     assert plan(pool, 0.5).start == Missing(1, 0)
     assert not new.failed
-    assert not old_code_serves(pool)
+    assert not pool.old_code_serves
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_what_a_reload_reports(pool: Pool, on_trial: bool, asleep: bool, expecte
     new = reload(pool)
     new.on_trial = on_trial
     assert new.outcome(asleep=asleep) == expected
-    new.works()
-    assert new.outcome(asleep=asleep) == "accepted"
     new.restarts = new.restarts.broken(0.0, "set-up failed: no model")
     assert new.outcome(asleep=asleep) == "failed"
+    new.works()
+    assert new.outcome(asleep=asleep) == "accepted"
 
 
 @pytest.mark.parametrize(

@@ -8,23 +8,17 @@ import sys
 _SCRIPT = """
 import os, signal
 from supervisor.system import signals
+from supervisor.system.slot import SLOT_BYTES, Slot
 from supervisor.worker.wakeups import Wakeups
 
-class Requests:
-    drains = 0
-    def drain(self):
-        self.drains += 1
-
-class StandIn:
-    requests = Requests()
-
+slot = Slot(memoryview(bytearray(SLOT_BYTES)))
 wake = os.eventfd(0, os.EFD_NONBLOCK)
-wakeups = Wakeups(StandIn(), wake, lambda number, frame: None)
+wakeups = Wakeups(slot, wake, lambda number, frame: None)
 print("time", wakeups.sleep(0.01))
 os.eventfd_write(wake, 1)
 print("post", wakeups.sleep(10))
 os.kill(os.getpid(), signals.DRAIN)
-print("signal", wakeups.sleep(10), StandIn.requests.drains)
+print("signal", wakeups.sleep(10), slot.page.drain)
 """
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from supervisor.admin.api.run import DirectRun
+from supervisor.admin.api.run import direct
 from supervisor.admin.app import make_app
 from supervisor.admin.keys import Keys
 from supervisor.admin.requests import Requests
@@ -72,4 +72,4 @@ class Application:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         app = self.shared()
         app.state.state = self.state
-        await DirectRun(app, self.state)(scope, receive, send)
+        await direct(app, self.state)(scope, receive, send)

@@ -38,7 +38,7 @@ def worker(board: Scoreboard, number: int, name: str, state: State) -> None:
     board.use_up_to(number)
     slot = board.slot(number)
     slot.assign(f"i{number}", name)
-    slot.occupy(1)
+    slot.page.pid = 1
     slot.state(state)
 
 

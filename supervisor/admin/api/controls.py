@@ -1,43 +1,21 @@
-"""Pools, types and schedules: show, scale, pause, run now."""
+"""Pools, types and schedules: scale, pause, run now."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Path
-from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
+from supervisor.admin.answers import answer, changing
 from supervisor.admin.api import models
-from supervisor.admin.api.answers import answer, changing, reading
 from supervisor.admin.state import TheState
 from supervisor.ops import commands
 from supervisor.ops.supervisors import types_taken
-from supervisor.ops.views import PoolView, ScheduleView, SupervisorView, TypeView
-from supervisor.store.base import GoneView, Operations
+from supervisor.store.base import Operations
 
 router = APIRouter(prefix="/api/admin", tags=["pools and types"])
 schedules = APIRouter(prefix="/api/admin/schedules", tags=["schedules"])
-
-
-class Pools(BaseModel):
-    """The pools of every supervisor of the database."""
-
-    supervisors: list[SupervisorView]
-    pools: list[PoolView]
-    gone: list[GoneView]
-
-
-class Types(BaseModel):
-    types: list[TypeView]
-    unhandled: list[str]
-
-
-@router.get("/pools", response_model=Pools, responses=reading())
-async def list_pools(state: TheState) -> JSONResponse:
-    """List pools: size, target and reason, due jobs, oldest due job, rate, problems."""
-    seen = await state.watch.overview()
-    return answer({"supervisors": seen.supervisors, "pools": seen.pools, "gone": seen.gone})
 
 
 @router.put("/pools/{name}", response_model=models.PoolAnswer, responses=changing(404))
@@ -68,13 +46,6 @@ async def change_pool(
     return answer(await state.executor.ask(act))
 
 
-@router.get("/types", response_model=Types, responses=reading())
-async def list_types(state: TheState) -> JSONResponse:
-    """List types: jobs by state, whether paused, due jobs, failures, run times."""
-    seen = await state.watch.overview()
-    return answer({"types": seen.types, "unhandled": seen.unhandled})
-
-
 @router.put("/types/{type:path}", response_model=models.TypeAnswer, responses=changing(404))
 async def change_type(
     state: TheState, type: Annotated[models.JobType, Path()], change: models.TypeChange
@@ -89,16 +60,6 @@ async def change_type(
 
 
 Name = Annotated[str, Path(min_length=1, max_length=100, description="The schedule's name.")]
-
-
-class Schedules(BaseModel):
-    schedules: list[ScheduleView]
-
-
-@schedules.get("", response_model=Schedules, responses=reading())
-async def list_schedules(state: TheState) -> JSONResponse:
-    """List schedules: when each fires next, when it last did, and whether it is paused."""
-    return answer({"schedules": (await state.watch.overview()).schedules})
 
 
 @schedules.put("/{name}", response_model=models.ScheduleAnswer, responses=changing(404))

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, HTTPException, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from supervisor.admin.answers import Refused, answer, changing, reading, streaming
 from supervisor.admin.api import models
-from supervisor.admin.api.answers import Hidden, answer, changing, problem, reading, streaming
 from supervisor.admin.state import MOST_IDS, AppState, TheState, may_change
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.watch import EventStream
@@ -46,11 +46,10 @@ RetryBody = Annotated[models.Retry | None, Body()]
 
 
 def filter_of(which: models.JobFilter, settings: AdminSettings) -> Filter:
-    """Raises Hidden for a search in what may not be seen."""
+    """Raises Refused for a search in what may not be seen."""
     if which.text and not settings.show_payloads:
-        raise Hidden(
-            "payloads are hidden, so `text` cannot be used; `error` can, or set show_payloads = true in [admin]"
-        )
+        hint = "payloads are hidden, so `text` cannot be used; `error` can, or set show_payloads = true in [admin]"
+        raise Refused(403, hint)
     return which.as_filter()
 
 
@@ -242,7 +241,7 @@ async def _change(what: commands.Change, state: AppState, request: models.BulkRe
     try:
         which = commands.meant(what, filter_of(request.filter, state.settings))
     except ConfigError as error:
-        return problem(422, error.problems[0], field="filter.status")
+        raise Refused(422, error.problems[0], field="filter.status") from None
     ids = None if request.snapshot is None else state.snapshots.take(what, request.snapshot)
     if ids is not None:
         return await _change_each(what, state.executor, ids)
@@ -257,7 +256,7 @@ async def _change(what: commands.Change, state: AppState, request: models.BulkRe
     if request.snapshot is None and request.count is None:
         return answer({"matching": len(ids), "changed": 0, "skipped": 0, "duplicates": 0, "snapshot": name})
     hint = "check the jobs that match now, and send the new snapshot to change them"
-    return problem(409, refusal, hint=hint, matching=len(ids), snapshot=name)
+    raise Refused(409, refusal, hint, matching=len(ids), snapshot=name)
 
 
 async def _matching(executor: StoreExecutor, which: Filter) -> array[int]:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from fastapi import Path
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -21,20 +20,17 @@ from pydantic import (
     create_model,
     model_validator,
 )
-from pydantic.config import JsonDict
 
 from supervisor.domain import intake
 from supervisor.domain import job as domain
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY
 from supervisor.domain.job import Status
-from supervisor.domain.text import seconds
 from supervisor.ops.commands import MOST_WORKERS
 from supervisor.store.base import Filter, Sort
 
 LARGEST_ID = 2**63 - 1
 LARGEST_TIME = 1e11
 MOST_CHOSEN = 1000  # jobs that a filter names one by one
-LARGEST_DELAY = 5e10  # seconds; the due time stays in range even for a job of the year 3000
 
 _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
@@ -49,12 +45,6 @@ def _moment(value: Any) -> Any:
     return time.timestamp()
 
 
-def _delay(value: float | str) -> float | str:
-    if seconds(value) > LARGEST_DELAY:
-        raise ValueError("it is too long")
-    return value
-
-
 def _whole(value: Any) -> Any:
     """For JSON, 3.0 is a whole number like 3."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -66,20 +56,11 @@ _TIME: dict[str, Any] = {
         {"type": "string", "format": "date-time", "pattern": r"^(19[7-9]|[234]\d\d)\d-"},
     ]
 }
-_SPAN: dict[str, Any] = {
-    "anyOf": [
-        {"type": "number", "minimum": 0, "maximum": LARGEST_DELAY},
-        {"type": "string", "pattern": r"^([0-9]{1,5}(\.[0-9]{1,9})?(m|h|d)|[0-9]{1,9}(\.[0-9]{1,9})?(ms|s))$"},
-    ]
-}
-_ONE_TIME: JsonDict = {"anyOf": [{"properties": {"delay": {"type": "null"}}}, {"properties": {"at": {"type": "null"}}}]}
-
 Moment = Annotated[
     float, Field(ge=0, lt=LARGEST_TIME, allow_inf_nan=False), BeforeValidator(_moment), WithJsonSchema(_TIME)
 ]
 """Unix seconds, or ISO 8601 with a time zone."""
 
-Delay = Annotated[float | str, AfterValidator(_delay), WithJsonSchema(_SPAN)]
 CAPABILITY = r"^[!-~]{1,100}$"
 IDEMPOTENCY_KEY = r"^[!-~]{1,200}$"
 Capability = Annotated[str, Field(pattern=CAPABILITY)]
@@ -115,6 +96,10 @@ class Retry(Request):
     done: bool = Field(default=False, description="Even if it has succeeded: it runs again, and its result is deleted.")
 
 
+_NAMES = {"status": "statuses", "type": "types", "id": "ids", "tag": "tags", "key": "unique_key"}  # those of Filter
+_LISTS = ("statuses", "types", "ids", "tags")
+
+
 class JobFilter(Request):
     """Selects the jobs that match all given fields."""
 
@@ -147,19 +132,8 @@ class JobFilter(Request):
 
     def as_filter(self) -> Filter:
         """The same for the store."""
-        return Filter(
-            statuses=tuple(dict.fromkeys(self.status)),
-            types=tuple(dict.fromkeys(self.type)),
-            error=self.error,
-            text=self.text,
-            ids=tuple(self.id),
-            unique_key=self.key,
-            requires=self.requires,
-            priority=self.priority,
-            tags=tuple(self.tag),
-            finished_after=self.finished_after,
-            finished_before=self.finished_before,
-        )
+        given: dict[str, Any] = {_NAMES.get(name, name): getattr(self, name) for name in JobFilter.model_fields}
+        return Filter(**given | {name: tuple(dict.fromkeys(given[name])) for name in _LISTS})
 
 
 class JobQuery(JobFilter):
@@ -180,12 +154,10 @@ class JobQuery(JobFilter):
 class NewJob(Request):
     """A new job, with the fields of `Queue.enqueue`."""
 
-    model_config = ConfigDict(json_schema_extra=_ONE_TIME)
-
     type: JobType
     payload: Any = Field(default=None, description="Any JSON of at most 1 MiB and 64 levels; default `{}`.")
     priority: Priority = Field(default=0, description="Higher ones run first.")
-    delay: Delay | None = Field(
+    delay: float | str | None = Field(
         default=None, description='Due after this delay: `"10s"`, `"5m"`, or seconds; not with `at`.'
     )
     at: Moment | None = Field(default=None, description="Due at this time: Unix seconds, or ISO 8601 with a time zone.")
@@ -289,13 +261,8 @@ class BulkAnswer(BaseModel):
     )
 
 
-_ANY_OF: list[Any] = [{"required": ["workers"]}, {"required": ["paused"]}]
-
-
 class PoolChange(Request):
     """Fields that are left out stay unchanged."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"anyOf": _ANY_OF})
 
     workers: Workers | None = Field(
         default=None, description="The number of workers; null returns the pool to automatic scaling."

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from math import ceil, inf
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.responses import JSONResponse, Response
 
 import supervisor
-from supervisor.admin.api.answers import RETRY_AFTER, answer, reading, streaming
+from supervisor.admin.answers import AGAIN, answer, reading, streaming
 from supervisor.admin.api.models import Health, Moment, NotReady, Ready
 from supervisor.admin.state import TheState
 from supervisor.domain.errors import StoreError
 from supervisor.domain.history import DAY, HOUR, Minute, hour_of
 from supervisor.ops.diagnosis import diagnose
-from supervisor.ops.views import Overview, TypeView, WorkerView, largest
+from supervisor.ops.views import Overview, TypeView, largest
 from supervisor.store.base import ErrorGroup, Operations
 
 _OVERVIEW = (
@@ -60,11 +60,7 @@ async def readyz(state: TheState) -> JSONResponse:
 
 def _not_ready(reasons: list[str]) -> JSONResponse:
     error = f"not ready: {reasons[0]}"
-    return answer({"error": error, "reasons": reasons}, 503, {"Retry-After": str(RETRY_AFTER)})
-
-
-class Workers(BaseModel):
-    workers: list[WorkerView]
+    return answer({"error": error, "reasons": reasons}, 503, AGAIN)
 
 
 @router.get("/api/admin/overview", tags=["state"], response_model=Overview, responses=reading())
@@ -73,10 +69,36 @@ async def overview(state: TheState) -> JSONResponse:
     return answer((await state.watch.overview()).as_json())
 
 
-@router.get("/api/admin/workers", tags=["state"], response_model=Workers, responses=reading())
-async def list_workers(state: TheState) -> JSONResponse:
-    """List workers: process, state, job, memory and age of the last heartbeat."""
-    return answer({"workers": (await state.watch.overview()).workers})
+_PARTS = (  # name, tag, fields of the overview, and what is listed
+    ("pools", "pools and types", "supervisors pools gone", "size, target and reason, due jobs, the oldest, problems"),
+    ("types", "pools and types", "types unhandled", "jobs by state, whether paused, due jobs, failures, run times"),
+    ("workers", "state", "workers", "process, state, job, memory and age of the last heartbeat"),
+    ("schedules", "schedules", "schedules", "when each fires next, when it last did, and whether it is paused"),
+)
+
+
+def _add_part(name: str, tag: str, fields: str, about: str) -> None:
+    """The address of some fields of the overview."""
+    hints = get_type_hints(Overview)
+    own: dict[str, Any] = {field: (hints[field], ...) for field in fields.split()}
+
+    async def part(state: TheState) -> JSONResponse:
+        seen = await state.watch.overview()
+        return answer({field: getattr(seen, field) for field in own})
+
+    router.add_api_route(
+        f"/api/admin/{name}",
+        part,
+        name=f"list_{name}",
+        tags=[tag],
+        response_model=create_model(name.capitalize(), **own),
+        responses=reading(),
+        description=f"List {name}: {about}.",
+    )
+
+
+for _part in _PARTS:
+    _add_part(*_part)
 
 
 @router.get(
@@ -168,7 +190,7 @@ async def failures(state: TheState, query: Annotated[FailuresQuery, Query()]) ->
     """Failures and their frequency: messages that differ only in numbers and names are one group."""
 
     def look(operations: Operations) -> dict[str, Any]:
-        since = _since(operations, query.since, DAY)
+        since = operations.statistics.now() - DAY if query.since is None else query.since
         return {"since": since, "groups": operations.statistics.error_groups(since, query.limit)}
 
     return answer(await state.executor.ask(look))
@@ -180,9 +202,8 @@ async def history(state: TheState, query: Annotated[HistoryQuery, Query()]) -> J
     until = inf if query.until is None else query.until
 
     def look(operations: Operations) -> dict[str, Any]:
-        since = _since(operations, query.since, HOUR)
-        minutes, following = bounded(operations.history.minutes(since, until, MOST_ROWS + 1))
-        return {"since": since, "minutes": minutes, "next": following}
+        since = operations.statistics.now() - HOUR if query.since is None else query.since
+        return _bounded("minutes", since, operations.history.minutes(since, until, MOST_ROWS + 1))
 
     return answer(await state.executor.ask(look))
 
@@ -193,21 +214,14 @@ async def hours(state: TheState, query: Annotated[HistoryQuery, Query()]) -> JSO
     until = inf if query.until is None else HOUR * ceil(query.until / HOUR)
 
     def look(operations: Operations) -> dict[str, Any]:
-        since = hour_of(_since(operations, query.since, DAY))
-        rows, following = bounded(operations.history.added_up(since, until, HOUR, MOST_ROWS + 1))
-        return {"since": since, "hours": rows, "next": following}
+        since = hour_of(operations.statistics.now() - DAY if query.since is None else query.since)
+        return _bounded("hours", since, operations.history.added_up(since, until, HOUR, MOST_ROWS + 1))
 
     return answer(await state.executor.ask(look))
 
 
-def _since(operations: Operations, given: float | None, seconds: float) -> float:
-    return operations.statistics.now() - seconds if given is None else given
-
-
-def bounded(rows: list[Minute]) -> tuple[list[Minute], float | None]:
+def _bounded(name: str, since: float, rows: list[Minute]) -> dict[str, Any]:
     """The first rows, as far as whole times fit into one answer, and the time of the next one."""
-    if len(rows) <= MOST_ROWS:
-        return rows, None
-    following = rows[-1].at
-    first = [row for row in rows if row.at < following]
-    return (first, following) if first else (rows, None)
+    following = rows[-1].at if len(rows) > MOST_ROWS else None
+    first = rows if following is None else [row for row in rows if row.at < following]
+    return {"since": since, name: first or rows, "next": following if first else None}

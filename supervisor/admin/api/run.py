@@ -7,19 +7,17 @@ import re
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote
 
-from fastapi import APIRouter, Header, HTTPException, Path, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from supervisor.admin.access import is_file
-from supervisor.admin.api import answers, models
-from supervisor.admin.api.answers import Hidden, answer, changing, problem, reading
+from supervisor.admin.answers import ANSWERED, Refused, answer, changing, reading, refusal_of
+from supervisor.admin.api import models
 from supervisor.admin.requests import NotFinished, plain
 from supervisor.admin.state import AppState, TheState, may_change
-from supervisor.admin.uploads import NoSpool
-from supervisor.client.queue import ResultUnknown
+from supervisor.client.waiting import ResultUnknown
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.intake import new_request, payload_of
 from supervisor.domain.job import Status
@@ -144,20 +142,19 @@ async def run(
                 raise InvalidJob("fields", "it is for a body that is a file; put them into the payload")
             job_id, new = await requests.enqueue(job._replace(payload=payload_of(await _json(request))))
         elif state.uploads is None:
-            raise NoSpool
+            reason = "the body must be JSON: without a folder for them, files are not taken"
+            raise Refused(415, reason, "name a folder that all hosts share: folder in [spool]")
         else:
             job_id, new = await state.uploads.insert(request, job, query.fields, requests.enqueue)
-        result = await requests.result_of_enqueued(job_id, new, query.wait, request, cancel=query.cancel)
-    except NotFinished as error:
-        return _later(type, error)
+        found = await requests.result_of_enqueued(job_id, new, query.wait, request, cancel=query.cancel)
+    except NotFinished as unfinished:
+        return _later(type, job_id, unfinished)
     except ResultUnknown as error:
         hint = (
             "the job is in the table: the same request again would make another one, unless it has an Idempotency-Key"
         )
-        return problem(503, str(error), headers=_location(type, error.job_id), hint=hint, job=error.job_id)
-    except ClientDisconnect:
-        return Response()  # nobody reads it
-    return answer({"id": job_id, "result": result}, headers=_location(type, job_id))
+        raise Refused(503, str(error), hint, headers=_location(type, error.job_id), job=error.job_id) from None
+    return answer({"id": job_id, "result": found}, headers=_location(type, job_id))
 
 
 async def _json(request: Request) -> Any:
@@ -166,7 +163,7 @@ async def _json(request: Request) -> Any:
     try:
         return json.loads(body) if body else None
     except (ValueError, RecursionError):
-        raise HTTPException(400) from None
+        raise Refused(400, "the body is not valid JSON") from None
 
 
 @router.get(
@@ -186,23 +183,21 @@ async def result(
 ) -> Response:
     """The result of a job of that type, as `POST /run` answers with it. It needs the full token."""
     if not may_change(request):
-        raise Hidden("this token does not show results: the full token is needed, as for the request itself")
+        raise Refused(403, "this token does not show results: the full token is needed, as for the request itself")
+    await state.requests.require_type(job_id, type)
     try:
-        found = await state.requests.result(type, job_id, query.wait, request)
+        return answer({"id": job_id, "result": await state.requests.result(job_id, query.wait, request)})
     except NotFinished as error:
-        return _later(type, error)
-    except ClientDisconnect:
-        return Response()  # nobody reads it
-    return answer({"id": job_id, "result": found})
+        return _later(type, job_id, error)
 
 
-def _later(type: str, error: NotFinished) -> Response:
-    content: dict[str, Any] = {"id": error.job_id}
+def _later(type: str, job_id: int, error: NotFinished) -> Response:
+    content: dict[str, Any] = {"id": job_id}
     if (job := error.job) is not None:
         content["status"] = job.status
         content |= {"attempts": job.attempts} if job.attempts else {}
         content |= {"last_error": plain(job.last_error)} if job.last_error else {}
-    return answer(content, 202, _location(type, error.job_id))
+    return answer(content, 202, _location(type, job_id))
 
 
 def _location(type: str, job_id: int) -> dict[str, str]:
@@ -210,26 +205,24 @@ def _location(type: str, job_id: int) -> dict[str, str]:
     return {"Location": f"/run/{quote(type, safe='')}/{job_id}"}
 
 
-class DirectRun:
-    """ASGI middleware: `POST /run` past the framework's routing, which takes longer than everything else that this
-    process does for it. Requests with invalid parameters take the usual way, which says what is wrong with them.
+def direct(app: ASGIApp, state: AppState) -> ASGIApp:
+    """`POST /run` past the framework's routing, which takes longer than everything else that this process does for it.
+    Requests with invalid parameters take the usual way, which says what is wrong with them.
     """
 
-    def __init__(self, app: ASGIApp, state: AppState) -> None:
-        self._app = app
-        self._state = state
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         request, type_ = Request(scope, receive, send), scope["path"].removeprefix("/run/")
-        valid = scope["method"] == "POST" and type_ != scope["path"] and _valid(request, type_)
-        if not valid:
-            await self._app(scope, receive, send)
+        is_run = scope["method"] == "POST" and type_ != scope["path"]
+        if not (is_run and (valid := _valid(request, type_))):
+            await app(scope, receive, send)
             return
         try:
-            response = await run(self._state, request, type_, *valid)
-        except answers.ANSWERED as error:
-            response = await answers.answer_of(request, error)
+            response = await run(state, request, type_, *valid)
+        except ANSWERED as error:
+            response = refusal_of(request, error).response()
         await response(scope, receive, send)
+
+    return serve
 
 
 def _valid(request: Request, type_: str) -> tuple[RunQuery, str | None] | None:

@@ -99,22 +99,17 @@ class JobQueryForm(BaseModel):
 
     def as_filter(self, now: float, statuses: Sequence[Status] | None = None) -> dict[str, Any]:
         """The same as a filter of the API; `statuses` are others, which allow an action."""
-        at = now - seconds(self.finished.removeprefix(_OLDER)) if self.finished else None
-        older = self.finished.startswith(_OLDER)
-        return {
-            "status": list(self.status if statuses is None else statuses),
-            "type": list(self.type),
-            "key": self.key or None,
-            "error": self.error,
-            "text": self.text,
-            "requires": self.requires or None,
-            "priority": self.priority,
-            "finished_after": None if older else at,
-            "finished_before": at if older else None,
-        }
+        given = self.model_dump(mode="json", include=set(models.JobFilter.model_fields), exclude_defaults=True)
+        if statuses is not None:
+            given["status"] = [status.value for status in statuses]
+        if self.finished:
+            name = "finished_before" if self.finished.startswith(_OLDER) else "finished_after"
+            given[name] = now - seconds(self.finished.removeprefix(_OLDER))
+        return given
 
     def which(self, now: float) -> Filter:
-        return models.JobFilter.model_construct(**self.as_filter(now)).as_filter()
+        given = self.as_filter(now) | {"status": self.status}
+        return models.JobFilter.model_construct(**given).as_filter()
 
     def address(self, **changes: Any) -> str:
         """The address of this list with some fields changed; the page is the first unless `before` is given."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
+from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.utils.module_loading import import_string
 
 from supervisor.client import Queue
-from supervisor.contrib.django.place import Place
+from supervisor.config.checks import absolute
 from supervisor.contrib.django.results import (
     DEFAULT_ALIAS,
+    DEFAULT_QUEUE,
     BaseTaskBackend,
     InvalidTask,
     base,
@@ -24,7 +29,17 @@ from supervisor.contrib.django.results import (
     signals,
 )
 from supervisor.domain.errors import InvalidJob, JobNotFound
+from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Job
+
+_KNOWN = {"database", "url", "type"}
+# Django's OPTIONS that are the driver's own.
+_OF_LIBPQ = ("service", "passfile", "sslmode", "sslcert", "sslkey", "sslrootcert", "options", "target_session_attrs")
+
+
+def file_of(url: str) -> str:
+    """The real path of a database's file."""
+    return os.path.realpath(url.removeprefix("sqlite:///"))
 
 
 class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
@@ -39,12 +54,13 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        self.place = Place(alias, self.options)
+        self.database: str = self.options.get("database", "default")
+        self.prefix: str = self.options.get("type", "django")
 
     def validate_task(self, task: Any) -> None:
         super().validate_task(task)
         try:
-            self.place.type_of(task.queue_name)
+            self.type_of(task.queue_name)
         except InvalidJob as error:
             raise InvalidTask(f"Queue {task.queue_name!r}: {error.problem}") from None
 
@@ -58,13 +74,13 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
         self.validate_task(task)
         result = result_of(task, self.alias, list(args), kwargs)
         queue, connection = self._queue(), self._connection()
-        if self.place.shared():
+        if self.shared():
             connection.validate_no_broken_transaction()
             connection.ensure_connection()
             with connection.wrap_database_errors:
                 self._insert(result, queue, connection.connection)
         elif connection is not None and connection.in_atomic_block:
-            transaction.on_commit(partial(self._insert, result, queue), using=self.place.database)
+            transaction.on_commit(partial(self._insert, result, queue), using=self.database)
         else:
             self._insert(result, queue)
         return result
@@ -79,12 +95,12 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
     def check(self, **kwargs: Any) -> list[Any]:
         """What `manage.py check` says of OPTIONS, and of transactions that would fail."""
         try:
-            self.place.url()
-            self.place.types(self.queues)
+            self.url()
+            self.types(self.queues)
         except ImproperlyConfigured as error:
             return [checks.Error(str(error), id="supervisor.E001")]
-        name, connection = self.place.database, self._connection()
-        if not self.place.shared() or connection.vendor != "sqlite":
+        name, connection = self.database, self._connection()
+        if not self.shared() or connection.vendor != "sqlite":
             return []
         if str(connection.settings_dict["OPTIONS"].get("transaction_mode")).upper() in ("IMMEDIATE", "EXCLUSIVE"):
             return []
@@ -98,7 +114,7 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
         return filled(self._task_of(job), job, self.alias, self._queue().url)
 
     def _task_of(self, job: Job) -> Any:
-        queue = self.place.queue_of(job.type)
+        queue = self.queue_of(job.type)
         payload = job.payload
         if queue is None or not isinstance(payload, dict) or not _is_call(**payload):
             raise ImportError(f"job {job.id} is not a task of Django's")
@@ -113,7 +129,7 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
         if self.alias != DEFAULT_ALIAS:
             payload["backend"] = self.alias
         job_id = queue.enqueue(
-            self.place.type_of(task.queue_name),
+            self.type_of(task.queue_name),
             payload,
             priority=int(task.priority),
             at=None if task.run_after is None else task.run_after.timestamp(),
@@ -127,18 +143,92 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
     def _job(self, job_id: int) -> Job:
         """As the open transaction sees it, which may have enqueued it. Raises JobNotFound."""
         queue, connection = self._queue(), self._connection()
-        if connection is None or not connection.in_atomic_block or not self.place.shared():
+        if connection is None or not connection.in_atomic_block or not self.shared():
             return queue.job(job_id)
         with connection.wrap_database_errors:
             return queue.job(job_id, connection=connection.connection)
 
     def _connection(self) -> Any:
         """Django's connection; None if the database is not configured."""
-        found = self.place.database in connections
-        return connections[self.place.database] if found else None
+        found = self.database in connections
+        return connections[self.database] if found else None
 
     def _queue(self) -> Queue:
-        return _queue_of(self.place.url())
+        return _queue_of(self.url())
+
+    # Where the jobs are: in the file of one of Django's databases, or in a database of their own
+
+    def url(self) -> str:
+        """The database of the jobs. Asked for each time: tests give Django's databases other names.
+
+        Raises ImproperlyConfigured.
+        """
+        if unknown := sorted(set(self.options) - _KNOWN):
+            raise self._wrong(f"{unknown[0]!r} is not an option; there are {', '.join(sorted(_KNOWN))}")
+        if "url" in self.options:
+            try:
+                return absolute(self.options["url"], Path(getattr(settings, "BASE_DIR", "")))
+            except ValueError as error:
+                raise self._wrong(f"url: {error}") from None
+        if self.database not in connections:
+            raise self._wrong(f"DATABASES has no {self.database!r}")
+        if connections[self.database].vendor == "postgresql":
+            return self._server()
+        if connections[self.database].vendor != "sqlite":
+            raise self._wrong(
+                f"the database {self.database!r} is neither SQLite nor PostgreSQL; name one for the jobs, like "
+                '"url": "sqlite:///jobs.db"'
+            )
+        file = self._file()
+        if file is None:
+            raise self._wrong(
+                f"the database {self.database!r} is in memory, where no worker can see it; in tests, use Django's "
+                f'ImmediateBackend, or give DATABASES["{self.database}"] a file by "TEST": {{"NAME": …}}'
+            )
+        return f"sqlite:///{file}"
+
+    def shared(self) -> bool:
+        """Whether the jobs are in that Django database, so that they can be part of its transactions."""
+        if "url" not in self.options:
+            return True
+        return self.options["url"].startswith("sqlite:") and file_of(self.url()) == self._file()
+
+    def _server(self) -> str:
+        """The URL of the Django database on a server, with its password."""
+        settings_of = connections[self.database].settings_dict
+        parts = {name: settings_of.get(name.upper()) for name in ("user", "password", "host", "port")}
+        parts |= {name: value for name, value in settings_of["OPTIONS"].items() if name in _OF_LIBPQ}
+        query = urlencode({name: value for name, value in parts.items() if value not in (None, "")}, quote_via=quote)
+        return f"postgresql:///{quote(str(settings_of['NAME']), safe='')}{'?' if query else ''}{query}"
+
+    def _file(self) -> str | None:
+        """The real path of the Django database; None if it is no file."""
+        if self.database not in connections or connections[self.database].vendor != "sqlite":
+            return None
+        name = str(connections[self.database].settings_dict["NAME"])
+        if ":memory:" in name or "mode=memory" in name or name.startswith("file:"):
+            return None
+        return os.path.realpath(name)
+
+    def type_of(self, queue: str) -> str:
+        """The type of the jobs of a queue. Raises InvalidJob."""
+        return checked_type(self.prefix if queue == DEFAULT_QUEUE else f"{self.prefix}.{queue}")
+
+    def queue_of(self, type: str) -> str | None:
+        """The queue whose jobs have this type; None if they are not this backend's."""
+        if type == self.prefix:
+            return DEFAULT_QUEUE
+        return type[len(self.prefix) + 1 :] if type.startswith(f"{self.prefix}.") else None
+
+    def types(self, queues: set[str]) -> list[str]:
+        """Raises ImproperlyConfigured."""
+        try:
+            return [self.type_of(queue) for queue in sorted(queues or {DEFAULT_QUEUE})]
+        except InvalidJob as error:
+            raise self._wrong(error.problem) from None
+
+    def _wrong(self, why: str) -> ImproperlyConfigured:
+        return ImproperlyConfigured(f'TASKS["{self.alias}"]: {why}')
 
 
 @cache

@@ -37,7 +37,7 @@ if not apps.ready:
 autodiscover_modules("tasks")
 
 from supervisor.contrib.django import TasksBackend  # noqa: E402 - it needs the settings
-from supervisor.contrib.django.place import file_of  # noqa: E402
+from supervisor.contrib.django.backend import file_of  # noqa: E402
 from supervisor.contrib.django.results import (  # noqa: E402
     DEFAULT_ALIAS,
     TaskStatus,
@@ -82,7 +82,7 @@ class Tasks:
             raise ValueError(f"the handler of Django's tasks has no options, so none named {min(options)!r}")
         url = os.environ.get("SUPERVISOR_DATABASE")
         try:
-            urls = [backend.place.url() for backend in _ours()]
+            urls = [backend.url() for backend in _ours()]
         except ImproperlyConfigured as error:
             raise ValueError(str(error)) from None
         if not urls:

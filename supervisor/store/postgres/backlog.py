@@ -62,8 +62,7 @@ class Marks:
 
     def first_rows(self, positions: Positions | None) -> list[Row]:
         """The first pending row of each group, from these positions on or everywhere."""
-        which = asked(self._wanted) | parameters(positions)
-        *rows, (_, _, _, _, walked) = self._connection.rows(QUERIES.first_of_groups, which)
+        rows, _, walked = self._first_of_groups(positions)
         if positions is None:
             self.note(walked)
         return rows
@@ -78,8 +77,7 @@ class Marks:
         have emptied stay known.
         """
         began = time.monotonic()
-        which = asked(self._wanted) | _EVERYWHERE
-        *rows, (_, _, _, clock, walked) = self._connection.rows(QUERIES.first_of_groups, which)
+        rows, clock, walked = self._first_of_groups(None)
         now = time.monotonic()
         late: Position = (clock - _LATE, 0)
         groups = {(kind, "", at_least(0, self._wanted.min_priority)): late for kind in self._wanted.types}
@@ -89,6 +87,27 @@ class Marks:
         self._positions = groups | found
         self.used = walked > LONG and len(self._positions) <= _GROUPS
         self.due = now + min(max(SHORTEST, _COST * (now - began)), LONGEST)
+
+    def _first_of_groups(self, positions: Positions | None) -> tuple[list[Row], float, int]:
+        """(the rows, the server's time, entries walked)."""
+        which = {
+            "wanted": list(self._wanted.types),
+            "capabilities": self._wanted.capabilities,
+            "least": at_least(LOWEST, self._wanted.min_priority),
+        }
+        *rows, (_, _, _, clock, walked) = self._connection.rows(QUERIES.first_of_groups, which | parameters(positions))
+        return rows, clock, walked
+
+
+class AllMarks(dict[JobSelector, Marks]):
+    """Of each selection that was asked for."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __missing__(self, wanted: JobSelector) -> Marks:
+        self[wanted] = Marks(self._connection, wanted)
+        return self[wanted]
 
 
 def _positions(rows: Iterable[Row]) -> Positions:
@@ -110,15 +129,6 @@ def parameters(positions: Positions | None, want: int = 0) -> dict[str, Any]:
     }
 
 
-def asked(wanted: JobSelector) -> dict[str, Any]:
-    """The parameters of a query for the first rows of groups."""
-    return {
-        "wanted": list(wanted.types),
-        "capabilities": wanted.capabilities,
-        "least": at_least(LOWEST, wanted.min_priority),
-    }
-
-
 class PostgresBacklog(Backlog):
     """For a maintainer."""
 
@@ -126,14 +136,14 @@ class PostgresBacklog(Backlog):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self._marks: dict[JobSelector, Marks] = {}
+        self._marks = AllMarks(connection)
 
     def any_due(self, wanted: JobSelector, now: float) -> bool:
-        return not self._marks_of(wanted).used and super().any_due(wanted, now)
+        return not self._marks[wanted].used and super().any_due(wanted, now)
 
     def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth:
         """`next_due` is also the time of the next look at everything, which may find more."""
-        marks = self._marks_of(wanted)
+        marks = self._marks[wanted]
         positions = marks.current()
         rows = marks.first_rows(positions)
         later = []
@@ -155,8 +165,3 @@ class PostgresBacklog(Backlog):
     def unfinished(self, wanted: JobSelector, now: float, within: float) -> bool:
         """Looks at everything: a run that ends when its queue is empty must not overlook a job."""
         return bool(super().depth(wanted, now, 1).due) or super().unfinished(wanted, now, within)
-
-    def _marks_of(self, wanted: JobSelector) -> Marks:
-        if wanted not in self._marks:
-            self._marks[wanted] = Marks(self._connection, wanted)
-        return self._marks[wanted]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
@@ -11,7 +10,7 @@ import psycopg
 
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
-from supervisor.store.postgres.backlog import Marks, Positions, parameters
+from supervisor.store.postgres.backlog import AllMarks, Marks, Positions, parameters
 from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault
 from supervisor.store.postgres.statements import QUERIES, Floats, Integers
@@ -34,44 +33,29 @@ class PostgresClaims(Claims):
         self._keep_done = keep_done
         self._registered: str | None = None
         self._exchanged_in = 0  # which of the connection's sessions; none yet
-        self._marks: dict[JobSelector, Marks] = {}
+        self._marks = AllMarks(connection)
 
     def register(self, worker: WorkerRecord) -> None:
         self._connection.belong_to(worker.incarnation)
         super().register(worker)
         self._registered = worker.incarnation
 
-    def settle_and_claim(
-        self,
-        owner: str,
-        settlements: Sequence[Settlement],
-        wanted: JobSelector,
-        want: int,
-        lock_time: float,
-        now: float,
-        *,
-        posted: bool = False,
+    def _exchange(
+        self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
     ) -> Exchange:
-        if not settlements and want < 1:
-            return Exchange([], [])
-        registered = owner if owner == self._registered else None
-        mark = {
-            "owner": owner,
-            "now": now,
-            "expires_at": now + lock_time,
-            "registered": registered,
-            "keep": self._keep_done,
-            "lock_timeout": None,
-        }
-        if self._marks_of(wanted).used:
+        marks = self._marks[wanted]
+        if marks.used:
             settlements = [_not_passed_over(s) for s in settlements]
-        exchange = None
-        if not (want > 0 and self._stuck):
-            with suppress(RowRefused):
-                exchange = self._exchange(settlements, wanted, want, mark)
-        if exchange is None:
-            exchange = self._exchange_singly(settlements, wanted, want, mark)
-        return self._in_session(exchange)
+        if want > 0 and self._stuck:
+            raise RowRefused("some rows cannot be claimed")  # the function would meet them again
+        return self._in_session(self._settle_and_claim(marks, settlements, wanted, want, mark))
+
+    def _exchange_singly(
+        self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
+    ) -> Exchange:
+        if self._marks[wanted].used:
+            settlements = [_not_passed_over(s) for s in settlements]
+        return self._in_session(super()._exchange_singly(settlements, wanted, want, mark))
 
     def _in_session(self, exchange: Exchange) -> Exchange:
         """A pooler may hide that the session is another one: what was undone with it shows as lost."""
@@ -79,21 +63,27 @@ class PostgresClaims(Claims):
         doubtful = bool(exchange.lost) or before not in (0, self._exchanged_in)
         return exchange._replace(doubtful=True) if doubtful else exchange
 
-    def _exchange(
-        self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
+    def _settle_and_claim(
+        self, marks: Marks, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
     ) -> Exchange:
-        """All in one transaction. Raises RowRefused if a row does not allow that."""
-        marks = self._marks_of(wanted)
-        positions, where = _where(marks, wanted, want, mark["now"])
+        owner, now = mark["owner"], mark["now"]
+        positions, where = _where(marks, wanted, want, now)
         if not (settlements or where["want"]):
             return Exchange([], [])
-        claim = mark | {"wanted": list(wanted.types), "capabilities": wanted.capabilities} | where
+        claim = {
+            **mark,
+            "registered": owner if owner == self._registered else None,
+            "keep": self._keep_done,
+            "lock_timeout": None,
+            "wanted": list(wanted.types),
+            "capabilities": wanted.capabilities,
+            **where,
+        }
         plain, runs, others = _sorted(settlements)
         if not self._keep_done:
             runs = []  # they would be deleted with their jobs
         if not (runs or others):
             return _noted(marks, positions, self._at_once(_arrays(plain) | claim))
-        now = mark["now"]
         with self._connection.write() as raw:
             if plain and others:
                 lock_jobs(QUERIES, raw, [s.job_id for s in settlements])
@@ -101,19 +91,14 @@ class PostgresClaims(Claims):
             lost = _answer(raw.execute(QUERIES.settle_and_claim, first).fetchall()).lost if plain else []
             for s in runs:
                 if s.job_id not in lost:
-                    record_run(QUERIES, raw, s, self._worker, now)
+                    record_run(self._connection, raw, s, now, self._worker)
             for s in others:
-                if not settle(QUERIES, self._connection.insert, raw, mark["owner"], s, now, self._worker):
+                if not settle(self._connection, raw, owner, s, now, self._worker):
                     lost.append(s.job_id)
                 elif s.status is Status.DONE and not self._keep_done:
                     raw.execute(QUERIES.delete_done, {"id": s.job_id})
             rows = raw.execute(QUERIES.settle_and_claim, _arrays([]) | claim).fetchall() if claim["want"] > 0 else []
         return _noted(marks, positions, rows)._replace(lost=lost)
-
-    def _marks_of(self, wanted: JobSelector) -> Marks:
-        if wanted not in self._marks:
-            self._marks[wanted] = Marks(self._connection, wanted)
-        return self._marks[wanted]
 
     def _at_once(self, parameters: dict[str, Any]) -> list[Row]:
         """One statement that is its own transaction.

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
-from supervisor.domain.errors import Conflict, EnqueueUncertain, StoreError
+from supervisor.domain.errors import EnqueueUncertain, StoreError
 from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
 from supervisor.store.postgres.driver_errors import translated
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.connection import Connection, RowRefused, Transaction
-from supervisor.store.sql.producer import in_order_of_keys, in_places
+from supervisor.store.sql.connection import Connection, Transaction
+from supervisor.store.sql.inserting import Inserting, in_order_of_keys, in_places
 
 _MOST_SKIPS, _MOST_SKIPPED = 100, 1 << 17  # looks for free ids, and how many ids one of them passes over
 _MOST = 1000  # rows in one statement
@@ -26,25 +26,24 @@ class Inserted(NamedTuple):
     created_at: float
 
 
-def insert_new(raw: Transaction, job: NewJob, now: float | None) -> int | None:
-    """Insert one job inside a transaction. Returns its id; None for a duplicate of a unique key.
-
-    Raises RowRefused if anything else keeps it out. Ids that others have given by hand are passed over.
-    """
+def _insert_job(raw: Transaction, job: NewJob, now: float | None) -> int | None:
+    """Ids that others have given by hand are passed over."""
     values = job._asdict() | {"due": job.scheduled_at, "now": now}
     free = False
     for tried in range(_MOST_SKIPS):
         job_id = _noted(raw, raw.execute(QUERIES.insert_job, values).fetchone())
-        if job_id is not None:
+        if job_id is not None or free:
             return job_id
         if job.unique_key is not None and raw.execute(QUERIES.find_unique, values).fetchone():
             return None
-        if free:
-            break
         # A block of taken ids is passed in steps that double, so that its length hardly matters.
         found = raw.execute(QUERIES.skip_ids, {"count": min(1 << tried, _MOST_SKIPPED)}).fetchone()
         free = not found[0]
-    raise RowRefused(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table, or a trigger refuses it")
+    return None
+
+
+_SINGLE = Inserting(QUERIES, _insert_job)
+insert_new, insert_or_find = _SINGLE.insert_new, _SINGLE.insert_or_find
 
 
 def insert(raw: Transaction, jobs: NewJobs, now: float | None) -> list[int]:
@@ -62,23 +61,6 @@ def insert(raw: Transaction, jobs: NewJobs, now: float | None) -> list[int]:
             while some := list(islice(group, _MOST)):
                 ids += _insert_many(raw, some, now)
     return in_places(places, ids)
-
-
-def insert_or_find(raw: Transaction, job: NewJob, now: float | None) -> tuple[int, bool]:
-    """The id of the job, and whether it is new: otherwise it is that of the unfinished one with its key."""
-    key = {"type": job.type, "unique_key": job.unique_key}
-    for _ in range(3):  # another job with the key may come or finish between two statements
-        # Looked for first: an INSERT of a duplicate uses up an id.
-        if job.unique_key is not None and (row := raw.execute(QUERIES.find_unique, key).fetchone()):
-            return int(row[0]), False
-        try:
-            job_id = insert_new(raw, job, now)
-        except RowRefused as error:
-            raise Conflict(str(error)) from None
-        if job_id is not None:
-            return job_id, True
-        time.sleep(0.001)
-    raise Conflict(f"jobs of type {job.type!r} with the same unique key come and go too quickly")
 
 
 def _insert_many(raw: Transaction, jobs: Sequence[NewJob], now: float | None) -> list[int]:

@@ -25,7 +25,8 @@ from supervisor.store.postgres.inserting import insert, insert_or_find
 from supervisor.store.postgres.maintenance import operations
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import Row, Transaction
-from supervisor.store.sql.producer import Producer, Requests, TransactionalInsert, begin, kinds_of
+from supervisor.store.sql.inserting import Put
+from supervisor.store.sql.producer import Producer, TransactionalInsert, begin, kinds_of
 from supervisor.store.sql.stores import Operations
 
 Answer = TypeVar("Answer")
@@ -49,9 +50,8 @@ class PostgresProducer(Producer):
     def _insert(self, raw: Transaction, jobs: NewJobs) -> list[int]:
         return insert(raw, jobs, None)
 
-    def _requests(self, raw: Transaction) -> Requests:
-        alone = QUERIES.one_request_at_a_time
-        return Requests(QUERIES, raw, lambda job: insert_or_find(raw, job, None), alone=alone)
+    def _put(self, raw: Transaction, job: NewJob) -> Put:
+        return insert_or_find(raw, job, None)
 
     def _wake(self, raw: Transaction, jobs: Sequence[NewJob]) -> None:
         """Their feed of changes goes on with it. A sequence is set at once, and no rollback undoes it."""
@@ -87,7 +87,7 @@ class PostgresTransactionalInsert(TransactionalInsert):
     def _insert(self, raw: Any, jobs: NewJobs) -> list[int]:
         return insert(raw, jobs, None)
 
-    def _put(self, raw: Any, job: NewJob) -> tuple[int, bool]:
+    def _put(self, raw: Any, job: NewJob) -> Put:
         return insert_or_find(raw, job, None)
 
     def _row(self, raw: Any, job_id: int) -> Row | None:

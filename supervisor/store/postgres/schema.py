@@ -27,50 +27,41 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     Two programs may do so at the same time: one migrates, the other finds it done. Raises StoreError for a `jobs`
     table that is not ours, and for a newer schema that declares this program too old for it.
     """
-    plan = shipped(_PACKAGE) if available is None else available
-    if _current(connection, plan) is None:
+    if not _to_migrate(connection, available).missing:
         return []
     with connection.write() as raw:
         raw.execute(QUERIES.migrating)
         raw.execute(QUERIES.take_time)
-        return bring_up_to_date(raw, connection.address.shown, plan)
+        # Again, now that nobody else can migrate.
+        found = _look(_fetching(raw), connection.address.shown, available)
+        for one in found.missing:
+            raw.execute(one.sql)  # several statements, without parameters
+        for key, value in flags_of(found.plan).items() if found.missing else ():
+            raw.execute(QUERIES.set_meta, {"key": key, "value": value})
+        return [one.version for one in found.missing]
 
 
 def script(connection: Connection, available: Sequence[Migration] | None = None) -> str:
     """What `migrate` would do, as SQL for whoever may do it; empty if there is nothing to do. Raises what that does."""
-    plan = shipped(_PACKAGE) if available is None else available
-    current = _current(connection, plan)
-    if current is None:
+    found = _to_migrate(connection, available)
+    if not found.missing:
         return ""
     [(begin,)] = connection.rows(QUERIES.migrating_here)
-    flags = [QUERIES.set_meta % {"key": f"'{key}'", "value": f"'{value}'"} for key, value in flags_of(plan).items()]
-    files = [f"-- {one.name}\n{one.sql.strip()}" for one in plan if one.version > current]
-    title = f"-- job-supervisor: the schema {current} becomes {plan[-1].version}"
+    flags = flags_of(found.plan).items()
+    stamps = [QUERIES.set_meta % {"key": f"'{key}'", "value": f"'{value}'"} for key, value in flags]
+    files = [f"-- {one.name}\n{one.sql.strip()}" for one in found.missing]
+    title = f"-- job-supervisor: the schema {found.version} becomes {found.ours}"
     head = f"{title}\n{begin}\n{QUERIES.migrating};\n{QUERIES.take_time};"
-    return "\n\n".join((head, *files, ";\n".join([*flags, "COMMIT"]))) + ";\n"
+    return "\n\n".join((head, *files, ";\n".join([*stamps, "COMMIT"]))) + ";\n"
 
 
-def _current(connection: Connection, plan: Sequence[Migration]) -> int | None:
-    """The version to migrate from; None if there is nothing to do."""
+def _to_migrate(connection: Connection, plan: Sequence[Migration] | None) -> Known:
     found = _look(connection.rows, connection.address.shown, plan)
-    if found.version >= found.ours:
-        found.require_usable()
-        return None
+    if not found.missing:
+        return found.require_usable()
     if not found.version:
         _require_schema(connection)
-    return found.version
-
-
-def bring_up_to_date(raw: Any, where: str, plan: Sequence[Migration] | None = None) -> list[int]:
-    """Inside the caller's transaction. Returns the versions applied."""
-    plan = shipped(_PACKAGE) if plan is None else plan
-    current = _look(_fetching(raw), where, plan).version  # again, now that nobody else can migrate
-    applied = [one for one in plan if one.version > current]
-    for one in applied:
-        raw.execute(one.sql.encode())  # several statements, without parameters
-    for key, value in flags_of(plan).items() if applied else ():
-        raw.execute(QUERIES.set_meta, {"key": key, "value": value})
-    return [one.version for one in applied]
+    return found
 
 
 # Looking at the version
@@ -78,8 +69,7 @@ def bring_up_to_date(raw: Any, where: str, plan: Sequence[Migration] | None = No
 
 def _look(rows: Rows, where: str, plan: Sequence[Migration] | None = None) -> Known:
     """Raises StoreError for tables that are not ours."""
-    plan = shipped(_PACKAGE) if plan is None else plan
-    return known(rows, QUERIES, where, plan, "give job-supervisor a schema of its own")
+    return known(rows, QUERIES, where, plan or shipped(_PACKAGE), "give job-supervisor a schema of its own")
 
 
 def _fetching(raw: Any) -> Rows:
@@ -114,7 +104,7 @@ def prepare(raw: Any, where: str, *, create: bool, migrate: Any) -> bool:
             f"this connection's search_path leads to a `jobs` table of another program; {_PATH.format(where)}"
         )
     found = _look(rows, where)
-    if found.version >= found.ours:
+    if not found.missing:
         found.require_usable()
         return True
     if found.version or not create:

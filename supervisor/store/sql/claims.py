@@ -93,38 +93,36 @@ class Claims(_Held):
 
         `posted`: somebody has just seen a due job, so it is not looked for before locking.
         """
+        if not settlements and (want < 1 or not (posted or self._anything_due(wanted, now))):
+            return Exchange([], [])
+        mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
+        try:
+            return self._exchange(settlements, wanted, want, mark)
+        except RowRefused:
+            return self._exchange_singly(settlements, wanted, want, mark)
+
+    # What an engine does in its own way
+
+    def _anything_due(self, wanted: JobSelector, now: float) -> bool:
+        """A look that costs less than taking a lock in vain."""
+        return True
+
+    def _exchange(
+        self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
+    ) -> Exchange:
+        """All in one transaction. Raises RowRefused if a row does not allow that. `mark` has the `owner`, `now`, and
+        when the locks expire.
+        """
         raise NotImplementedError
-
-    def show_progress(
-        self, owner: str, runs: Sequence[tuple[int, int]], fraction: float, text: str, now: float
-    ) -> None:
-        """Store how far these runs, (job, token) each, are; those whose claims are lost stay as they are."""
-        shared = {"owner": owner, "fraction": fraction, "text": text, "now": now}
-        with self._connection.write() as raw:
-            for job, token in sorted(runs):
-                raw.execute(self._queries.show_progress, shared | {"id": job, "token": token})
-
-    def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
-        """The largest batch that each job may run in, for those whose batch has failed before."""
-        rows = self._connection.rows(self._queries.batch_limits, {"jobs": json.dumps(list(jobs))})
-        return {row[0]: row[1] for row in rows}
-
-    def be_patient(self, seconds: float | None) -> None:
-        """How long other writers are waited for from now on; None for as long as usual. Raises StoreError."""
-        self._connection.be_patient(seconds)
-
-    def close(self) -> None:
-        self._connection.close()
 
     # One row per transaction, after one of them was refused
 
     def _exchange_singly(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
     ) -> Exchange:
-        """`mark` has the `owner`, `now`, and when the locks expire."""
-        lost, refused, _ = settle_singly(self._connection, mark["owner"], settlements, mark["now"], worker=self._worker)
+        lost, refused, _ = settle_singly(self._connection, mark["owner"], settlements, mark["now"], self._worker)
         claims = self._claim_singly(wanted, want, mark, refused) if want > 0 else []
-        return Exchange(claims, lost, refused) if refused else Exchange(claims, lost)
+        return Exchange(claims, lost, refused or ())
 
     def _claim_singly(
         self, wanted: JobSelector, want: int, mark: dict[str, Any], refused: list[Refused]
@@ -168,6 +166,28 @@ class Claims(_Held):
                 self._stuck[job_id] = monotonic() + _STUCK_FOR
             return []
 
+    # Beside that
+
+    def show_progress(
+        self, owner: str, runs: Sequence[tuple[int, int]], fraction: float, text: str, now: float
+    ) -> None:
+        """Store how far these runs, (job, token) each, are; those whose claims are lost stay as they are."""
+        shared = {"owner": owner, "fraction": fraction, "text": text, "now": now}
+        with self._connection.write() as raw:
+            for job, token in sorted(runs):
+                raw.execute(self._queries.show_progress, shared | {"id": job, "token": token})
+
+    def limits(self, jobs: Sequence[int]) -> Mapping[int, int]:
+        """The largest batch that each job may run in, for those whose batch has failed before."""
+        return dict(self._connection.rows(self._queries.batch_limits, {"jobs": json.dumps(list(jobs))}))
+
+    def be_patient(self, seconds: float | None) -> None:
+        """How long other writers are waited for from now on; None for as long as usual. Raises StoreError."""
+        self._connection.be_patient(seconds)
+
+    def close(self) -> None:
+        self._connection.close()
+
 
 def refuse_impossible(rows: list[Row], marked: int) -> None:
     """Raises RowRefused if a trigger has silently kept a row from being marked, or if one has an impossible id.
@@ -203,6 +223,11 @@ class ClaimLocks(_Held):
         Returns how many claims were settled; one that is no longer current does not count. Raises StoreError if a row
         can neither be settled nor quarantined; the others are settled even then.
         """
+        return self._settle_held(owner, settlements, now, worker, supervisor)
+
+    def _settle_held(
+        self, owner: str, settlements: Sequence[Settlement], now: float, worker: str | None, supervisor: str = ""
+    ) -> int:
         try:
             with self._connection.write() as raw:
                 if supervisor:
@@ -210,11 +235,11 @@ class ClaimLocks(_Held):
                 lost = [
                     s.job_id
                     for s in sorted(settlements, key=lambda s: s.job_id)  # the order in which rows are locked
-                    if not settle(self._queries, self._connection.insert, raw, owner, s, now, worker)
+                    if not settle(self._connection, raw, owner, s, now, worker)
                 ]
                 raw.execute(self._queries.forget_worker, {"incarnation": owner})
         except RowRefused:
-            lost, _, stuck = settle_singly(self._connection, owner, settlements, now, worker=worker)
+            lost, _, stuck = settle_singly(self._connection, owner, settlements, now, worker)
             for job_id, why in stuck:
                 raise StoreError(f"the database refuses what becomes of job {job_id}: {why}") from None
             self._connection.apply(self._queries.forget_worker, {"incarnation": owner})
@@ -262,17 +287,9 @@ class ClaimLocks(_Held):
                 if not isinstance(holder, str):
                     raw.execute(self._queries.adopt_unowned, {"id": claim.job_id, "token": claim.token, "now": now})
                     current, holder = current._replace(token=current.token + 1), "foreign"
-                return settle(self._queries, self._connection.insert, raw, holder, decide(current, holder), now, None)
+                return settle(self._connection, raw, holder, decide(current, holder), now, None)
         except RowRefused as error:
-            quarantined = quarantine(
-                self._connection,
-                claim.job_id,
-                str(error),
-                now,
-                token=claim.token,
-                owner=claim.owner,
-                expires_at=claim.expires_at,
-            )
-            if not quarantined:
+            seen_as: dict[str, Any] = {"token": claim.token, "owner": claim.owner, "expires_at": claim.expires_at}
+            if not quarantine(self._connection, claim.job_id, str(error), now, **seen_as):
                 raise
             return True

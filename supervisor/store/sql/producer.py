@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Sequence, Set
-from operator import itemgetter
 from typing import Any, TypeVar
 
 from supervisor.domain.errors import Conflict, InvalidJob, QueueFull, WriteFailed
 from supervisor.domain.job import Job, JobEvent, NewJob, NewJobs
 from supervisor.store.moving import MOVED_TO
 from supervisor.store.sql.connection import Connection, Queries, Row, RowRefused, Transaction
+from supervisor.store.sql.inserting import Put, in_order_of_keys, in_places
 from supervisor.store.sql.jobs import event_of, job_of
 from supervisor.store.sql.stores import Operations
 
 _LOOK_EVERY = 0.5  # seconds
 
 Answer = TypeVar("Answer")
-
-Put = tuple[int, bool]
-"""The id of a job, and whether it is new."""
 
 
 class Producer:
@@ -43,8 +40,12 @@ class Producer:
     def _insert(self, raw: Any, jobs: NewJobs) -> list[int]:
         raise NotImplementedError
 
-    def _requests(self, raw: Any) -> Requests:
+    def _put(self, raw: Any, job: NewJob) -> Put:
         raise NotImplementedError
+
+    def _now(self) -> float | None:
+        """None: the server's clock decides."""
+        return None
 
     def _before(self) -> None:
         """Before a write."""
@@ -85,7 +86,12 @@ class Producer:
                 self._wake(raw, jobs)
             return in_places(places, answers)
         except (RowRefused, Conflict, WriteFailed) as error:
+            if self.moved_to():
+                raise
             return [error] if len(jobs) == 1 else [self._put_alone(job) for job in jobs]
+
+    def _requests(self, raw: Transaction) -> Requests:
+        return Requests(self._connection.queries, raw, lambda job: self._put(raw, job), self._now())
 
     def _put_alone(self, job: NewJob) -> Put | Exception:
         try:
@@ -121,47 +127,20 @@ class Producer:
         self._connection.close()
 
 
-def in_order_of_keys(jobs: Sequence[NewJob]) -> Sequence[int]:
-    """The places of these jobs in the order in which one transaction inserts them: those with unique keys first, by
-    their keys, for which it may have to wait. So no two transactions wait for each other.
-    """
-    if sum(job.unique_key is not None for job in jobs) < 2:
-        return range(len(jobs))
-    return sorted(range(len(jobs)), key=lambda place: _after(jobs[place]))
-
-
-def _after(job: NewJob) -> tuple[bool, str, str]:
-    return (False, job.type, job.unique_key) if job.unique_key is not None else (True, "", "")
-
-
-def in_places(places: Sequence[int], answers: Sequence[Answer]) -> list[Answer]:
-    """What came in the order of these places, in the order of the jobs."""
-    return [answer for _, answer in sorted(zip(places, answers, strict=True), key=itemgetter(0))]
-
-
 class Requests:
     """The jobs with `once` or `max_waiting` of one transaction. `now` is Unix seconds, where the clock is ours.
-    `insert_or_find` inserts a job, or finds one with its key.
 
-    `alone` is the statement after which no other transaction inserts such jobs, if writing alone does not ensure it.
     A job waits for those that have at least its priority. They are counted once for each type, priority and limit, and
     then by what is inserted.
     """
 
-    def __init__(
-        self,
-        queries: Queries,
-        raw: Transaction,
-        insert_or_find: Callable[[NewJob], Put],
-        *,
-        now: float | None = None,
-        alone: str = "",
-    ) -> None:
+    def __init__(self, queries: Queries, raw: Transaction, put: Callable[[NewJob], Put], now: float | None) -> None:
         self._queries = queries
         self._raw = raw
-        self._insert_or_find = insert_or_find
+        self._insert_or_find = put
         self._now = now
-        self._alone = alone
+        # The statement after which no other transaction inserts such jobs, if writing alone does not ensure it.
+        self._alone = queries.statements.get("one_request_at_a_time", "")
         self._waiting: dict[tuple[str, int, int], int] = {}
 
     def put(self, job: NewJob) -> Put:

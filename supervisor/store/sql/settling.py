@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from supervisor.domain.job import NewJob, Status
+from supervisor.domain.job import Status
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlement, clipped, run_of
-from supervisor.store.sql.connection import Connection, Queries, RowRefused, Transaction, quarantine
+from supervisor.store.sql.connection import Connection, RowRefused, Transaction, quarantine
 
 Refused = tuple[int, str]  # (a job, why)
-Insert = Callable[[Any, NewJob, float], int | None]  # as `Connection.insert`
 
 
 def settle_singly(
-    connection: Connection, owner: str, settlements: Sequence[Settlement], now: float, *, worker: str | None = None
+    connection: Connection, owner: str, settlements: Sequence[Settlement], now: float, worker: str | None
 ) -> tuple[list[int], list[Refused], list[Refused]]:
     """Settle each in a transaction of its own, after the database has refused one of them. A job whose outcome it
     refuses is quarantined.
@@ -41,22 +39,21 @@ def _settle_alone(connection: Connection, owner: str, s: Settlement, now: float,
     """
     try:
         with connection.write() as raw:
-            return settle(connection.queries, connection.insert, raw, owner, s, now, worker)
+            return settle(connection, raw, owner, s, now, worker)
     except RowRefused as error:
         bare = not s.children
         if s.children:
             failure = Failure("children", f"a job that it enqueued was refused by the database: {error}")
             s = s._replace(status=Status.FAILED, result=None, failure=failure, children=())
     with connection.write() as raw:
-        return settle(connection.queries, connection.insert, raw, owner, s, now, worker, bare=bare)
+        return settle(connection, raw, owner, s, now, worker, bare=bare)
 
 
 def settle(
-    queries: Queries,
-    insert: Insert,
+    connection: Connection,
     raw: Transaction,
     owner: str,
-    settlement: Settlement,
+    s: Settlement,
     now: float,
     worker: str | None,
     *,
@@ -65,74 +62,40 @@ def settle(
     """Inside the caller's transaction; `bare`: without rows of `job_errors` and `job_runs`. Returns False if the claim
     is lost.
     """
-    failure = settlement.failure
-    changed = raw.execute(
-        queries.settle,
-        {
-            "id": settlement.job_id,
-            "token": settlement.token,
-            "owner": owner,
-            "status": settlement.status.value,
-            "result": settlement.result,
-            "progress": settlement.progress,
-            "attempts": settlement.attempts,
-            "crashes": settlement.crashes,
-            "delay": settlement.delay,
-            "started_at": settlement.started_at,
-            "error": None if failure is None else clipped(failure.message, MAX_MESSAGE),
-            "now": now,
-        },
-    ).rowcount
-    if not changed:
+    queries, failure = connection.queries, s.failure
+    message = None if failure is None else clipped(failure.message, MAX_MESSAGE)
+    about = {"id": s.job_id, "token": s.token, "attempts": s.attempts, "worker": worker, "now": now}
+    outcome = {
+        "owner": owner,
+        "status": s.status.value,
+        "result": s.result,
+        "progress": s.progress,
+        "crashes": s.crashes,
+        "delay": s.delay,
+        "started_at": s.started_at,
+        "error": message,
+    }
+    if not raw.execute(queries.settle, about | outcome).rowcount:
         return False
-    if settlement.batch_limit:
-        raw.execute(queries.limit_batch, {"id": settlement.job_id, "most": settlement.batch_limit})
+    if s.batch_limit:
+        raw.execute(queries.limit_batch, {"id": s.job_id, "most": s.batch_limit})
     if not bare and failure is not None and failure.kind != "cancelled":
-        record(queries, raw, settlement, failure, worker, now)
+        texts = {
+            "message": message,
+            "traceback": failure.traceback and clipped(failure.traceback, MAX_TEXT),
+            "stderr": failure.stderr and clipped(failure.stderr, MAX_TEXT),
+        }
+        raw.execute(queries.insert_error, failure._asdict() | texts | about)
     if not bare:
-        record_run(queries, raw, settlement, worker, now)
-    for child in settlement.children:  # after the settlement: a job may enqueue its own unique key again
-        insert(raw, child, now)
+        record_run(connection, raw, s, now, worker)
+    for child in s.children:  # after the settlement: a job may enqueue its own unique key again
+        connection.insert(raw, child, now)
     return True
 
 
-def record(
-    queries: Queries, raw: Transaction, settlement: Settlement, failure: Failure, worker: str | None, now: float
-) -> None:
-    """Insert a row of `job_errors` for a job whose row has been written."""
-    fields: dict[str, Any] = {
-        name: getattr(failure, name) for name in ("kind", "exit_code", "signal", "peak_memory", "duration")
-    }
-    raw.execute(
-        queries.insert_error,
-        fields
-        | {
-            "id": settlement.job_id,
-            "attempts": settlement.attempts,
-            "message": clipped(failure.message, MAX_MESSAGE),
-            "traceback": failure.traceback and clipped(failure.traceback, MAX_TEXT),
-            "stderr": failure.stderr and clipped(failure.stderr, MAX_TEXT),
-            "worker": worker,
-            "now": now,
-        },
-    )
-
-
-def record_run(queries: Queries, raw: Transaction, settlement: Settlement, worker: str | None, now: float) -> None:
+def record_run(connection: Connection, raw: Transaction, s: Settlement, now: float, worker: str | None) -> None:
     """Insert a row of `job_runs`, if the run is recorded, for a job whose row has been written."""
-    run = run_of(settlement)
-    if run is None:
-        return
-    outcome, usage = run
-    raw.execute(
-        queries.insert_run,
-        usage._asdict()
-        | {
-            "id": settlement.job_id,
-            "token": settlement.token,
-            "attempts": settlement.attempts,
-            "outcome": outcome,
-            "worker": worker,
-            "now": now,
-        },
-    )
+    if (run := run_of(s)) is not None:
+        outcome, usage = run
+        about = {"id": s.job_id, "token": s.token, "attempts": s.attempts, "worker": worker, "now": now}
+        raw.execute(connection.queries.insert_run, usage._asdict() | about | {"outcome": outcome})

@@ -7,9 +7,9 @@ import sqlite3
 import time
 from collections.abc import Iterable
 
-from supervisor.domain.errors import Conflict
 from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
-from supervisor.store.sql.connection import Queries, RowRefused, of_engine
+from supervisor.store.sql.connection import Queries, of_engine
+from supervisor.store.sql.inserting import Inserting
 
 QUERIES: Queries = of_engine("supervisor.store.sqlite")
 
@@ -35,7 +35,7 @@ def insert_whole(connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:
 def insert(raw: sqlite3.Connection, jobs: NewJobs, now: float) -> list[int]:
     cursor = plain_cursor(raw)
     if isinstance(jobs, AlikeJobs):
-        return insert_alike(cursor, jobs, now) or _insert_each(cursor, _apart(cursor, jobs), now)
+        return _insert_alike(cursor, jobs, now) or _insert_each(cursor, _apart(cursor, jobs), now)
     return _insert_each(cursor, jobs, now)
 
 
@@ -60,41 +60,22 @@ def _insert_each(cursor: sqlite3.Cursor, jobs: Iterable[NewJob], now: float) -> 
     return [insert_or_find(cursor, job, now)[0] for job in jobs]
 
 
-def insert_or_find(cursor: sqlite3.Cursor, job: NewJob, now: float) -> tuple[int, bool]:
-    """The id of the job, and whether it is new: otherwise it is that of the unfinished one with its key."""
-    key = {"type": job.type, "unique_key": job.unique_key}
-    for _ in range(3):  # in autocommit, another job with the key may come or finish between two statements
-        # Looked for first: an INSERT of a duplicate uses up an id, and the commit would write that.
-        if job.unique_key is not None and (row := cursor.execute(QUERIES.find_unique, key).fetchone()):
-            return row[0], False
-        if insert_job(cursor, job, now):
-            return cursor.lastrowid or 0, True
-    if cursor.execute(QUERIES.unique_rules).fetchone():
-        raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table, or a trigger refuses it")
-    raise Conflict(f"a job of type {job.type!r} is refused by a trigger of the jobs table")
-
-
-def insert_new(raw: sqlite3.Connection, job: NewJob, now: float) -> int | None:
-    """Returns its id; None for a duplicate of a unique key. Raises RowRefused if anything else keeps it out."""
-    try:
-        job_id, new = insert_or_find(raw.cursor(), job, now)
-    except Conflict as error:
-        raise RowRefused(str(error)) from None
-    return job_id if new else None
-
-
-def insert_job(cursor: sqlite3.Cursor, job: NewJob, now: float) -> bool:
-    """Returns True if it is new (its id is `cursor.lastrowid`), False if it is a duplicate."""
+def _insert_job(raw: sqlite3.Connection | sqlite3.Cursor, job: NewJob, now: float | None) -> int | None:
+    assert now is not None
     type, payload, priority, requires, _, max_attempts, unique_key, meta, *_ = job
     values = type, payload, priority, requires, job.due(now), max_attempts, unique_key, now
     if meta is None:  # as most are, and an adopted table may have a column of that name that needs a value
-        cursor.execute(QUERIES.insert_job, values)
+        cursor = raw.execute(QUERIES.insert_job, values)
     else:
-        cursor.execute(QUERIES.insert_job_with_meta, (*values, meta))
-    return cursor.rowcount == 1 and cursor.lastrowid is not None
+        cursor = raw.execute(QUERIES.insert_job_with_meta, (*values, meta))
+    return cursor.lastrowid if cursor.rowcount == 1 else None
 
 
-def insert_alike(cursor: sqlite3.Cursor, jobs: AlikeJobs, now: float) -> list[int]:
+_SINGLE = Inserting(QUERIES, _insert_job)
+insert_new, insert_or_find = _SINGLE.insert_new, _SINGLE.insert_or_find
+
+
+def _insert_alike(cursor: sqlite3.Cursor, jobs: AlikeJobs, now: float) -> list[int]:
     """Twice as fast as one by one. Inserts nothing and returns no ids if a trigger has inserted rows in between, or has
     suppressed one of these.
     """

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from supervisor.domain.errors import holdable
 from supervisor.domain.job import NewJob, NewJobs
 from supervisor.store.sql.connection import Row
-from supervisor.store.sql.producer import Producer, Requests, TransactionalInsert
+from supervisor.store.sql.inserting import Put
+from supervisor.store.sql.producer import Producer, TransactionalInsert
 from supervisor.store.sql.stores import Operations
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES, Connection
@@ -50,7 +51,7 @@ class SqliteTransactionalInsert(TransactionalInsert):
         self.used = True
         return insert_whole(raw, jobs)
 
-    def _put(self, raw: sqlite3.Connection, job: NewJob) -> tuple[int, bool]:
+    def _put(self, raw: sqlite3.Connection, job: NewJob) -> Put:
         self.used = True
         return insert_or_find(plain_cursor(raw), job, time.time())
 
@@ -111,9 +112,11 @@ class SqliteProducer(Producer):
     def _insert(self, raw: sqlite3.Connection, jobs: NewJobs) -> list[int]:
         return insert(raw, jobs, time.time())
 
-    def _requests(self, raw: sqlite3.Connection) -> Requests:
-        cursor, now = raw.cursor(), time.time()
-        return Requests(QUERIES, cursor, lambda job: insert_or_find(cursor, job, now), now=now)
+    def _put(self, raw: sqlite3.Connection, job: NewJob) -> Put:
+        return insert_or_find(raw, job, time.time())
+
+    def _now(self) -> float:
+        return time.time()
 
     def _before(self) -> None:
         if self._transactional.used:  # by connections that do not use our lock: leave them more of the time

@@ -83,10 +83,6 @@ SELECT count(*) FROM (
     AND j.status = 'pending' AND j.scheduled_at <= :now
   LIMIT :limit);
 
--- name: unique_rules
--- Those of the application.
-SELECT name FROM pragma_index_list('jobs') WHERE "unique" AND name <> 'jobs_unique_key';
-
 -- name: job
 SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
        locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,

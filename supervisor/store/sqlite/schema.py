@@ -39,40 +39,34 @@ def migrate(connection: Connection, available: Sequence[Migration] | None = None
     """
     if sqlite3.sqlite_version_info < MINIMUM_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; at least 3.37 is needed")
-    plan, files = shipped(_PACKAGE) if available is None else available, connection.files
+    files = connection.files
     try:
-        found = _look(connection.raw, files.database, plan)
+        found = _look(connection.raw, files.database, available)
     except sqlite3.Error as error:
         raise translated(error, files.database) from None
-    if found.version >= found.ours:
+    if not found.missing:
         found.require_usable()
         if found.version == found.ours:
-            _make_missing(connection, plan)
+            _make_missing(connection, found.plan)
         return []
     if found.version:
         _back_up(connection, found.version)
     with connection.write() as raw:
-        return bring_up_to_date(raw, files, plan)
+        return bring_up_to_date(raw, files, available)
 
 
 def bring_up_to_date(raw: Raw, files: DatabaseFiles, plan: Sequence[Migration] | None = None) -> list[int]:
     """Inside the caller's transaction. Returns the versions applied."""
-    plan = shipped(_PACKAGE) if plan is None else plan
-    current = _look(raw, files.database, plan).version  # again, now that no other program can migrate
-    applied = [one for one in plan if one.version > current]
-    for one in applied:
+    found = _look(raw, files.database, plan)  # again, now that no other program can migrate
+    for one in found.missing:
         for statement in statements(one.sql):
-            apply(raw, statement)
-    if applied:
-        stamp(raw, plan)
-    return [one.version for one in applied]
-
-
-def apply(raw: Raw, statement: str) -> None:
-    """Run one statement of a migration; a column of `jobs` that exists already, an application's, is not added."""
-    added = _ADDED.search(statement)
-    if added is None or not raw.execute(QUERIES.has_column, {"table": "jobs", "column": added[1]}).fetchone():
-        raw.execute(statement)
+            # A column of `jobs` that exists already, an application's, is not added.
+            added = _ADDED.search(statement)
+            if added is None or not raw.execute(QUERIES.has_column, {"table": "jobs", "column": added[1]}).fetchone():
+                raw.execute(statement)
+    if found.missing:
+        stamp(raw, found.plan)
+    return [one.version for one in found.missing]
 
 
 def stamp(raw: Raw, plan: Sequence[Migration]) -> None:
@@ -107,8 +101,7 @@ def _make_missing(connection: Connection, plan: Sequence[Migration]) -> None:
 
 def _look(raw: Raw, where: object, plan: Sequence[Migration] | None = None) -> Known:
     """Raises StoreError for tables that are not ours, and sqlite3.Error."""
-    plan = shipped(_PACKAGE) if plan is None else plan
-    return known(raw.execute, QUERIES, where, plan, "`supervisor adopt` can take it over")
+    return known(raw.execute, QUERIES, where, plan or shipped(_PACKAGE), "`supervisor adopt` can take it over")
 
 
 def _open(files: DatabaseFiles, mode: str) -> sqlite3.Connection:
@@ -145,7 +138,7 @@ def prepare(raw: sqlite3.Connection, files: DatabaseFiles, *, create: bool, migr
     cursor.row_factory = None  # the caller's may be anything
     _require_same_file(cursor, files)
     found = _look(cursor, files.database)
-    if found.version >= found.ours:
+    if not found.missing:
         found.require_usable()
         return True
     if not raw.in_transaction and (create or found.version):

@@ -79,19 +79,19 @@ class Batches(Sequential):
         now = monotonic()
         if self._begin_at is None:
             self._begin_at = now + self._parts.pool.batch_wait
-        return now < self._begin_at and not self._parts.slot.requests.drain_requested
+        return now < self._begin_at and not self._parts.slot.page.drain
 
     def _next(self) -> list[Claim]:
         """The claims of the next batch. Nothing else is held while it runs: its death concerns none of the others."""
-        exchange, requests = self._parts.exchange, self._parts.slot.requests
+        exchange, slot = self._parts.exchange, self._parts.slot
         batch, rest = self._plan.divide(list(iter(exchange.held.next, None)), self._limits)
         exchange.held.give_back(rest)
-        while exchange.held and not requests.drain_requested:
+        while exchange.held and not slot.page.drain:
             exchange.turn(0)
-        if requests.drain_requested:
+        if slot.page.drain:
             exchange.held.give_back(batch)
             return []
-        self._parts.slot.work.hold(len(batch))
+        self._parts.slot.page.claims = len(batch)
         return batch
 
 

@@ -45,9 +45,9 @@ class Sequential:
         self.done = 0
         self._beside = Beside(parts.slot, parts.exchange, parts.heartbeat.wake)
         self.watch: Callable[[float], float | None] = self._beside.look
-        executor, requests = parts.executor, parts.slot.requests
+        executor, slot = parts.executor, parts.slot
         assert isinstance(executor.board, SlotBoard)
-        executor.timed_out = lambda claim: requests.cancel_requested(claim.job_id, claim.token) is Cancel.TIMEOUT
+        executor.timed_out = lambda claim: slot.page.cancel_requested(claim.job_id, claim.token) is Cancel.TIMEOUT
         executor.board.reported = self._beside.attend
 
     # Of a subclass
@@ -87,7 +87,7 @@ class Sequential:
         claim = self._running
         if claim is None or self._interrupted == (claim.job_id, claim.token):
             return
-        if self._parts.slot.requests.cancel_requested(claim.job_id, claim.token) is not Cancel.NONE:
+        if self._parts.slot.page.cancel_requested(claim.job_id, claim.token) is not Cancel.NONE:
             self._interrupted = (claim.job_id, claim.token)
             raise JobInterrupted
 
@@ -132,19 +132,18 @@ class Sequential:
     def _begin(self, claims: list[Claim]) -> None:
         """Show that a run starts; of a batch, its first job is named."""
         parts, claim, started = self._parts, claims[0], monotonic()
-        work = parts.slot.work
-        work.forget_progress()
+        parts.slot.progress(-1.0, "")
         deadline = started + self._timeouts.get(claim.type, parts.pool.timeout)
         earlier = _earlier_output() if self._unread or started - self._began >= _LONG else 0
         self._unread, self._began = earlier > 0, started
-        work.begin(claim.job_id, claim.token, started, deadline, len(claims), unread=earlier)
+        parts.slot.begin(claim.job_id, claim.token, started, deadline, len(claims), unread=earlier)
         self._beside.began = started
         self._running = claim
 
     def _end(self, claims: list[Claim], settlements: list[Settlement]) -> None:
         parts, fitness, exchange = self._parts, self._parts.fitness, self._parts.exchange
         self.done += len(claims)
-        parts.slot.work.finish(self.done)
+        parts.slot.finish(self.done)
         for settlement in settlements:
             exchange.held.ended(settlement)
             self._enqueued += len(settlement.children)
@@ -174,7 +173,7 @@ class Sequential:
         """
         slot, executor = self._parts.slot, self._parts.executor
         ctx, handler = executor.context(), executor.handler
-        slot.enter(Phase.AFTER_INTERRUPT)
+        slot.page.phase_number = Phase.AFTER_INTERRUPT
         faulthandler.dump_traceback_later(max(self._parts.pool.kill_grace, _SHORTEST), exit=True)
         try:
             quiet = isinstance(handler, Handler) and handler.after_interrupt(ctx)  # no program
@@ -184,7 +183,7 @@ class Sequential:
             executor.log.warning("after_interrupt_failed", error=repr(error), exc_info=True)
         finally:
             faulthandler.cancel_dump_traceback_later()
-            slot.enter(Phase.SET_UP)
+            slot.page.phase_number = Phase.SET_UP
             ctx.close()
         forked.leave()
         return quiet and not self._parts.fitness.leftovers.go_on()
@@ -216,13 +215,13 @@ class OneAtATime(Sequential):
         return 1 if self._rested or self._parts.cautious else self._pace.want
 
     def take(self, claims: Sequence[Claim]) -> bool:
-        held, requests = self._parts.exchange.held, self._parts.slot.requests
+        held, slot = self._parts.exchange.held, self._parts.slot
         if not held.waiting:
             return False
         before, began = self.done, self._begin_round()
         while (claim := held.next()) is not None:
             self._run([claim])
-            if requests.drain_requested:
+            if slot.page.drain:
                 held.release()
         self._pace.observe(self.done - before, self._end_round() - began)
         return True

@@ -15,7 +15,7 @@ from supervisor.maintenance.recovery import Recovered, Recovery
 from supervisor.maintenance.reports import ControlWatch
 from supervisor.store.base import Engine, JobSelector, SupervisorRecord
 from supervisor.store.postgres.maintenance import PostgresRegistry
-from supervisor.system.scoreboard import GATE_BYTES, ClaimGate, boot_time
+from supervisor.system.scoreboard import ClaimGate, boot_time
 from tests.store.kit import NOW, Desk, supervisor_record, worker_record
 
 END = "UPDATE job_supervisors SET lease_until = extract(epoch FROM now()) - 1"
@@ -23,8 +23,8 @@ END = "UPDATE job_supervisors SET lease_until = extract(epoch FROM now()) - 1"
 
 @pytest.fixture
 def gate() -> ClaimGate:
-    gate = ClaimGate(memoryview(bytearray(GATE_BYTES)))
-    gate.need_lease()
+    gate = ClaimGate()
+    gate.needed = 1
     return gate
 
 

@@ -31,7 +31,7 @@ TOKEN = "t" * 43
 # another payload has, fields that are no JSON, and that cancel and a key exclude each other.
 BEYOND = {"at", "since", "finished_after", "finished_before", "idempotency_key", "fields", "cancel"}
 BEYOND |= {f"filter.{name}" for name in ("finished_after", "finished_before", "status")}
-BEYOND |= {"body"}  # fields that exclude each other
+BEYOND |= {"body", "delay"}  # fields that exclude each other, and durations
 
 load_all_checks()
 EVERY_CHECK = [check for check in CHECKS.get_all() if check.__name__ != "positive_data_acceptance"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterator
@@ -145,6 +146,21 @@ def checked(response: httpx.Response, status: int) -> Any:
         assert isinstance(answer["error"], str)
         assert answer["error"]
     return answer
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs on the loop of its application."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    pyfuncitem.funcargs["site"].client.run(pyfuncitem.obj(**arguments))
+    return True
+
+
+@pytest.fixture
+def app(site: Site) -> ASGIApp:
+    return site.client.app
 
 
 @pytest.fixture

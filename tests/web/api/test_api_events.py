@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from supervisor.admin import watch
-from supervisor.admin.watch import LISTENERS, TooManyListeners
+from supervisor.admin.answers import Refused
+from supervisor.admin.watch import LISTENERS
 from tests.web.api.conftest import Site
 from tests.web.application import http_scope
 
@@ -63,165 +64,136 @@ class Visitor:
         await asyncio.wait_for(self.task, PATIENCE)
 
 
-Story = Callable[[Site, Any], Awaitable[None]]
-
-
 @pytest.fixture
-def tell(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]:
-    """Run a story on the loop of the application, which looks every few milliseconds."""
+def site(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """It looks every few milliseconds."""
     monkeypatch.setattr(watch, "FRESH", 0.01)
-
-    async def told(story: Story) -> None:
-        await story(site, site.client.app)
-        assert site.state.watch.listeners == 0
-        deadline = asyncio.get_running_loop().time() + PATIENCE
-        while len(asyncio.all_tasks()) > 1:
-            assert asyncio.get_running_loop().time() < deadline, asyncio.all_tasks()
-            await asyncio.sleep(0.01)
-
-    def run(story: Story) -> None:
-        site.client.run(told(story))
-
-    return run
+    site = make_site()
+    yield site
+    site.client.run(nothing_left(site))
+    assert site.state.watch.listeners == 0
 
 
-def test_the_state_comes_at_once_and_again_when_it_has_changed(tell: Callable[[Story], None]) -> None:
-    async def story(site: Site, app: Any) -> None:
-        visitor = Visitor(app)
-        start = await visitor.start()
-        assert (start["status"], dict(start["headers"])[b"content-type"]) == (200, b"text/event-stream; charset=utf-8")
-        name, first = await visitor.event()
-        site.desk.put()
-        await visitor.pending(1)
-        await visitor.leave()
-
-        assert name == "overview"
-        assert first["jobs"]["pending"] == 0
-        assert set(first) == set((await site.state.watch.overview()).as_json())
-
-    tell(story)
+async def nothing_left(site: Site) -> None:
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    while len(asyncio.all_tasks()) > 1:
+        assert asyncio.get_running_loop().time() < deadline, asyncio.all_tasks()
+        await asyncio.sleep(0.01)
 
 
-def test_the_passing_of_time_is_no_news(tell: Callable[[Story], None]) -> None:
-    async def story(site: Site, app: Any) -> None:
-        site.desk.put()
-        looks = 0
-        ask = site.state.executor.ask
+async def test_the_state_comes_at_once_and_again_when_it_has_changed(site: Site, app: Any) -> None:
+    visitor = Visitor(app)
+    start = await visitor.start()
+    assert (start["status"], dict(start["headers"])[b"content-type"]) == (200, b"text/event-stream; charset=utf-8")
+    name, first = await visitor.event()
+    site.desk.put()
+    await visitor.pending(1)
+    await visitor.leave()
 
-        async def counted(question: Any) -> Any:
-            nonlocal looks
-            looks += 1
-            return await ask(question)
-
-        site.state.executor.ask = counted  # type: ignore[method-assign]
-        visitor = Visitor(app)
-        await visitor.start()
-        await visitor.event()
-        before = looks
-        while looks < before + 5:
-            await asyncio.sleep(0.01)
-        assert visitor._came.empty()
-        await visitor.leave()
-
-    tell(story)
+    assert name == "overview"
+    assert first["jobs"]["pending"] == 0
+    assert set(first) == set((await site.state.watch.overview()).as_json())
 
 
-def test_silence_is_broken_by_heartbeats(tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_passing_of_time_is_no_news(site: Site, app: Any) -> None:
+    site.desk.put()
+    looks = 0
+    ask = site.state.executor.ask
+
+    async def counted(question: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await ask(question)
+
+    site.state.executor.ask = counted  # type: ignore[method-assign]
+    visitor = Visitor(app)
+    await visitor.start()
+    await visitor.event()
+    before = looks
+    while looks < before + 5:
+        await asyncio.sleep(0.01)
+    assert visitor._came.empty()
+    await visitor.leave()
+
+
+async def test_silence_is_broken_by_heartbeats(site: Site, app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "HEARTBEAT", 0.02)
 
-    async def story(site: Site, app: Any) -> None:
-        visitor = Visitor(app)
+    visitor = Visitor(app)
+    await visitor.start()
+    await visitor.event()
+    assert [await visitor.part() for _ in range(2)] == [b": still here\n\n"] * 2
+    await visitor.leave()
+
+
+async def test_whoever_comes_later_is_told_at_once_too(site: Site, app: Any) -> None:
+    visitors = []
+    for _ in range(3):
+        visitors.append(Visitor(app))
+        await visitors[-1].start()
+        assert (await visitors[-1].event())[0] == "overview"
+    site.desk.put()
+    for visitor in visitors:
+        await visitor.pending(1)
+    for visitor in visitors:
+        await visitor.leave()
+
+
+async def test_one_that_does_not_read_holds_up_nobody_and_gets_the_latest_in_the_end(site: Site, app: Any) -> None:
+    slow, quick = Visitor(app), Visitor(app)
+    for visitor in (slow, quick):
         await visitor.start()
         await visitor.event()
-        assert [await visitor.part() for _ in range(2)] == [b": still here\n\n"] * 2
-        await visitor.leave()
-
-    tell(story)
-
-
-def test_whoever_comes_later_is_told_at_once_too(tell: Callable[[Story], None]) -> None:
-    async def story(site: Site, app: Any) -> None:
-        visitors = []
-        for _ in range(3):
-            visitors.append(Visitor(app))
-            await visitors[-1].start()
-            assert (await visitors[-1].event())[0] == "overview"
+    slow.reading.clear()
+    for number in range(1, 6):
         site.desk.put()
-        for visitor in visitors:
-            await visitor.pending(1)
-        for visitor in visitors:
-            await visitor.leave()
-
-    tell(story)
-
-
-def test_one_that_does_not_read_holds_up_nobody_and_gets_the_latest_in_the_end(tell: Callable[[Story], None]) -> None:
-    async def story(site: Site, app: Any) -> None:
-        slow, quick = Visitor(app), Visitor(app)
-        for visitor in (slow, quick):
-            await visitor.start()
-            await visitor.event()
-        slow.reading.clear()
-        for number in range(1, 6):
-            site.desk.put()
-            await quick.pending(number)
-        slow.reading.set()
-        seen = [(await slow.event())[1]["jobs"]["pending"]]
-        while seen[-1] < 5:
-            seen.append((await slow.event())[1]["jobs"]["pending"])
-        assert len(seen) <= 3  # what was being sent, what came before its turn, and the latest
-        await slow.leave()
-        await quick.leave()
-
-    tell(story)
+        await quick.pending(number)
+    slow.reading.set()
+    seen = [(await slow.event())[1]["jobs"]["pending"]]
+    while seen[-1] < 5:
+        seen.append((await slow.event())[1]["jobs"]["pending"])
+    assert len(seen) <= 3  # what was being sent, what came before its turn, and the latest
+    await slow.leave()
+    await quick.leave()
 
 
-def test_trouble_with_the_database_is_told_and_its_end_too(tell: Callable[[Story], None]) -> None:
-    async def story(site: Site, app: Any) -> None:
-        aside = site.path.with_name("aside")
-        site.path.rename(aside)
-        visitor = Visitor(app)
-        await visitor.start()
-        name, trouble = await visitor.event()
-        aside.rename(site.path)
+async def test_trouble_with_the_database_is_told_and_its_end_too(site: Site, app: Any) -> None:
+    aside = site.path.with_name("aside")
+    site.path.rename(aside)
+    visitor = Visitor(app)
+    await visitor.start()
+    name, trouble = await visitor.event()
+    aside.rename(site.path)
 
-        assert (name, "no such database" in trouble["error"]) == ("trouble", True)
-        assert (await visitor.event())[0] == "overview"
-        await visitor.leave()
-
-    tell(story)
+    assert (name, "no such database" in trouble["error"]) == ("trouble", True)
+    assert (await visitor.event())[0] == "overview"
+    await visitor.leave()
 
 
-def test_more_than_fifty_are_refused_until_one_goes(tell: Callable[[Story], None]) -> None:
-    async def story(site: Site, app: Any) -> None:
-        listeners = [site.state.watch.listen() for _ in range(LISTENERS)]
-        with pytest.raises(TooManyListeners):
-            site.state.watch.listen()
-        refused = Visitor(app)
-        start = await refused.start()
-        assert start["status"] == 503
-        assert b"retry-after" in dict(start["headers"])
-        assert b'"error"' in await refused.part()
-        listeners.pop()._leave()
-        visitor = Visitor(app)
-        assert (await visitor.start())["status"] == 200
-        await visitor.leave()
-        for listener in listeners:
-            listener._leave()
-
-    tell(story)
+async def test_more_than_fifty_are_refused_until_one_goes(site: Site, app: Any) -> None:
+    listeners = [site.state.watch.listen() for _ in range(LISTENERS)]
+    with pytest.raises(Refused):
+        site.state.watch.listen()
+    refused = Visitor(app)
+    start = await refused.start()
+    assert start["status"] == 503
+    assert b"retry-after" in dict(start["headers"])
+    assert b'"error"' in await refused.part()
+    listeners.pop()._leave()
+    visitor = Visitor(app)
+    assert (await visitor.start())["status"] == 200
+    await visitor.leave()
+    for listener in listeners:
+        listener._leave()
 
 
 @pytest.mark.parametrize("when", ["before anything", "after an event", "while nothing is read"])
-def test_a_client_that_goes_away_leaves_nothing_behind(tell: Callable[[Story], None], when: str) -> None:
-    async def story(site: Site, app: Any) -> None:
-        visitor = Visitor(app)
-        if when != "before anything":
-            await visitor.start()
-            await visitor.event()
-        if when == "while nothing is read":
-            visitor.reading.clear()
-            site.desk.put()
-        await visitor.leave()
-
-    tell(story)
+async def test_a_client_that_goes_away_leaves_nothing_behind(site: Site, app: Any, when: str) -> None:
+    visitor = Visitor(app)
+    if when != "before anything":
+        await visitor.start()
+        await visitor.event()
+    if when == "while nothing is read":
+        visitor.reading.clear()
+        site.desk.put()
+    await visitor.leave()

@@ -15,10 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from supervisor.admin import requests, uploads
+from supervisor.admin import uploads
 from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.keys import Keys
 from supervisor.admin.uploads import GRACE
+from supervisor.client.asynchronous import InTask
 from supervisor.domain.errors import StoreError
 from supervisor.system.spool import Label, Spooled
 from tests.web.api.conftest import KEEP_DONE, LARGEST_FILE, LARGEST_SPOOL, Site, checked
@@ -330,7 +331,7 @@ class TestSweep:
         self, site: Site, spool: Path, look: Callable[..., None], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The machine was asleep."""
-        insert = requests.insert
+        insert = InTask.insert
 
         async def late(*arguments: Any, **options: Any) -> Any:
             await asyncio.to_thread(age, spool)
@@ -338,7 +339,7 @@ class TestSweep:
             await site.state.uploads.sweep()
             return await insert(*arguments, **options)
 
-        monkeypatch.setattr(requests, "insert", late)
+        monkeypatch.setattr(InTask, "insert", late)
         sent(site)
         assert len(names(spool)) == 2
         site.rows("DELETE FROM jobs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import socket
@@ -16,8 +15,8 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from supervisor.admin.answers import refusal_of
 from supervisor.admin.api import overview
-from supervisor.admin.api.answers import answer_of
 from supervisor.domain.errors import EnqueueUncertain, StoreError, StoreGone, StoreMoved, StoreUnavailable
 from supervisor.domain.job import Status
 from supervisor.domain.text import json_safe
@@ -270,7 +269,7 @@ def test_nothing_is_ready_without_a_supervisor(make_site: Callable[..., Site]) -
     ],
 )
 def test_another_try_is_advised_only_where_it_may_help(error: StoreError, *, again: bool) -> None:
-    refused = asyncio.run(answer_of(Request({"type": "http"}), error))
+    refused = refusal_of(Request({"type": "http"}), error).response()
     assert (refused.status_code, "retry-after" in refused.headers) == (503, again)
 
 

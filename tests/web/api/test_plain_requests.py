@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.admin.api.run import DirectRun
+from supervisor.admin.api.run import direct
 from tests.web.api.conftest import Client, Site
 
 PLAIN = [
@@ -61,7 +61,7 @@ def answers(site: Site, request: dict[str, Any]) -> tuple[list[Any], int]:
     framework = site.client.app.shared()
     behind = Noted(framework)
     found = []
-    for app in (framework, DirectRun(behind, site.state)):
+    for app in (framework, direct(behind, site.state)):
         site.rows("DELETE FROM jobs")
         framework.state.state = site.state
         client = Client(app)

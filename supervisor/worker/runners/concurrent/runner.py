@@ -15,7 +15,7 @@ from typing import Any
 
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement, Usage
-from supervisor.system.slot import Cancel, RecycleReason, State, Work
+from supervisor.system.slot import Cancel, RecycleReason, Slot, State
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED
 from supervisor.worker.exchange import Run
@@ -51,7 +51,7 @@ class Concurrent:
         self._left = False
         self.done = 0
         self._calls = Calls(handler, executor, self._ended, uses_device=bool(pool.gpus))
-        self._shown = Shown(parts.slot.work, self._runs)
+        self._shown = Shown(parts.slot, self._runs)
         self._most = pool.concurrency
         self._full = 0  # with that many running a claim did not fit: none is claimed until there are fewer
         self._watch = Watch(parts, self._runs, self._shown.refresh, self._calls.stop)
@@ -63,7 +63,7 @@ class Concurrent:
     # In the main thread
 
     def host(self, loop: Callable[[], None]) -> None:
-        self._parts.slot.work.run_together(self._most)
+        self._parts.slot.page.concurrency = self._most
         self._handler.shares_loop = True  # the set-up had the event loop for itself
         self._loop.tidy()
         thread = threading.Thread(target=self._host, args=(loop,), name="claims", daemon=True)
@@ -241,8 +241,8 @@ class Shown:
     `runs`.
     """
 
-    def __init__(self, work: Work, runs: dict[Run, ConcurrentRun]) -> None:
-        self._work = work
+    def __init__(self, slot: Slot, runs: dict[Run, ConcurrentRun]) -> None:
+        self._slot = slot
         self._runs = runs
         self._lock = Lock()
         self._shown: ConcurrentRun | None = None
@@ -261,15 +261,15 @@ class Shown:
             self._running -= 1
             self._ended += 1
             if run is self._shown:
-                self._work.extend(0.0)  # its limit is over; the next one is shown in a moment
-            self._work.end(self._ended, run.key, self._running)
+                self._slot.page.deadline = 0.0  # its limit is over; the next one is shown in a moment
+            self._slot.end(self._ended, run.key, self._running)
 
     def refresh(self) -> None:
         with self._lock:
             runs = [run for run in list(self._runs.values()) if not run.ended]
-            first, work = min(runs, key=attrgetter("must_end"), default=None), self._work
+            first = min(runs, key=attrgetter("must_end"), default=None)
             self._shown = first
             if first is None:
-                work.show((0, 0, 0.0, 0.0), 0)
+                self._slot.show((0, 0, 0.0, 0.0), 0)
                 return
-            work.show((*first.key, first.started, first.deadline), len(runs))
+            self._slot.show((*first.key, first.started, first.deadline), len(runs))

@@ -42,7 +42,7 @@ class Watch:
         show: Callable[[], None],
         stop: Callable[[ConcurrentRun, Cancel], bool],
     ) -> None:
-        self._requests, self._exchange = parts.slot.requests, parts.exchange
+        self._slot, self._exchange = parts.slot, parts.exchange
         self._wake, self._log = parts.heartbeat.wake, parts.executor.log
         self._runs = runs
         self._show, self._stop_run = show, stop
@@ -127,7 +127,7 @@ class Watch:
             self._log.warning("job_timed_out" if over else "job_interrupted", job=run.claim.job_id, **fields)
 
     def _note_cancels(self, runs: Iterable[ConcurrentRun], now: float) -> None:
-        made, before = self._requests.cancels_made, self._cancels_made
+        made, before = self._slot.page.cancels, self._cancels_made
         if made == before:
             return
         asked = self._exchange.cancels() if made - before > CANCELS else ()
@@ -135,7 +135,7 @@ class Watch:
         for run in runs:
             if run.cancelled_at:
                 continue
-            if run.key in asked or self._requests.cancel_requested(*run.key) is Cancel.REQUESTED:
+            if run.key in asked or self._slot.page.cancel_requested(*run.key) is Cancel.REQUESTED:
                 run.cancelled_at = now
 
     def _write_progress(self, runs: Iterable[ConcurrentRun]) -> None:

@@ -32,7 +32,7 @@ class Keeping(TasksBackend):
 class Running(TasksBackend):
     def enqueue(self, task, args, kwargs):
         result = super().enqueue(task, args, kwargs)
-        handler = {self.place.type_of(task.queue_name): "supervisor.contrib.django.worker:Tasks"}
+        handler = {self.type_of(task.queue_name): "supervisor.contrib.django.worker:Tasks"}
         try:
             run_due(self._queue(), handler, now=time.time() + 1, retry=RetryPolicy(max_attempts=1))
         except KeyboardInterrupt:

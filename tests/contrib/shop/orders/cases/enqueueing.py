@@ -21,7 +21,7 @@ HANDLER = "supervisor.contrib.django.worker:Tasks"
 
 
 def queue():
-    return Queue(tasks.default_task_backend.place.url())
+    return Queue(tasks.default_task_backend.url())
 
 
 def run(**options):

@@ -49,7 +49,7 @@ class Working(TransactionTestCase):
         return result
 
     def queue(self):
-        return Queue(tasks.default_task_backend.place.url())
+        return Queue(tasks.default_task_backend.url())
 
     def test_a_request_enqueues_with_its_row_and_the_page_sees_the_end(self):
         bought = self.client.get("/buy").json()

@@ -11,11 +11,9 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
-from supervisor.admin.requests import NoResult
-from supervisor.admin.uploads import NoSpool
-from supervisor.admin.watch import TooManyListeners
 from supervisor.domain.errors import (
     ConfigError,
     EnqueueUncertain,
@@ -27,34 +25,48 @@ from supervisor.domain.errors import (
     StoreGone,
     StoreUnavailable,
 )
-from supervisor.domain.job import Status
 from supervisor.domain.text import json_safe
 from supervisor.ops.serving import NotServed
 from supervisor.ops.supervisors import Unknown
 from supervisor.system.spool import FileTooLarge, SpoolFull
 
-RETRY_AFTER = 2  # seconds after which a retry may succeed
-
-
-class Hidden(QueueError):
-    """The request asks about payloads or results, which are not shown to it."""
-
+AGAIN = {"Retry-After": "2"}
+"""The header of an answer after which another try may succeed, in seconds."""
 
 _CODES: dict[type, int] = {  # the nearest class of an error counts
     QueueError: 409,
-    Hidden: 403,
     **dict.fromkeys((Unknown, JobNotFound), 404),
     FileTooLarge: 413,
-    NoSpool: 415,
     **dict.fromkeys((InvalidJob, ConfigError), 422),
     QueueFull: 429,
-    **dict.fromkeys((NotServed, StoreError, TooManyListeners), 503),
+    ClientDisconnect: 499,  # nobody reads it
+    **dict.fromkeys((NotServed, StoreError), 503),
     SpoolFull: 507,
 }
-ANSWERED = (RequestValidationError, HTTPException, QueueError, FileTooLarge, SpoolFull)
-_REFUSED = ("permanent", "payload")  # kinds of errors with which a handler says that the request cannot succeed
-_PASSING = (StoreUnavailable, TooManyListeners, QueueFull, NotServed)  # another try may succeed
+ANSWERED = (RequestValidationError, HTTPException, ClientDisconnect, QueueError, FileTooLarge, SpoolFull)
+_PASSING = (StoreUnavailable, QueueFull, NotServed)
 _NOT_AGAIN = (EnqueueUncertain, StoreGone)  # it could store a job twice; only a restart helps
+
+
+class Refused(HTTPException):
+    """A request is refused: raised anywhere in this process. `more` are further fields of `Problem`; None: without."""
+
+    def __init__(
+        self,
+        code: int,
+        error: str,
+        hint: str | None = None,
+        /,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(code, error, headers)
+        content = {"error": error, "hint": hint or None} | more
+        self.content = {name: value for name, value in content.items() if value is not None}
+
+    def response(self) -> JSONResponse:
+        return answer(self.content, self.status_code, self.headers)
 
 
 class Problem(BaseModel):
@@ -128,62 +140,49 @@ def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = No
     return JSONResponse(json_safe(value), status, headers)
 
 
-def problem(status: int, error: str, /, *, headers: Mapping[str, str] | None = None, **more: Any) -> JSONResponse:
-    """The answer to a request that is refused."""
-    content = {"error": error} | {name: value for name, value in more.items() if value is not None}
-    return answer(content, status, headers)
-
-
-async def answer_of(request: Request, error: Exception) -> JSONResponse:
-    """The answer to a request that has ended with one of the errors in `ANSWERED`."""
-    if isinstance(error, RequestValidationError):
-        return _of_request(error)
-    if isinstance(error, HTTPException):
-        return _of_http(request, error)
-    if isinstance(error, NoResult):
-        job = error.job
-        return problem(_code_of_end(job.status, error.kind), str(error), job=job.id, status=job.status, kind=error.kind)
-    code = next(_CODES[kind] for kind in type(error).__mro__ if kind in _CODES)
+def refusal_of(request: Request, error: Exception) -> Refused:
+    """How a request that has ended with this error is answered. What nobody has foreseen is an internal error."""
+    match error:
+        case Refused():
+            return error
+        case RequestValidationError():
+            return _of_parameters(error)
+        case HTTPException():
+            return _of_framework(request, error)
+    code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), 0)
+    if not code:
+        return Refused(500, "internal error of the admin process", "see its log")
     passing = isinstance(error, _PASSING) and not isinstance(error, _NOT_AGAIN)
-    headers = {"Retry-After": str(RETRY_AFTER)} if passing else {}
+    more = {name: getattr(error, name, None) for name in ("field", "duplicate_of")}
     sentence = error.problems[0] if isinstance(error, ConfigError) else str(error)
-    more = {name: getattr(error, name, None) for name in ("field", "hint", "duplicate_of")}
-    return problem(code, sentence, headers=headers, **more)
+    return Refused(code, sentence, getattr(error, "hint", ""), headers=AGAIN if passing else None, **more)
 
 
-def _code_of_end(status: Status, kind: str) -> int:
-    """Of a job without a result: whether the client, somebody else, or the service is the cause."""
-    if status is Status.CANCELLED:
-        return 409
-    return 422 if status is Status.FAILED and kind in _REFUSED else 500
-
-
-def _of_http(request: Request, error: HTTPException) -> JSONResponse:
-    """Requests refused by the framework: unknown addresses and methods, bodies that are not JSON."""
+def _of_framework(request: Request, error: HTTPException) -> Refused:
+    """Unknown addresses and methods, bodies that are not JSON."""
+    path, code, headers = request.url.path, error.status_code, error.headers
     sentences = {
         400: "the body is not valid JSON",
-        404: f"there is nothing at {request.url.path}",
-        405: f"{request.method} is not allowed for {request.url.path}",
-        413: "the body is too large",
+        404: f"there is nothing at {path}",
+        405: f"{request.method} is not allowed for {path}",
     }
-    sentence, headers = sentences.get(error.status_code, HTTPStatus(error.status_code).phrase), error.headers
-    if error.status_code == 405:  # the framework names those of the first route alone
-        paths, path = request.app.openapi()["paths"], request.url.path
+    if code == 405:  # the framework names those of the first route alone
+        paths = request.app.openapi()["paths"]
         fitting = [one for one in paths if re.fullmatch(re.sub(r"{\w+}", "[^/]+", one), path)]
         known = [path] if path in paths else fitting
         methods = sorted({method.upper() for one in known for method in paths[one]})
         headers = {"Allow": ", ".join(methods)} if methods else headers
-    return problem(error.status_code, sentence, headers=headers)
+    return Refused(code, sentences.get(code, HTTPStatus(code).phrase), headers=headers)
 
 
-def _of_request(error: RequestValidationError) -> JSONResponse:
+def _of_parameters(error: RequestValidationError) -> Refused:
     """In the words of pydantic."""
     first, *others = error.errors()
     if first["type"] == "json_invalid":
-        return problem(400, "the body is not valid JSON")
+        return Refused(400, "the body is not valid JSON")
     name = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
     message = str(first["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
     if first["type"] == "extra_forbidden":
         message = "unknown field"
     more = f" (and {len(others)} more)" if others else ""
-    return problem(422, f"{name}: {message[:1].lower()}{message[1:]}{more}", field=name)
+    return Refused(422, f"{name}: {message[:1].lower()}{message[1:]}{more}", field=name)

@@ -1,0 +1,65 @@
+"""Inserting jobs, whatever the engine: those with unique keys are found, or inserted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from supervisor.domain.errors import Conflict
+from supervisor.domain.job import NewJob
+from supervisor.store.sql.connection import Queries, RowRefused, Transaction
+
+Answer = TypeVar("Answer")
+Now = float | None  # Unix seconds; None: by the server's clock
+
+Put = tuple[int, bool]
+"""The id of a job, and whether it is new."""
+
+
+class Inserting:
+    """Inserts single jobs. `insert_job` inserts one and returns its id, or None if the database has ignored it: then
+    another one may have its key.
+    """
+
+    def __init__(self, queries: Queries, insert_job: Callable[[Any, NewJob, Now], int | None]) -> None:
+        self._queries = queries
+        self._insert_job = insert_job
+
+    def insert_or_find(self, raw: Transaction, job: NewJob, now: Now) -> Put:
+        """A job that is not new is the unfinished one with its key. Raises Conflict if anything else keeps it out."""
+        key = {"type": job.type, "unique_key": job.unique_key}
+        for _ in range(3):  # without a transaction, another job with the key may come or finish between two statements
+            # Looked for first: an INSERT of a duplicate uses up an id, and the commit would write that.
+            if job.unique_key is not None and (row := raw.execute(self._queries.find_unique, key).fetchone()):
+                return int(row[0]), False
+            job_id = self._insert_job(raw, job, now)
+            if job_id is not None:
+                return job_id, True
+        raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table, or a trigger refuses it")
+
+    def insert_new(self, raw: Transaction, job: NewJob, now: Now) -> int | None:
+        """Returns its id; None for a duplicate of a unique key. Raises RowRefused if anything else keeps it out."""
+        try:
+            job_id, new = self.insert_or_find(raw, job, now)
+        except Conflict as error:
+            raise RowRefused(str(error)) from None
+        return job_id if new else None
+
+
+def in_order_of_keys(jobs: Sequence[NewJob]) -> Sequence[int]:
+    """The places of these jobs in the order in which one transaction inserts them: those with unique keys first, by
+    their keys, for which it may have to wait. So no two transactions wait for each other.
+    """
+    if sum(job.unique_key is not None for job in jobs) < 2:
+        return range(len(jobs))
+    return sorted(range(len(jobs)), key=lambda place: _after(jobs[place]))
+
+
+def _after(job: NewJob) -> tuple[bool, str, str]:
+    return (False, job.type, job.unique_key) if job.unique_key is not None else (True, "", "")
+
+
+def in_places(places: Sequence[int], answers: Sequence[Answer]) -> list[Answer]:
+    """What came in the order of these places, in the order of the jobs."""
+    return [answer for _, answer in sorted(zip(places, answers, strict=True), key=itemgetter(0))]
