@@ -335,28 +335,6 @@ def test_only_finished_jobs_can_be_purged(cli: Run, database: Path) -> None:
         assert f"<{'|'.join(status for status in Status if status.finished)}>" in cli("purge", "--help").out
 
 
-def test_pause_and_resume_say_what_has_changed(cli: Run, database: Path) -> None:
-    assert cli("pause", "greet").out == "greet is paused\n"
-    assert cli("pause", "greet").out == "greet was already paused\n"
-    assert cli("status", "--json").document["paused"] == ["greet"]
-    assert cli("resume", "greet", "--json").document == {"type": "greet", "paused": False, "changed": True}
-    assert cli("resume", "greet").out == "greet was not paused\n"
-
-
-def test_scale_keeps_a_wish_until_it_is_given_back(cli: Run, database: Path) -> None:
-    assert cli("scale", "greet", "3", "--json").document == {"pool": "greet", "workers": 3}
-    assert execute(database, "SELECT name, value FROM job_controls") == [("greet", 3)]
-    assert cli("scale", "greet", "auto").out == "pool greet is sized by the configuration again\n"
-    assert execute(database, "SELECT name FROM job_controls") == []
-
-
-def test_where_nothing_tells_the_pools_any_may_be_scaled_and_forgotten(cli: Run, database: Path) -> None:
-    url = f"sqlite:///{database}"
-
-    assert cli("scale", "anything", "3", "--database", url).code == 0
-    assert cli("scale", "anything", "auto").code == 0
-
-
 def test_status_says_how_many_workers_are_leaving(capsys: pytest.CaptureFixture[str]) -> None:
     starting = pool("starting", size=2, target=1)  # a successor
     both = pool("both", size=2, target=1, leaving=1, spares=3)
