@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -76,6 +77,7 @@ WRONG_USAGE = {
     "purge by an age that is none": ["purge", "--older-than", "a week"],
     "purge what is not finished": ["purge", "--older-than", "7d", "--status", "pending"],
     "back up into no folder": ["backup", "nowhere/copy.db"],
+    "restore a folder": ["restore", "."],
     "run a pool that is not there": ["run", "--pool", "nope"],
     "a database that is no URL": ["status", "--database", "jobs.db"],
     "a database in memory": ["status", "--database", "sqlite:///:memory:"],
@@ -136,36 +138,28 @@ OPERATING = {
 }
 
 
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (lambda path: None, "{}: there is no such database"),
+        (lambda path: path.write_text("not a database, " * 100), "the file is not an SQLite database"),
+        (lambda path: path.mkdir(), ""),
+    ],
+    ids=["nothing", "text", "folder"],
+)
 @pytest.mark.parametrize("arguments", OPERATING.values(), ids=OPERATING)
-def test_a_mistyped_database_is_never_created(cli: Run, tmp_path: Path, arguments: list[str]) -> None:
-    ran = cli(*arguments, "--database", "sqlite:///typo.db")
+def test_what_is_no_database_is_named_and_never_made_one(
+    cli: Run, tmp_path: Path, arguments: list[str], made: Callable[[Path], object], problem: str
+) -> None:
+    made(tmp_path / "typo")
+    before = sorted(tmp_path.rglob("*"))
 
-    assert ran.code == DATABASE
+    ran = cli(*arguments, "--database", "sqlite:///typo")
+
     [error] = ran.errors()
-    assert error == f"sqlite:///{tmp_path}/typo.db: there is no such database"
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("arguments", OPERATING.values(), ids=OPERATING)
-def test_a_file_that_is_no_database_is_named_and_left_alone(cli: Run, tmp_path: Path, arguments: list[str]) -> None:
-    (tmp_path / "note.txt").write_text("not a database, " * 100)
-
-    ran = cli(*arguments, "--database", "sqlite:///note.txt")
-
     assert ran.code == DATABASE
-    [error] = ran.errors()
-    assert "note.txt: the file is not an SQLite database" in error
-    assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
-
-
-@pytest.mark.parametrize("arguments", OPERATING.values(), ids=OPERATING)
-def test_a_folder_is_no_database(cli: Run, tmp_path: Path, arguments: list[str]) -> None:
-    (tmp_path / "folder").mkdir()
-
-    ran = cli(*arguments, "--database", "sqlite:///folder")
-
-    assert (ran.code, len(ran.errors())) == (DATABASE, 1)
-    assert list((tmp_path / "folder").iterdir()) == []
+    assert problem.format(f"sqlite:///{tmp_path}/typo") in error
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATING if name not in ("backup", "adopt")])
@@ -222,27 +216,12 @@ def test_without_any_configuration_the_way_out_is_named(cli: Run, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["jobs", "show", "7"], 1),
-        (["jobs", "retry", "7"], 1),
-        (["jobs", "cancel", "7"], 1),
-        (["jobs", "delete", "7"], 1),
-        (["reload"], 4),
-    ],
+    ("code", "arguments"),
+    [*((1, ["jobs", what, "7"]) for what in ("show", "retry", "cancel", "delete")), (4, ["reload"])],
 )
 def test_what_is_not_there_is_a_plain_failure(cli: Run, database: Path, arguments: list[str], code: int) -> None:
     ran = cli(*arguments)
-
     assert (ran.code, len(ran.errors())) == (code, 1)
-
-
-def test_a_folder_is_no_copy(cli: Run, database: Path, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-
-    ran = cli("restore", "folder")
-
-    assert (ran.code, ran.errors()) == (USAGE, ["folder: it is a folder, not a file"])
 
 
 def test_a_path_that_cannot_be_reached_is_one_line(cli: Run, tmp_path: Path) -> None:

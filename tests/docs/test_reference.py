@@ -25,8 +25,8 @@ from supervisor.config import settings
 from supervisor.config.checks import Keys
 from supervisor.domain.intake import JobOptions, new_job
 from supervisor.engine import open_engine
+from supervisor.store.failing import CODES
 from supervisor.store.postgres.failing import ENDS, STATES
-from supervisor.store.sql.failing import CODES
 from supervisor.system import failpoints
 from tests.docs.markdown import DOCUMENTS, ROOT, blocks, named, prose, spans, table
 

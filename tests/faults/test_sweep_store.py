@@ -22,7 +22,7 @@ from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.job import NewJob
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
-from supervisor.store.sql.failing import OTHERS
+from supervisor.store.failing import OTHERS
 from supervisor.store.sqlite.connection import QUERIES
 from supervisor.system import failpoints
 from supervisor.system.failpoints import VARIABLE
@@ -58,7 +58,6 @@ ELSEWHERE = {
     "note_set_aside": "the claims here, where a row is refused",
     "pending_token": "the claims here, where a row is refused",
     "payloads": "tests/store/sqlite/test_files.py, where a trigger inserts rows in between",
-    "unique_rules": "tests/queue/test_groups.py, where a rule of the application suppresses a job",
     "to_renew": "the renewal here, where a row is refused",
     "renew_one": "the renewal here, where a row is refused",
     "open": "test_a_role_whose_opening_fails_leaves_nothing_behind",
@@ -360,7 +359,10 @@ def test_a_migration_can_be_tried_again(kind: str, tmp_path: Path) -> None:
 @pytest.mark.fault(70, 71)
 @pytest.mark.parametrize("kind", ["busy", "full", "error"])
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_whose_opening_fails_leaves_nothing_behind(role: str, kind: str, world: World, tmp_path: Path) -> None:
+def test_a_role_whose_opening_fails_leaves_nothing_behind(
+    role: str, kind: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.store.sqlite.connection.BUSY_TIMEOUT", 0.05)
     engine = world.fresh(tmp_path / "world")
     before = descriptors()
     arm(f"open.before=fail:{kind}*99;open=fail:{kind}*99")

@@ -36,10 +36,6 @@ def test_a_little_is_kept_whole(run_log: RunLog) -> None:
     assert run_log.text() == "one\ntwo – \\udcff\n"
 
 
-def test_who_says_nothing_has_no_text(run_log: RunLog) -> None:
-    assert run_log.text() is None
-
-
 def test_of_a_lot_whole_lines_of_the_beginning_and_the_end_are_kept(run_log: RunLog) -> None:
     lines = [f"line {number}" for number in range(200_000)]
     for line in lines:

@@ -372,6 +372,6 @@ def _connection_type() -> type[psycopg.Connection[Any]]:
     """The driver's own, or for tests one with fail-points."""
     if _FAILPOINTS not in os.environ:
         return psycopg.Connection
-    from supervisor.store.postgres.failing import connection_type
+    from supervisor.store.postgres.failing import postgres_type
 
-    return connection_type(QUERIES.statements)
+    return postgres_type(QUERIES.statements)

@@ -1,4 +1,4 @@
-"""Connections with fail-points to a server, see supervisor/store/sql/failing.py: for tests.
+"""Connections with fail-points to a server, see supervisor/store/failing.py: for tests.
 
 What fails does so at the server, or on the wire: the error has all that the driver makes of it, the transaction is
 aborted, the session has ended. So what follows an error is what would follow it in earnest.
@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from supervisor.store.sql.failing import Failing, FailingCursor, places
+from supervisor.store.failing import Failing, FailingCursor, places_of
 from supervisor.system import failpoints
 
 # A server's SQLSTATEs. The first ones have the names that SQLite's kinds have.
@@ -34,10 +34,8 @@ STATES = {
 # What ends the session: `lost` without a word, `shutdown` with the server's (57P01).
 ENDS = ("lost", "shutdown")
 
-_TERMINATE = "SELECT pg_terminate_backend(pg_backend_pid())"
 
-
-def connection_type(statements: Mapping[str, str]) -> type[psycopg.Connection[Any]]:
+def postgres_type(statements: Mapping[str, str]) -> type[psycopg.Connection[Any]]:
     """The class to connect with."""
 
     class Asked(Exception):
@@ -47,7 +45,7 @@ def connection_type(statements: Mapping[str, str]) -> type[psycopg.Connection[An
         pass
 
     class Connection(Failing, psycopg.Connection[Any]):
-        places = places(statements)
+        places = places_of(statements)
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
@@ -73,7 +71,7 @@ def connection_type(statements: Mapping[str, str]) -> type[psycopg.Connection[An
                     wire.shutdown(socket.SHUT_RDWR)
                 cursor.execute("SELECT 1")
             elif kind == "shutdown":
-                cursor.execute(_TERMINATE)
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
                 cursor.execute("SELECT 1")  # it may have been answered before it heard
             else:
                 words = f"RAISE EXCEPTION 'as asked: {kind}' USING ERRCODE = '{STATES[kind]}'"

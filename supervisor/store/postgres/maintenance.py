@@ -13,7 +13,7 @@ from typing import Any
 from supervisor.domain.duty import Duty
 from supervisor.domain.errors import LeaseHeld
 from supervisor.domain.job import Claim, Status
-from supervisor.domain.settlement import released
+from supervisor.domain.settlement import Settlement, released
 from supervisor.domain.text import text_of
 from supervisor.store.ownership import Ownership, SupervisorRecord
 from supervisor.store.postgres.address import Address
@@ -81,16 +81,30 @@ class PostgresRegistry(Registry):
 class PostgresClaimLocks(ClaimLocks):
     """What a dead worker held is settled only while its supervisor has no lease."""
 
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        # How many jobs of dead workers were settled, until none of their claims is on its way.
+        self._may_be_late: dict[str, int] = {}
+
     def held_by(self, owner: str) -> list[Claim]:
         """The sessions of the dead worker are ended first, since the server may yet carry out a claim of it."""
         self._connection.rows(QUERIES.end_sessions, {"session": session_of(owner)})
         return super().held_by(owner)
 
-    def _settle_late(self, owner: str, now: float, worker: str | None) -> int:
-        """Perhaps through a pooler that had its statement still: goes back."""
-        self._connection.rows(QUERIES.await_claims, {"owner": owner})
-        late = [released(claim) for claim in super().held_by(owner)]
-        return self._settle_held(owner, late, now, worker) if late else 0
+    def _settle_held(
+        self, owner: str, settlements: Sequence[Settlement], now: float, worker: str | None, supervisor: str = ""
+    ) -> int:
+        """What it claimed after `held_by`, perhaps through a pooler that had its statement still, goes back, too."""
+        if self._connection.row(QUERIES.worker, {"incarnation": owner}) is not None:
+            self._may_be_late.setdefault(owner, 0)
+        settled = super()._settle_held(owner, settlements, now, worker, supervisor)
+        if owner in self._may_be_late:
+            self._may_be_late[owner] += settled  # if what follows fails, this is done again, and has nothing to settle
+            self._connection.rows(QUERIES.await_claims, {"owner": owner})
+            late = [released(claim) for claim in super().held_by(owner)]
+            super()._settle_held(owner, late, now, worker)
+            settled = self._may_be_late.pop(owner)
+        return settled
 
     def _require_dead(self, raw: Any, supervisor: str) -> None:
         row = raw.execute(QUERIES.lock_lease, {"id": supervisor}).fetchone()

@@ -223,8 +223,7 @@ class ClaimLocks(_Held):
         Returns how many claims were settled; one that is no longer current does not count. Raises StoreError if a row
         can neither be settled nor quarantined; the others are settled even then.
         """
-        settled = self._settle_held(owner, settlements, now, worker, supervisor)
-        return settled + self._settle_late(owner, now, worker)
+        return self._settle_held(owner, settlements, now, worker, supervisor)
 
     def _settle_held(
         self, owner: str, settlements: Sequence[Settlement], now: float, worker: str | None, supervisor: str = ""
@@ -245,10 +244,6 @@ class ClaimLocks(_Held):
                 raise StoreError(f"the database refuses what becomes of job {job_id}: {why}") from None
             self._connection.apply(self._queries.forget_worker, {"incarnation": owner})
         return len(settlements) - len(lost)
-
-    def _settle_late(self, owner: str, now: float, worker: str | None) -> int:
-        """What it has claimed after `held_by`, where a claim may still be on its way."""
-        return 0
 
     def _require_dead(self, raw: Transaction, supervisor: str) -> None:
         """Raises StoreError if it has a lease again. Without leases, who has ended has ended."""

@@ -30,10 +30,9 @@ from supervisor.store.sqlite.driver_errors import (
 from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.inserting import QUERIES as QUERIES
 from supervisor.store.sqlite.inserting import insert_new
-from supervisor.store.sqlite.writelock import PATIENCE, WriteLock, nobody_writes
+from supervisor.store.sqlite.writelock import PATIENCE, WriteLock
 
 _TURN = 0.003  # seconds per attempt while polling for the lock
-_LOOKS = 16  # in a row that find no holder of a lock that SQLite says is held; a writer may have just released it
 
 _CHECKPOINT_PAGES = 1000  # SQLite's own default
 _FAILPOINTS = "SUPERVISOR_FAILPOINTS"
@@ -201,21 +200,12 @@ class Connection(sql.Connection):
     def insisting(self, run: Callable[[], Answer], pause: float = _TURN / 10) -> Answer:
         """Retry a statement that another writer blocked, for as long as SQLite would have tried."""
         deadline = time.monotonic() + (self.polls or BUSY_TIMEOUT)
-        looks = 0
         while True:
             try:
                 return run()
             except sqlite3.Error as error:
                 if not is_busy(error) or time.monotonic() > deadline:
                     raise translated(error, self.files.database) from None
-            looks = looks + 1 if nobody_writes(self.files) else 0
-            if looks == _LOOKS:
-                # SQLite keeps a table of the locks of its process. A forked process has a copy, and nobody clears it.
-                raise StoreError(
-                    f"{self.files.database}: SQLite in this process considers it locked for ever, because the process "
-                    "was forked while a transaction was open; fork outside transactions, or start processes with "
-                    "multiprocessing's 'forkserver' or 'spawn'"
-                )
             time.sleep(pause)  # SQLite has usually waited; not for a deadlock
 
     def write(self) -> Transaction:
@@ -329,7 +319,7 @@ def _connection_type() -> type[sqlite3.Connection]:
     """The driver's own, or for tests one with fail-points."""
     if _FAILPOINTS not in os.environ:
         return sqlite3.Connection
-    from supervisor.store.sql.failing import sqlite_type
+    from supervisor.store.failing import sqlite_type
 
     return sqlite_type(QUERIES.statements)
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from supervisor.domain.errors import StoreError
 from supervisor.store.ownership import DatabaseHolder, Holder, Writers
 from supervisor.store.sqlite.files import DatabaseFiles
-from supervisor.system import descriptors, kernel
-from supervisor.system.files import any_holder_of, holder_of
+from supervisor.system import descriptors
+from supervisor.system.files import holder_of
 
 PATIENCE = 1.0  # seconds before a writer continues without it: the holder is stopped, or not one of ours
 SHARE = 0.1  # of the time, always free: all attempts of a 5 s busy timeout fail once in 300 times
@@ -47,7 +47,6 @@ _MOST_PID = 1 << 31
 _RELEASED, _OWED, _OTHERS_UNTIL, _HOLDER, _SINCE, _URGENT, _URGENT_SINCE = range(7)
 
 _WRITE_BYTE = 120  # of the -shm file: WAL_WRITE_LOCK
-_PENDING_BYTE = 0x40000000  # of the database; RESERVED is the next one, and then come the shared ones
 _SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # of the database: held for writing in the exclusive locking mode
 _INDEX_HEADER = 48  # bytes of the -shm file that every commit changes
 
@@ -230,32 +229,6 @@ def _open(files: DatabaseFiles) -> tuple[int, mmap.mmap]:
     except OSError as error:
         os.close(descriptor)
         raise StoreError(f"{files.write_lock}: it cannot be created: {error.strerror}") from None
-
-
-def nobody_writes(files: DatabaseFiles) -> bool:
-    """Whether no process, and no connection of this one, holds a lock that keeps writers out. False if unknown."""
-    log, database = _descriptor(Path(f"{files.database}-shm")), _descriptor(files.database)
-    if database is None:
-        return False
-    try:
-        if log is None:  # readers keep writers out, too
-            return any_holder_of(database, fcntl.F_WRLCK, _PENDING_BYTE, 2 + _SHARED_SIZE) is None
-        exclusive = any_holder_of(database, fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE)
-        return exclusive is None and any_holder_of(log, fcntl.F_WRLCK, _WRITE_BYTE, 1) is None
-    except OSError:
-        return False
-
-
-def _descriptor(path: Path) -> int | None:
-    """One that this process has open on the file."""
-    try:
-        wanted = path.stat()
-        for number in kernel.open_descriptors():
-            if os.path.samestat(os.fstat(number), wanted):
-                return number
-    except OSError:  # another thread has closed it
-        pass
-    return None
 
 
 def _commits(files: DatabaseFiles) -> bytes:

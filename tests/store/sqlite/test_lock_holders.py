@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import closing
 
 import pytest
 
 from supervisor.store.base import Engine
-from supervisor.store.sqlite.files import DatabaseFiles
-from supervisor.store.sqlite.writelock import nobody_writes
 from tests.store.kit import python, until
 
 HOLDER = """
@@ -82,25 +78,3 @@ def test_where_there_is_no_database_nobody_holds_it_and_nothing_is_made(engine: 
     assert watch.database_holder() is None
     assert watch.holder() is None
     assert not engine.database.folder.exists()
-
-
-@pytest.mark.parametrize("elsewhere", [True, False])
-def test_a_process_with_a_connection_sees_every_writer_and_keeps_its_own_locks(
-    engine: Engine, hold: Hold, elsewhere: bool
-) -> None:
-    engine.database.migrate()
-    files = DatabaseFiles(engine.database.file)
-    with closing(sqlite3.connect(files.database, isolation_level=None)) as own:
-        own.execute("SELECT * FROM jobs").fetchall()
-        assert nobody_writes(files)
-        if elsewhere:
-            hold("BEGIN IMMEDIATE")
-            assert not nobody_writes(files)
-            return
-        own.execute("BEGIN IMMEDIATE")
-        assert not nobody_writes(files)
-        script = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
-        tried = subprocess.run(python("-c", script, files.database), capture_output=True, text=True, check=False)
-        assert "database is locked" in tried.stderr
-        own.execute("COMMIT")
-        assert nobody_writes(files)

@@ -363,4 +363,4 @@ class TestTheClientGoesAway:
     @pytest.mark.parametrize("early", [False, True])
     def test_its_job_is_cancelled_if_it_asked_for_that(self, site: Site, early: bool) -> None:
         self.go(site, cancel="true", early=early)
-        assert states(site) == ["cancelled"]
+        until(lambda: states(site) == ["cancelled"])

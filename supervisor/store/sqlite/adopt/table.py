@@ -85,7 +85,6 @@ class Table(NamedTuple):
     triggers: tuple[str, ...]
     pointing: tuple[tuple[str, str, str], ...]  # (table, column, ON DELETE) of other tables' foreign keys
     reading: tuple[tuple[str, str, str], ...]  # (kind, name, text) of all triggers and views
-    taken: frozenset[str]  # the names of everything else in the database, in lower case
 
     def column(self, name: str) -> Column | None:
         """A column by its name; case does not matter, as in SQL."""
@@ -147,7 +146,6 @@ def read(raw: sqlite3.Connection, table: str) -> Table:
         tuple(o[3] for o in mine if o[0] == "trigger"),
         tuple(raw.execute(SQL.pointing_here, {"table": name}).fetchall()),
         tuple((o[0], o[1], o[3]) for o in objects if o[0] in ("trigger", "view")),
-        taken,
     )
 
 

@@ -24,8 +24,6 @@ OTHERS = {
     "PRAGMA wal_checkpoint(TRUNCATE)": "wal_truncate",
     "PRAGMA journal_mode": "open",
 }
-_OPENING = "open_session"  # the first statement of a new connection to a server, whose place is `open`
-
 # SQLite's message and code.
 CODES = {
     "busy": ("database is locked", sqlite3.SQLITE_BUSY),
@@ -35,16 +33,13 @@ CODES = {
 }
 
 
-def places(statements: Mapping[str, str]) -> dict[str, str]:
-    """What the connections of an engine pass, by the texts of statements."""
-    return {text: "open" if name == _OPENING else name for name, text in statements.items()} | OTHERS
-
-
 class Failing:
-    """A connection with fail-points."""
+    """A connection with fail-points. `places` are what it passes, by the texts of statements, and `uncommitted` what
+    has run in the open transaction.
+    """
 
     places: Mapping[str, str]
-    uncommitted: list[str]  # what has run in the open transaction
+    uncommitted: list[str]
 
     def reach(self, place: str) -> None:
         """Does nothing unless a test has asked for it; otherwise raises what is to happen there."""
@@ -53,6 +48,23 @@ class Failing:
     def is_in_transaction(self) -> bool:
         raise NotImplementedError
 
+    def around(self, sql: str, execute: Callable[[], object]) -> None:
+        """Run a statement, with its fail-points before and after."""
+        sql = "BEGIN" if sql.startswith("BEGIN;") else sql  # with settings
+        place = self.places.get(sql)
+        if not self.is_in_transaction():
+            self.uncommitted = []  # of a transaction that an error has ended
+        if place is not None:
+            self.reach(f"{place}.before")
+        execute()
+        if place is not None:
+            self.reach(place)
+            self.uncommitted += [place] if place not in OTHERS.values() else []
+        if not self.is_in_transaction():
+            ran, self.uncommitted = dict.fromkeys(self.uncommitted), []
+            for one in () if sql.startswith("ROLLBACK") else ran:
+                self.reach(f"{one}.committed")
+
 
 class FailingCursor:
     """Mixed into a driver's cursor."""
@@ -60,37 +72,21 @@ class FailingCursor:
     connection: Any
 
     def execute(self, sql: Any, *parameters: Any, **options: Any) -> Any:
-        self._around(sql, lambda: super(FailingCursor, self).execute(sql, *parameters, **options))  # type: ignore[misc]
-        return self
+        return self._around(sql, lambda: super(FailingCursor, self).execute(sql, *parameters, **options))  # type: ignore[misc]
 
     def executemany(self, sql: Any, *parameters: Any, **options: Any) -> Any:
-        self._around(sql, lambda: super(FailingCursor, self).executemany(sql, *parameters, **options))  # type: ignore[misc]
-        return self
+        return self._around(sql, lambda: super(FailingCursor, self).executemany(sql, *parameters, **options))  # type: ignore[misc]
 
-    def _around(self, sql: Any, execute: Callable[[], object]) -> None:
-        """Run a statement, with its fail-points before and after."""
-        connection = self.connection
-        if not isinstance(connection, Failing) or not isinstance(sql, str):
+    def _around(self, sql: Any, execute: Callable[[], object]) -> FailingCursor:
+        if not isinstance(self.connection, Failing) or not isinstance(sql, str):
             execute()
-            return
-        sql = "BEGIN" if sql.startswith("BEGIN;") else sql  # with settings
-        place = connection.places.get(sql)
-        if not connection.is_in_transaction():
-            connection.uncommitted = []  # of a transaction that an error has ended
+            return self
         try:
-            if place is not None:
-                connection.reach(f"{place}.before")
-            execute()
-            if place is not None:
-                connection.reach(place)
-                connection.uncommitted += [place] if place not in OTHERS.values() else []
-            if not connection.is_in_transaction():
-                ran, connection.uncommitted = dict.fromkeys(connection.uncommitted), []
-                for one in () if sql.startswith("ROLLBACK") else ran:
-                    connection.reach(f"{one}.committed")
+            self.connection.around(sql, execute)
         except BaseException:
             self.close()  # type: ignore[attr-defined]  # as after an error of the driver's own, the statement is over
             raise
+        return self
 
 
 def sqlite_type(statements: Mapping[str, str]) -> type[sqlite3.Connection]:
@@ -102,7 +98,7 @@ def sqlite_type(statements: Mapping[str, str]) -> type[sqlite3.Connection]:
     class Connection(Failing, sqlite3.Connection):
         """Not every version of the driver creates cursors by `cursor`, so everything that executes is overridden."""
 
-        places = places(statements)
+        places = places_of(statements)
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
@@ -111,13 +107,11 @@ def sqlite_type(statements: Mapping[str, str]) -> type[sqlite3.Connection]:
         def cursor(self, factory: Any = None) -> Any:
             return super().cursor(Cursor if factory is None else factory)
 
-        def execute(self, *arguments: Any) -> sqlite3.Cursor:
-            found: sqlite3.Cursor = Cursor(self).execute(*arguments)
-            return found
+        def execute(self, *arguments: Any) -> Any:
+            return Cursor(self).execute(*arguments)
 
-        def executemany(self, *arguments: Any) -> sqlite3.Cursor:
-            found: sqlite3.Cursor = Cursor(self).executemany(*arguments)
-            return found
+        def executemany(self, *arguments: Any) -> Any:
+            return Cursor(self).executemany(*arguments)
 
         def is_in_transaction(self) -> bool:
             return self.in_transaction
@@ -126,6 +120,11 @@ def sqlite_type(statements: Mapping[str, str]) -> type[sqlite3.Connection]:
             failpoints.reach(place, lambda kind: _sqlite_error(*CODES[kind]) if kind in CODES else None)
 
     return Connection
+
+
+def places_of(statements: Mapping[str, str]) -> dict[str, str]:
+    """The first statement of a new connection to a server has the place `open`, as SQLite's has."""
+    return {text: "open" if name == "open_session" else name for name, text in statements.items()} | OTHERS
 
 
 def _sqlite_error(message: str, code: int) -> sqlite3.Error:
