@@ -111,7 +111,10 @@ class Handler:
         self._after_interrupt = getattr(target, "after_interrupt", None)
         self._check_options = getattr(target, "check_options", None)
         self.middleware: Sequence[Any] = getattr(target, "middleware", ())
-        self._check_parameters()
+        _check_signature(self._handle, name if self._handle_batch is None else f"{name}.handle", "payload", "ctx")
+        _check_signature(self._handle_batch, f"{name}.handle_batch", "payloads", "ctx")
+        for method in ("setup", "teardown", "after_interrupt"):
+            _check_signature(getattr(target, method, None), f"{name}.{method}", "ctx")
         self._is_set_up = False
         self._loop: EventLoop | None = None
         self.loop_changed = False
@@ -136,15 +139,6 @@ class Handler:
             self._check_options(options)
         except (ValueError, ImportError) as error:
             raise HandlerError(str(error), getattr(error, "faults", ())) from error
-
-    def _check_parameters(self) -> None:
-        """Raises HandlerError if it could not be called with our arguments."""
-        alone = self._handle_batch is None
-        _check_signature(self._handle, self.name if alone else f"{self.name}.handle", "payload", "ctx")
-        _check_signature(self._handle_batch, f"{self.name}.handle_batch", "payloads", "ctx")
-        _check_signature(self._setup, f"{self.name}.setup", "ctx")
-        _check_signature(self._teardown, f"{self.name}.teardown", "ctx")
-        _check_signature(self._after_interrupt, f"{self.name}.after_interrupt", "ctx")
 
     def insist_on(self, types: Iterable[str]) -> None:
         """Raises HandlerError if it knows what types it handles, and one of these is missing."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from math import inf
 from operator import attrgetter
-from threading import Lock
+from threading import Lock, RLock
 from time import monotonic
 from typing import Any
 
@@ -105,7 +105,7 @@ class Runs(dict[Run, ConcurrentRun]):
     def __init__(self, slot: Slot) -> None:
         super().__init__()
         self._slot = slot
-        self._lock = Lock()
+        self._lock = RLock()
         self._shown: ConcurrentRun | None = None
         self._going_on = self._ended = 0  # changed under the lock
 
@@ -119,14 +119,16 @@ class Runs(dict[Run, ConcurrentRun]):
         self.show()
 
     def end(self, run: ConcurrentRun) -> None:
-        """At once: it may take long until its outcome is written, and until then it must not be taken to run."""
+        """At once: it may take long until its outcome is written, and until then it must not be taken to run. Nor may
+        one that goes on be without a limit: it may keep the interpreter's lock from now on.
+        """
         with self._lock:
             run.ended = True
             self._going_on -= 1
             self._ended += 1
-            if run is self._shown:
-                self._slot.page.deadline = 0.0  # its limit is over; the next one is shown in a moment
             self._slot.end(self._ended, run.key, self._going_on)
+            if run is self._shown:
+                self.show()
 
     def show(self) -> None:
         with self._lock:
