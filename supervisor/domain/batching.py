@@ -139,7 +139,10 @@ class AutoBatchSize:
         return self._ladder[self._rung]
 
     def observe(self, size: int, seconds: float, between: float | None = None) -> None:
-        """A batch of this size has run. `between` is the time since the one before, None if the worker had no jobs."""
+        """A batch of this size has run. `between` is the time since the one before, None if the worker had no jobs.
+
+        From three quarters of the size that was asked for, it counts as one of that size; a smaller one says nothing.
+        """
         if between is not None:
             self._between += _WEIGHT * (min(between, 4 * self._between or between) - self._between)
         if size < self.size * _PLENTIFUL:

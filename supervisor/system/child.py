@@ -35,11 +35,6 @@ def hold_lifeline() -> None:
         _lifeline_reader, _lifeline_writer = os.pipe2(os.O_CLOEXEC)
 
 
-def lifeline_descriptors() -> tuple[int, ...]:
-    """The descriptors that a forked child keeps, so that it, or what it forks, can call `arm_lifeline`."""
-    return () if _lifeline_reader < 0 else (_lifeline_reader,)
-
-
 def arm_lifeline() -> None:
     """Have the kernel kill this process when the supervisor ends; exit at once if it has already ended.
 
@@ -121,7 +116,7 @@ def fork(run: Callable[[], int], *, role: str, keep: Iterable[int]) -> tuple[int
     those in `keep`, and dies with this process. Returns (pid, pidfd). Raises OSError, with no child left, if no
     process or no descriptor is available.
     """
-    kept = {*STANDARD, *keep, *lifeline_descriptors()}
+    kept = {*STANDARD, *keep, _lifeline_reader}  # so that the child, or what it forks, can arm that
     parent = os.getpid()
     standard_streams.flush()
     signals.block_all()
@@ -193,7 +188,8 @@ def _become_child(run: Callable[[], int], kept: set[int], parent: int, role: str
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        close_all_but(kept)
+        for descriptor in open_descriptors() - kept:
+            os.close(descriptor)
         if role == "worker":  # the others are children of the supervisor, or of a worker, and die with it
             arm_lifeline()
         gc.freeze()  # so that memory shared with the parent stays shared
@@ -203,11 +199,6 @@ def _become_child(run: Callable[[], int], kept: set[int], parent: int, role: str
         with contextlib.suppress(Exception):
             traceback.print_exc()
     leave(code)
-
-
-def close_all_but(kept: set[int]) -> None:
-    for number in open_descriptors() - kept:
-        os.close(number)
 
 
 def leave(code: int) -> NoReturn:

@@ -48,7 +48,10 @@ def make_safe() -> None:
         try:
             os.fstat(number)
         except OSError:
-            _open_nothing(number)
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
     for name, number in (("stdout", STDOUT), ("stderr", STDERR)):
         stream, interpreters = getattr(sys, name, None), getattr(sys, f"__{name}__", None)
         if isinstance(stream, _Forgiving):
@@ -71,10 +74,3 @@ def _is_closed(stream: object) -> bool:
     with contextlib.suppress(Exception):
         return stream is None or stream.closed  # type: ignore[attr-defined]
     return False
-
-
-def _open_nothing(number: int) -> None:
-    opened = os.open(os.devnull, os.O_RDWR)
-    if opened != number:
-        os.dup2(opened, number)
-        os.close(opened)
