@@ -9,13 +9,12 @@ from typing import NamedTuple
 
 from supervisor.domain.errors import JobNotFound
 from supervisor.domain.job import Attempt, Job, Run, Status, shown
-from supervisor.maintenance.waking import PRESENT
 from supervisor.ops.job_details import Trial, trial_of, trials
 from supervisor.ops.supervisors import registered
 from supervisor.store.base import Operations
 from supervisor.system import run_log
 from supervisor.system.scoreboard import run_logs_of
-from supervisor.system.slot import Snapshot
+from supervisor.system.slot import PRESENT, Snapshot
 
 MOST_RUNS = 200  # runs of all jobs that are read at once
 _LONGEST = 8192  # bytes of a line that are kept back until it ends

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 from supervisor.config.machine import own_host
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.text import text_of
-from supervisor.maintenance.lease import read_published
-from supervisor.maintenance.waking import present_workers
 from supervisor.store.base import Lease, Operations, SupervisorRecord
+from supervisor.system.published import read_published
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import Snapshot
 
@@ -59,7 +58,7 @@ def seen(operations: Operations, now: float = 0.0) -> Iterator[Seen]:
     for record, alive, board in registered(operations):
         lease = leases.get(record.id)
         if board is not None:
-            workers = [slot for _, slot in present_workers(board)]
+            workers = [slot for _, slot in board.present()]
             yield Seen(
                 record, alive, lease, board.supervisor_status(), workers, local=True, drained=bool(board.gate.drained)
             )

@@ -51,9 +51,6 @@ def test_the_copy_takes_the_place_and_the_database_before_is_kept(cli: Run, data
     assert jobs(copy) == 1
     assert cli("enqueue", "greet").code == 0
     assert jobs(database) == 2
-    first, second = cli("restore", "--yes", "copy.db").out.splitlines()
-    assert first.endswith("jobs.db: 1 job of copy.db")
-    assert "the old database: " in second
 
 
 def test_the_log_of_the_database_before_never_meets_the_copy(cli: Run, database: Path, copy: Path) -> None:
@@ -159,7 +156,8 @@ def test_a_database_is_not_replaced_without_being_asked(cli: Run, database: Path
     database.unlink()
     for end in ("-wal", "-shm"):
         Path(f"{database}{end}").unlink(missing_ok=True)
-    assert cli("restore", "copy.db").code == 0
+    said = cli("restore", "copy.db")
+    assert (said.code, said.out.splitlines()[0].endswith("jobs.db: 1 job of copy.db")) == (0, True)
 
 
 def test_a_lost_or_damaged_database_can_be_replaced(cli: Run, database: Path, copy: Path) -> None:

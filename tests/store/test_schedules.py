@@ -7,7 +7,7 @@ import pytest
 from supervisor.domain.job import NewJob
 from supervisor.domain.schedule import Misfire, Schedule
 from supervisor.maintenance.schedules import FireSchedule
-from supervisor.store.base import Planned, Schedules
+from supervisor.store.base import Filter, Planned, Schedules
 from tests.store.kit import NOW, Desk, execute
 
 TIMING = '["0 3 * * *", null, "UTC"]'
@@ -22,16 +22,11 @@ def job(at: float) -> NewJob:
     return NewJob("tidy", '{"a":1}', scheduled_at=at)
 
 
-def test_a_planned_time_survives_restarts(desk: Desk, schedules: Schedules) -> None:
+def test_a_planned_time_survives_restarts_but_no_other_timing(desk: Desk, schedules: Schedules) -> None:
     schedules.plan("night", TIMING, NOW + 10)
 
     assert schedules.plan("night", TIMING, NOW + 99).next_at == NOW + 10
     assert desk.operations.schedules.planned() == [Planned("night", TIMING, NOW + 10)]
-
-
-def test_another_timing_starts_again(schedules: Schedules) -> None:
-    schedules.plan("night", TIMING, NOW + 10)
-
     assert schedules.plan("night", "other", NOW + 99).next_at == NOW + 99
 
 
@@ -56,7 +51,10 @@ def test_firing_inserts_the_jobs_and_moves_on(desk: Desk, schedules: Schedules) 
 
     assert ids is not None
     assert [desk.job(job_id).scheduled_at for job_id in ids] == [NOW - 5, NOW]
-    assert schedules.plan("night", TIMING, 0) == Planned("night", TIMING, NOW + 60, NOW, ids[-1])
+    fired = schedules.plan("night", TIMING, 0)
+    assert fired == Planned("night", TIMING, NOW + 60, NOW, ids[-1])
+    assert schedules.fire(fired, [], NOW + 120, NOW + 60) == []
+    assert schedules.plan("night", TIMING, 0) == Planned("night", TIMING, NOW + 120, NOW, ids[-1])
 
 
 def test_a_time_that_somebody_else_has_fired_inserts_nothing(desk: Desk, schedules: Schedules) -> None:
@@ -82,14 +80,6 @@ def test_a_time_whose_key_an_unfinished_job_has_inserts_nothing_and_moves_on(des
     second = schedules.fire(schedules.plan("night", TIMING, 0), [keyed], NOW + 180, NOW + 120)
     assert second
     assert second != first
-
-
-def test_a_time_without_jobs_only_moves_on(desk: Desk, schedules: Schedules) -> None:
-    planned = schedules.plan("night", TIMING, NOW)
-
-    assert schedules.fire(planned, [], NOW + 60, NOW) == []
-    assert schedules.plan("night", TIMING, 0).next_at == NOW + 60
-    assert desk.claim(["tidy"], 10) == []
 
 
 def test_a_paused_schedule_does_not_fire_and_keeps_its_time(desk: Desk, schedules: Schedules) -> None:
@@ -139,3 +129,25 @@ def test_a_clock_that_is_set_a_day_ahead_and_back_costs_one_misfire_and_no_silen
     assert fired == [0, 1, missed, 0, 1, 1]
     [planned] = schedules.planned()
     assert planned.next_at == NOW + 2502
+
+
+@pytest.mark.parametrize(("misfire", "jobs"), [("once", 1), ("skip", 0), ("all", 4)])
+def test_a_resumed_schedule_catches_up_as_its_misfire_says(desk: Desk, misfire: Misfire, jobs: int) -> None:
+    duty = FireSchedule(desk.maintenance.schedules, Schedule("hourly", "tidy", '{"a":1}', None, 3600.0, "UTC", misfire))
+    duty.run(NOW)
+    first = duty.next_at(NOW)
+    assert first == pytest.approx(NOW + 3600, abs=0.01)
+
+    desk.operations.schedules.pause("hourly", NOW + 1)
+    for at in (3601, 3700, 7300, 14300):
+        assert duty.run(NOW + at).done == 0
+    assert duty.next_at(NOW + 14300) is None  # it is not waited for
+    assert duty.rest is not None  # but a change is heard of
+    desk.operations.schedules.resume("hourly")
+    assert duty.run(NOW + 14500).done == jobs
+
+    assert duty.rest is None
+    assert duty.next_at(NOW + 14500) == pytest.approx(NOW + 5 * 3600, abs=0.01)
+    assert desk.operations.jobs.count(Filter(types=("tidy",)), limit=99) == jobs
+    [planned] = desk.operations.schedules.planned()
+    assert (planned.type, planned.payload) == ("tidy", '{"a":1}')
