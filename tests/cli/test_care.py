@@ -85,7 +85,7 @@ FAULTS: dict[str, tuple[str, dict[str, str], list[str]]] = {
         },
         [
             "supervisor.toml:2: pools.a.handler: jobs:missing: the module jobs has no 'missing'",
-            "supervisor.toml:4: pools.b.handler: there is no module 'nowhere'",
+            "supervisor.toml:4: pools.b.handler: nowhere:handle: there is no module 'nowhere'",
             "no module named 'no_such_library'",
             "SIGABRT): bye",
             "supervisor.toml:9: pools.d.worker: ",
@@ -109,7 +109,7 @@ FAULTS: dict[str, tuple[str, dict[str, str], list[str]]] = {
             "def other(payload, ctx): ...\n"
         },
         [
-            "schedules[1].payload: the task 'report' would refuse it: report: the parameter 'day' is missing in the payload",
+            "[1].payload: the task 'report' would refuse it: report: the parameter 'day' is missing in the payload",
             "schedules[2].payload: the task 'report' would refuse it: report: the task has no parameter 'too'",
         ],
     ),
