@@ -51,37 +51,6 @@ def test_without_time_zones_utc_remains_and_of_others_is_said_what_to_install(pr
     assert set(listed.values()) == {0}
 
 
-def test_check_lists_faults_of_the_file_and_of_every_handler_at_once(cli: Run, project: Path) -> None:
-    (project / "supervisor.toml").write_text(
-        "[pools.a]\nhandler = 'jobs:missing'\n"
-        "[pools.b]\nhandler = 'nowhere:handle'\n"
-        "[pools.c]\nhandler = 'broken:handle'\n"
-        "[pools.d]\nhandler = 'deadly:handle'\nworker = 3\n"
-        "[pools.e]\nhandler = 'jobs:greet'\n"
-    )
-    (project / "broken.py").write_text("import no_such_library\n")
-    (project / "deadly.py").write_text("import os, sys\nsys.stderr.write('bye'); sys.stderr.flush()\nos.abort()\n")
-
-    ran = cli("check")
-
-    assert ran.code == 2
-    errors = ran.errors()
-    assert [error.split(" ")[:2] for error in errors] == [
-        ["supervisor.toml:2:", "pools.a.handler:"],
-        ["supervisor.toml:4:", "pools.b.handler:"],
-        ["supervisor.toml:6:", "pools.c.handler:"],
-        ["supervisor.toml:8:", "pools.d.handler:"],
-        ["supervisor.toml:9:", "pools.d.worker:"],
-    ]
-    assert "has no 'missing'" in errors[0]
-    assert "there is no module 'nowhere'" in errors[1]
-    assert "no module named 'no_such_library'" in errors[2]
-    assert "SIGABRT): bye" in errors[3]
-    document = cli("check", "--json")
-    assert (document.code, document.err) == (2, "")
-    assert document.document["problems"] == errors
-
-
 ODD = """
 def noctx(payload): ...
 def three(payload, ctx, more): ...
@@ -106,6 +75,44 @@ Called = Callable()
 NAMES = ("noctx", "three", "lazy", "slow_lazy", "Setup", "Batch", "good", "Good", "many", "builtin", "Called")
 MAIL = "[pools.mail]\nhandler = 'handlers.mail:send'\n"
 FAULTS: dict[str, tuple[str, dict[str, str], list[str]]] = {
+    "of the file and of every handler at once": (
+        "[pools.a]\nhandler = 'jobs:missing'\n[pools.b]\nhandler = 'nowhere:handle'\n"
+        "[pools.c]\nhandler = 'broken:handle'\n[pools.d]\nhandler = 'deadly:handle'\nworker = 3\n"
+        "[pools.e]\nhandler = 'jobs:greet'\n",
+        {
+            "broken.py": "import no_such_library\n",
+            "deadly.py": "import os, sys\nsys.stderr.write('bye'); sys.stderr.flush()\nos.abort()\n",
+        },
+        [
+            "supervisor.toml:2: pools.a.handler: jobs:missing: the module jobs has no 'missing'",
+            "supervisor.toml:4: pools.b.handler: nowhere:handle: there is no module 'nowhere'",
+            "no module named 'no_such_library'",
+            "SIGABRT): bye",
+            "supervisor.toml:9: pools.d.worker: ",
+        ],
+    ),
+    "an import that never ends": (
+        CONFIGURATION + "startup_timeout = '500ms'\n",
+        {"jobs.py": "import time\ntime.sleep(60)\n"},
+        ["did not end within startup_timeout"],
+    ),
+    "payloads that tasks would refuse": (
+        "[pools.tasks]\ntasks = ['jobs']\n[pools.other]\nhandler = 'jobs:other'\n"
+        + "".join(
+            f"[[schedules]]\nname = 's{n}'\ntype = '{type_}'\nevery = '1d'\npayload = {payload}\n"
+            for n, (payload, type_) in enumerate(
+                [("{ day = 1 }", "report"), ("{}", "report"), ("{ day = 1, too = 'me' }", "report"), ("{}", "other")]
+            )
+        ),
+        {
+            "jobs.py": "from supervisor import task\n@task\ndef report(day: int, to: str = 'all'): ...\n"
+            "def other(payload, ctx): ...\n"
+        },
+        [
+            "[1].payload: the task 'report' would refuse it: report: the parameter 'day' is missing in the payload",
+            "schedules[2].payload: the task 'report' would refuse it: report: the task has no parameter 'too'",
+        ],
+    ),
     "a module that is missing": (
         "[pools.a]\ntasks = ['nowhere']\n",
         {},
@@ -181,6 +188,8 @@ def test_check_says_what_is_wrong_with_handlers(
     assert ran.code == 2
     for error, expected in zip(ran.errors(), told, strict=True):
         assert expected.format(project) in error
+    document = cli("check", "--json")
+    assert (document.code, document.err, document.document["problems"]) == (2, "", ran.errors())
 
 
 def test_check_warns_of_a_schedule_whose_jobs_nobody_takes(cli: Run, project: Path) -> None:
@@ -197,24 +206,6 @@ def test_check_warns_of_a_schedule_whose_jobs_nobody_takes(cli: Run, project: Pa
     run = command("run", "--burst", "--pool", "greet", cwd=project)
     assert run.returncode == 0
     assert sentence in run.stderr
-
-
-def test_check_tries_the_payloads_of_schedules_with_their_tasks(cli: Run, project: Path) -> None:
-    (project / "jobs.py").write_text(
-        "from supervisor import task\n@task\ndef report(day: int, to: str = 'all'): ...\ndef other(payload, ctx): ...\n"
-    )
-    entries = [("{ day = 1 }", "report"), ("{}", "report"), ("{ day = 1, too = 'me' }", "report"), ("{}", "other")]
-    schedules = "".join(
-        f"[[schedules]]\nname = 's{n}'\ntype = '{type_}'\nevery = '1d'\npayload = {payload}\n"
-        for n, (payload, type_) in enumerate(entries)
-    )
-    pools = "[pools.tasks]\ntasks = ['jobs']\n[pools.other]\nhandler = 'jobs:other'\n"
-    (project / "supervisor.toml").write_text(pools + schedules)
-    missing, unknown = cli("check").errors()
-    assert "schedules[1].payload: the task 'report' would refuse it: " in missing
-    assert missing.endswith("the parameter 'day' is missing in the payload")
-    assert "schedules[2].payload: " in unknown
-    assert unknown.endswith("the task has no parameter 'too'")
 
 
 def test_check_and_run_refuse_a_program_that_is_not_there(cli: Run, project: Path) -> None:
@@ -243,13 +234,6 @@ def test_check_imports_as_a_worker_would(cli: Run, project: Path, monkeypatch: p
     monkeypatch.chdir(project / "elsewhere")
     [error] = cli("check", "-c", "../supervisor.toml").errors()
     assert "pools.other.handler" in error
-
-
-def test_check_does_not_wait_for_a_handler_that_never_ends_its_import(cli: Run, project: Path) -> None:
-    (project / "supervisor.toml").write_text(CONFIGURATION + "startup_timeout = '500ms'\n")
-    (project / "jobs.py").write_text("import time\ntime.sleep(60)\n")
-    [error] = cli("check").errors()
-    assert "startup_timeout" in error
 
 
 def test_the_doctor_is_content_with_a_fresh_project_and_names_faults_with_what_to_do(cli: Run, database: Path) -> None:
