@@ -19,7 +19,7 @@ from supervisor.domain.job import NewJob
 Answer = TypeVar("Answer")
 PutEach = Callable[[list[NewJob]], list[Put | Exception]]
 """Inserts jobs. See `Producer.put_each`."""
-_Calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]  # None: the thread is to end
+_Calls = SimpleQueue[tuple[Future[Any] | None, Callable[[], Any]] | None]  # None: the thread is to end
 
 _MOST_JOBS = 500  # in one transaction: others want to write, too
 _MOST_SIZE = 1 << 20  # characters of payloads after which no other job is added
@@ -42,36 +42,36 @@ class Lane:
 
     def call(self, work: Callable[[], Answer]) -> Future[Answer]:
         """Its result; a call that is cancelled before it begins is not made."""
+        future: Future[Answer] = Future()
         with self._lock:
             self._batch = None  # jobs that are inserted from now on come after this call
-            return self._add(work)
+            self._add(future, work)
+        return future
 
     def insert(self, new: Callable[[], NewJob], put_each: PutEach) -> Future[Put]:
         """Insert the job that `new` returns, with others that wait, by one call of the first one's `put_each`."""
         future: Future[Put] = Future()
         with self._lock:
             if self._batch is None or len(self._batch) == _MOST_JOBS:
-                self._batch = []
-                self._add(functools.partial(self._insert, self._batch, put_each))
+                batch: list[tuple[Future[Put], Callable[[], NewJob]]] = []
+                self._add(None, functools.partial(self._insert, batch, put_each))  # raises if there can be no thread
+                self._batch = batch
             self._batch.append((future, new))
         return future
 
-    def _add(self, work: Callable[[], Answer]) -> Future[Answer]:
-        future: Future[Answer] = Future()
+    def _add(self, future: Future[Any] | None, work: Callable[[], Any]) -> None:
         if not self._runs:
             # Daemonic: a program may end while another one holds the write lock.
             threading.Thread(target=_serve, args=(self._calls,), name=self._name, daemon=True).start()
             self._runs = True
         self._calls.put((future, work))
-        return future
 
     def _insert(self, batch: list[tuple[Future[Put], Callable[[], NewJob]]], put_each: PutEach) -> None:
         with self._lock:
             if self._batch is batch:
                 self._batch = None
         futures, jobs, size = list[Future[Put]](), list[NewJob](), 0
-        while batch:
-            future, new = batch.pop(0)
+        for number, (future, new) in enumerate(batch, 1):
             if future.set_running_or_notify_cancel():
                 job = _outcome(new)
                 if isinstance(job, BaseException):
@@ -80,7 +80,7 @@ class Lane:
                     futures.append(future)
                     jobs.append(job)
                     size += len(job.payload)
-            if jobs and (not batch or size >= _MOST_SIZE):
+            if jobs and (number == len(batch) or size >= _MOST_SIZE):
                 answers = _outcome(functools.partial(put_each, jobs))
                 each = [answers] * len(jobs) if isinstance(answers, BaseException) else answers
                 for one, answer in zip(futures, each, strict=True):
@@ -107,7 +107,9 @@ class Lane:
 def _serve(calls: _Calls) -> None:
     while (call := calls.get()) is not None:
         future, work = call
-        if future.set_running_or_notify_cancel():
+        if future is None:
+            work()
+        elif future.set_running_or_notify_cancel():
             _complete(future, _outcome(work))
         del call, future, work  # with what they hold, before the next one is waited for
 

@@ -182,10 +182,8 @@ def test_jobs_from_node_run_and_those_of_a_rolled_back_transaction_do_not(make_s
     assert [job["status"] for job in said] == ["done"] * 5
     assert said[0]["payload"] == {"path": "cat.jpg"}
     assert set(said[0]["result"]) == {"pid"}
-    with contextlib.closing(sqlite3.connect(site.database)) as db:
-        there = db.execute("SELECT id FROM jobs WHERE type <> 'never' ORDER BY id").fetchall()
-        assert [job["id"] for job in said] == [number for (number,) in there]
-        assert db.execute("SELECT path FROM pictures").fetchall() == [("cat.jpg",)]
+    assert [(job["id"],) for job in said] == site.rows("SELECT id FROM jobs WHERE type <> 'never' ORDER BY id")
+    assert site.rows("SELECT path FROM pictures") == [("cat.jpg",)]
 
 
 @needs_packages
@@ -201,8 +199,7 @@ def test_two_node_processes_with_the_same_keys_make_each_job_once(make_site: Cal
     one, two = (json.loads(program.communicate(timeout=PATIENCE)[0]) for program in pair)
     assert [job["id"] for job in one] == [job["id"] for job in two]
     assert all(mine["isNew"] is not theirs["isNew"] for mine, theirs in zip(one, two, strict=True))
-    with contextlib.closing(sqlite3.connect(site.database)) as db:
-        assert db.execute("SELECT count(*) FROM jobs WHERE type = 'waits'").fetchone() == (50,)
+    assert site.rows("SELECT count(*) FROM jobs WHERE type = 'waits'") == [(50,)]
 
 
 @needs_packages
@@ -232,8 +229,7 @@ def test_killed_in_a_transaction_node_leaves_all_of_it_or_nothing(
     site.done(after)
     if committed:
         assert [site.done(job).status for job in ids] == [Status.DONE] * 3
-    with contextlib.closing(sqlite3.connect(site.database)) as db:
-        assert db.execute("SELECT count(*) FROM jobs WHERE type = 'work'").fetchone() == (4 if committed else 1,)
+    assert site.rows("SELECT count(*) FROM jobs WHERE type = 'work'") == [(4 if committed else 1,)]
 
 
 @needs_packages
@@ -252,8 +248,7 @@ def test_broken_json_of_a_plain_insert_fails_as_documented(make_site: Callable[.
     )
     assert said["refused"] == "malformed JSON"
     assert (said["status"], said["attempts"], said["payload"]) == ("failed", 1, '{"path":')
-    with contextlib.closing(sqlite3.connect(site.database)) as db:
-        assert db.execute("SELECT kind FROM job_errors WHERE job_id = ?", (said["id"],)).fetchall() == [("payload",)]
+    assert site.rows("SELECT kind FROM job_errors WHERE job_id = ?", said["id"]) == [("payload",)]
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,19 @@ def test_an_error_that_cannot_be_made_again_is_told_to_each_all_the_same() -> No
     assert [future.exception(60) for future in futures] == [error] * 3
     assert waiting.done()
     lane.end().result(60)
+
+
+def test_an_insert_for_which_no_thread_can_be_started_keeps_no_other_waiting(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start"):
+            asyncio.run(AsyncQueue.of(queue).enqueue("tag"))
+    assert asyncio.run(asyncio.wait_for(AsyncQueue.of(queue).enqueue("tag"), 20)) == 1
 
 
 FULL = """
