@@ -131,7 +131,7 @@ def test_a_full_spool_is_told_and_has_room_again_when_files_have_gone(site: Site
     assert len(payloads(site)) == 1
 
     assert site.state.uploads is not None
-    site.state.uploads.spool.remove(Spooled(before[0][:32], tuple(before), before[0]))
+    site.state.uploads.spool.remove(Spooled(before[0][:32], before[0]))
     assert checked(sent(site, body), 202) == {"id": 2, "status": "pending"}
 
 

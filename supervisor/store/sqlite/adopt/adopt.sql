@@ -8,7 +8,7 @@
 SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid;
 
 -- name: kind
-SELECT type, wr, strict FROM pragma_table_list WHERE schema = 'main' AND lower(name) = lower(:table);
+SELECT type, wr FROM pragma_table_list WHERE schema = 'main' AND lower(name) = lower(:table);
 
 -- name: columns
 SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(:table);

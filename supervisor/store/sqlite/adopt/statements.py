@@ -43,7 +43,7 @@ def statements_for(plan: Plan) -> Iterator[str]:
     """All of them, in order. The old table is called `jobs` already."""
     new = list(columns(plan))
     filled = {column.name: column.value for column in new if column.value is not None}
-    constraints = [item.text for item in plan.table.constraints if not _gone(plan, item)]
+    constraints = [item.text for item in plan.table.constraints if not must_go(plan, item)]
     yield "PRAGMA legacy_alter_table = ON"  # references and views of other tables go by the name jobs
     yield SQL.rename_old_table
     yield SQL.create.format(definitions=",\n  ".join([*(column.text for column in new), *constraints]))
@@ -61,26 +61,11 @@ def statements_for(plan: Plan) -> Iterator[str]:
     yield from plan.table.triggers
 
 
-def _gone(plan: Plan, constraint: Item) -> bool:
+def must_go(plan: Plan, constraint: Item) -> bool:
     """Whether a constraint cannot stay: it is about a column that is ours now."""
     taken = {part.old.lower() for part in plan.parts if part.name != part.old or part.ours is not None}
     kept = {part.old.lower() for part in plan.parts if part.name == part.old and "CHECK" not in constraint.keywords}
     return "PRIMARY" in constraint.keywords or bool(constraint.names & (taken - kept))
-
-
-def given_up(plan: Plan) -> Iterator[str]:
-    """Notes on what the new table does not have."""
-    if plan.table.strict:
-        yield "the table is no longer STRICT; CHECKs hold the types of our columns"
-    for item in plan.table.constraints:
-        if "PRIMARY" not in item.keywords and _gone(plan, item):
-            yield f"a constraint on columns of ours was left out: {item.text}"
-    for part in plan.parts:
-        if part.ours is not None or part.name != part.old:
-            gone = sorted(part.column.item.keywords & {"CHECK", "COLLATE", "REFERENCES"})
-            if part.shared and part.column.not_null and part.ours is not None and not part.ours.not_null:
-                gone.append("NOT NULL")
-            yield from (f"`{part.name}` gave up its {word}" for word in gone)
 
 
 # Columns
