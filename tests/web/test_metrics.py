@@ -28,18 +28,6 @@ from tests.web.client import ADMIN, SETTINGS, admin_of
 
 MakeSite = Callable[..., Site]
 T = TypeVar("T")
-CONTRACT = {
-    "supervisor_jobs": {"type", "status"},
-    "supervisor_oldest_due_seconds": {"type"},
-    "supervisor_job_wait_seconds": {"type"},
-    "supervisor_job_run_seconds": {"type"},
-    "supervisor_workers": {"pool", "state"},
-    "supervisor_worker_restarts": {"pool", "reason"},
-    "supervisor_worker_memory_bytes": {"pool"},
-    "supervisor_locks_reclaimed": set(),
-    "supervisor_store_busy": set(),
-    "supervisor_wal_bytes": set(),
-}
 
 
 class Scraper:
@@ -179,26 +167,6 @@ def test_a_reload_is_a_restart_of_every_worker_and_a_smaller_pool_is_none(make_s
     assert Scraper(site.url).samples()["supervisor_worker_restarts_total"] == {("work", "reload"): 2}
 
 
-def test_every_name_of_the_contract_is_there_with_its_labels_and_a_help(make_site: MakeSite) -> None:
-    site = make_site(POOLS, HANDLERS)
-    site.start()
-    job = site.queue.enqueue("once")
-    kill(site.running_pid(job))
-    site.done(job)
-    scraper = Scraper(site.url)
-    wait_for(lambda: scraper.samples().get("supervisor_worker_restarts_total"), "the bulletin")
-    families = {family.name: family for family in text_string_to_metric_families(scraper.get().text)}
-
-    for name, labels in CONTRACT.items():
-        assert families[name].samples, name
-        assert all(set(sample.labels) - {"le"} == labels for sample in families[name].samples), name
-    for family in families.values():
-        assert family.documentation.endswith("."), family.name
-        assert family.name.startswith("supervisor_")
-    bounds = {sample.labels["le"] for sample in families["supervisor_job_run_seconds"].samples if "le" in sample.labels}
-    assert bounds == {*map(str, BOUNDS), "+Inf"}
-
-
 def test_whoever_asks_for_openmetrics_gets_it_and_it_is_valid(store: Desk, tmp_path: Path) -> None:
     put_up(store, tmp_path, "s1", tag=3)
     store.put("tag")
@@ -211,6 +179,10 @@ def test_whoever_asks_for_openmetrics_gets_it_and_it_is_valid(store: Desk, tmp_p
     families = {family.name: family for family in openmetrics.text_string_to_metric_families(answer.text)}
     assert families["supervisor_job_runs"].type == "counter"
     assert families["supervisor_job_wait_seconds"].type == "histogram"
+    bounds = {sample.labels["le"] for sample in families["supervisor_job_run_seconds"].samples if "le" in sample.labels}
+    assert bounds == {*map(str, BOUNDS), "+Inf"}
+    for name, family in families.items():  # their labels are those of docs/metrics.md: test_dashboards.py
+        assert (name.startswith("supervisor_"), family.documentation.endswith(".")) == (True, True), name
 
 
 def test_a_sum_never_goes_down_because_a_supervisor_has_gone(store: Desk, tmp_path: Path) -> None:
