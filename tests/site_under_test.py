@@ -59,6 +59,19 @@ def once(payload, ctx):
 '''
 
 
+def pool(name: str = "work", **keys: object) -> str:
+    """The text of a pool, with one worker unless the keys say how many; `handler` is jobs:NAME."""
+    usual: dict[str, object] = {} if keys.keys() & {"tasks", "command"} else {"handler": f"jobs:{name}"}
+    usual |= {} if keys.keys() & {"min_workers", "max_workers"} else {"workers": 1}
+    return f"[pools.{name}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in (usual | keys).items())
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + " }"
+    return json.dumps(value)
+
+
 def wait_for(condition: Callable[[], T], what: str = "", patience: float = PATIENCE) -> T:
     """Wait until `condition` returns something true, and return that. A short patience is a promise of ours, so what
     others keep the machine busy does not count; see `stopwatch`.

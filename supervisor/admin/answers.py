@@ -92,16 +92,39 @@ class Problem(BaseModel):
     )
 
 
+_MEANINGS = {
+    400: "The body is not valid JSON.",
+    401: "No token, or a wrong one.",
+    403: "The token is read-only, `X-Requested-With: supervisor` is missing, another site sent the request, or it "
+    "asks for payloads or results, which are hidden from it.",
+    404: "Not found.",
+    409: "The current state does not allow it; for `/run`, the job was cancelled.",
+    413: "The body is too large.",
+    415: "The body must be `application/json`, or for `POST /run` a file.",
+    421: "The server does not answer to this host name; see `hosts` of `[admin]`.",
+    422: "The request is invalid; for `/run`, or its handler has refused the payload for good.",
+    429: "`max_waiting` jobs of the type with at least this priority are waiting already.",
+    500: "The job has ended without a result: it has failed, or is quarantined.",
+    503: "The database cannot be used at the moment, or there are too many requests; for `POST /run`, no pool can run "
+    "jobs of the type.",
+    507: "The spool has no room for the file.",
+}
+_OF_READING = (401, 421, 503)
+_OF_CHANGING = (400, 401, 403, 413, 415, 421, 422, 503)
+
+
 def reading(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """For OpenAPI: the problems of a route that only reads, and these; docs/http.md says what they mean."""
-    return {
-        code: {"model": Problem, "description": HTTPStatus(code).phrase} for code in sorted({401, 421, 503, *codes})
-    }
+    """For OpenAPI: the problems of a route that only reads, and these."""
+    return _documents(*_OF_READING, *codes)
 
 
 def changing(*codes: int) -> dict[int | str, dict[str, Any]]:
     """The same for a route that changes something."""
-    return reading(400, 403, 413, 415, 422, *codes)
+    return _documents(*_OF_CHANGING, *codes)
+
+
+def _documents(*codes: int) -> dict[int | str, dict[str, Any]]:
+    return {code: {"model": Problem, "description": _MEANINGS[code]} for code in sorted(set(codes))}
 
 
 def streaming(*events: str, **more: Any) -> dict[str, Any]:

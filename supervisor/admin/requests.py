@@ -15,12 +15,12 @@ from starlette.requests import ClientDisconnect, Request
 from supervisor.admin.answers import Refused
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.client.asynchronous import InTask
-from supervisor.client.lanes import Put
+from supervisor.client.connections import Put
 from supervisor.client.queue import Queue
 from supervisor.client.waiting import naming, result_of
 from supervisor.domain.errors import JobFailed, JobNotFound, QueueError, StoreError
 from supervisor.domain.job import Job, NewJob, Status, high_enough
-from supervisor.maintenance.waking import idle_workers, wake_workers
+from supervisor.maintenance.waking import wake_workers
 from supervisor.ops.serving import NotServed, Serving, serving, why_untaken
 from supervisor.ops.supervisors import Unknown
 from supervisor.store.base import Filter, JobSelector
@@ -207,7 +207,7 @@ def wake_for(
     pools that take a job, the first with an idle worker is woken. This is only for speed: a worker that is woken in
     vain, because of its capabilities for example, finds no job and sleeps again.
     """
-    idle = idle_workers(board)
+    idle = board.idle()
     for job in jobs:
         for pool, taken in takes.items():
             if idle[pool] > 0 and job.type in taken.types and high_enough(job.priority, taken.min_priority):

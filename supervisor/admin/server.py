@@ -32,6 +32,7 @@ FAREWELL = 1  # seconds to finish answers after a request to stop
 LARGEST_HEAD = 32 << 10  # bytes
 QUIET = 10.0  # seconds between two equal warnings
 MOST = 600  # connections at once
+UNSENT = 16 << 10  # bytes that the client has not taken, from which on no further answer is made for it
 LAST = 0.1  # seconds for a request that was sent before the process was about to end
 LIMITS = {
     "head": 10.0,  # seconds until a request's header is complete
@@ -58,6 +59,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=UNSENT)
         self.transport = cast("asyncio.Transport", Parting(transport, self))
         if len(self.connections) > MOST:
             transport.write(FULL)

@@ -44,7 +44,7 @@ def move(source: str, target: str, plan: bool, leave_columns: bool, abandon: boo
         result({"abandoned": True}, f"{source} takes jobs again", as_json=as_json)
         return
     report = moving.plan(here, there) if plan else moving.move(here, there, leave_columns=leave_columns)
-    result(asdict(report) | {"moved": not plan}, *_lines(report, there, planned=plan), as_json=as_json)
+    result(asdict(report) | {"moved": not plan}, *_lines(report, planned=plan), as_json=as_json)
     if report.set_aside and not plan:
         raise Exit(FAILED)
 
@@ -59,19 +59,22 @@ def _url(given: str) -> str:
         raise wrong_usage(str(error)) from None
 
 
-def _lines(report: MoveReport, target: str, *, planned: bool) -> Iterator[str]:
+def _lines(report: MoveReport, *, planned: bool) -> Iterator[str]:
     yield f"{'plan: ' if planned else ''}{report.source} to {report.target}"
     if report.moved_at is not None:
-        when = f" at {tables.when(report.moved_at)}" if report.moved_at else ""
-        yield f"already moved{when}; nothing was compared or changed now, and these are the rows of that time:"
+        yield (
+            f"already moved at {tables.when(report.moved_at)}; nothing was compared or changed now, and these are the "
+            "rows of that time:"
+        )
     width = max(map(len, report.rows))
-    for table, rows in report.rows.items():
-        if rows:
-            yield f"  {table:<{width}}  {counted(rows, 'row')}"
+    yield from (f"  {table:<{width}}  {counted(rows, 'row')}" for table, rows in report.rows.items() if rows)
     if report.left_columns:
         yield f"columns that stay behind: {', '.join(report.left_columns)}"
     if report.set_aside:
-        yield from _aside(report)
+        yield f"{counted(report.set_aside, 'row')} cannot be stored in the target; they stay in {report.source}:"
+        yield from (f"  {row}" for row in report.aside[:_MOST_LISTED])
+        if report.set_aside > _MOST_LISTED:
+            yield f"  and {report.set_aside - _MOST_LISTED} more; --json lists up to 1,000"
     if planned and report.moved_at is None:
         yield from (f"supervisor {one} is running on the source: stop it before the move" for one in report.running)
         yield "nothing was changed"
@@ -79,10 +82,3 @@ def _lines(report: MoveReport, target: str, *, planned: bool) -> Iterator[str]:
     if report.moved_at is None:
         yield "every row was read back from the target, and all were counted; the source takes no more jobs"
     yield f"for supervisor.toml: database = {json.dumps(report.target)}"
-
-
-def _aside(report: MoveReport) -> Iterator[str]:
-    yield f"{counted(report.set_aside, 'row')} cannot be stored in the target; they stay in {report.source}:"
-    yield from (f"  {row}" for row in report.aside[:_MOST_LISTED])
-    if report.set_aside > _MOST_LISTED:
-        yield f"  and {report.set_aside - _MOST_LISTED} more; --json lists up to 1,000"

@@ -5,9 +5,9 @@ The maintainer keeps it for charts, so that no scraper is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import Settlement, run_of
@@ -100,6 +100,11 @@ class Sums(NamedTuple):
             max(0.0, self.run_seconds - before.run_seconds),
             max(0.0, self.wait_seconds - before.wait_seconds),
         )
+
+
+def sums_by_type(found: Mapping[str, Sequence[Any]]) -> dict[str, Sums]:
+    """From the fields of each, as they are counted and stored."""
+    return {name: Sums(*fields) for name, fields in found.items()}
 
 
 def minute_of(now: float) -> float:

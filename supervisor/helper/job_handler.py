@@ -33,7 +33,7 @@ import time
 import traceback
 from functools import partialmethod
 from operator import attrgetter
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 __all__ = ["BatchContext", "Context", "Fail", "JobInterrupted", "Retry", "serve"]
 
@@ -182,7 +182,14 @@ def serve(handler: Any, *, capabilities: Any = None) -> None:
     `handler` is a function (payload, ctx), or a class or an object with `handle` or `handle_batch`, and optionally
     `setup` and `teardown`. `capabilities`, if given, is what it can do; a pool that declares more is rejected.
     """
-    _Server(_Link(), handler, capabilities).run()
+    _Server(handler, capabilities).run()
+
+
+def _encoded(message: dict[str, Any]) -> bytes:
+    data = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
+    if len(data) > MAX_LINE - _ROOM:
+        raise ValueError(f"its line has {len(data)} bytes; the limit is {MAX_LINE} (1 MiB)")
+    return data + b"\n"
 
 
 class _Link:
@@ -195,19 +202,11 @@ class _Link:
         self._replies = int(number)
         os.set_inheritable(self._replies, False)
         # Whatever the handler reads or starts must not consume our requests.
-        self._requests = os.fdopen(os.dup(0), "rb")
+        self.requests = os.fdopen(os.dup(0), "rb")
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
         self.lock = threading.RLock()
-
-    def requests(self) -> Iterator[dict[str, Any]]:
-        """The worker's messages. Ends when it is gone; raises ValueError for a message that no worker sends."""
-        for line in self._requests:
-            request = json.loads(line.decode())
-            if not isinstance(request, dict):
-                raise ValueError("a request that is not an object")
-            yield request
 
     def send(self, **message: Any) -> None:
         data = _encoded(message)
@@ -216,45 +215,33 @@ class _Link:
                 data = data[os.write(self._replies, data) :]
 
 
-def _encoded(message: dict[str, Any]) -> bytes:
-    data = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
-    if len(data) > MAX_LINE - _ROOM:
-        raise ValueError(f"its line has {len(data)} bytes; the limit is {MAX_LINE} (1 MiB)")
-    return data + b"\n"
-
-
 class _Server:
-    def __init__(self, link: _Link, handler: Any, capabilities: Any) -> None:
-        self._link = link
-        self._handler = handler
-        self._capabilities = capabilities
+    def __init__(self, handler: Any, capabilities: Any) -> None:
+        self._link = _Link()
         self._jobs: queue.SimpleQueue[tuple[Context, Any] | None] = queue.SimpleQueue()
         self._latest: Context | None = None  # of the job that was received last
         self._interruptible = False
         self._leave_by = float("inf")  # monotonic seconds from which TERM comes from the worker, after its bye
         self._loop: Any = None
-        self._handle: Any = None
-        self._together: Any = None
+        self._listen()
+        self._hello: dict[str, Any] = json.loads(self._link.requests.readline() or "{}")
+        if self._hello.get("protocol") != PROTOCOL:
+            raise SystemExit(f"the worker does not speak protocol {PROTOCOL} of this job_handler.py")
+        self._target: Any = handler() if isinstance(handler, type) else handler
+        self._idle = Context(self._link, self._hello, {})
+        self._finish(getattr(self._target, "setup", lambda ctx: None)(self._idle))
+        self._together: Any = getattr(self._target, "handle_batch", None)
+        self._handle: Any = getattr(self._target, "handle", None if self._together else self._target)
+        said: dict[str, Any] = {} if self._together is None else {"batches": True}
+        if capabilities is not None:
+            said["capabilities"] = list(capabilities)
+        self._link.send(type="hello", protocol=PROTOCOL, **said)
 
     def run(self) -> None:
-        self._listen()
-        requests = self._link.requests()
-        hello = next(requests, {})
-        if hello.get("protocol") != PROTOCOL:
-            raise SystemExit(f"the worker does not speak protocol {PROTOCOL} of this job_handler.py")
-        target = self._handler() if isinstance(self._handler, type) else self._handler
-        idle = Context(self._link, hello, {})
-        self._finish(getattr(target, "setup", lambda ctx: None)(idle))
-        words: dict[str, Any] = {} if self._capabilities is None else {"capabilities": list(self._capabilities)}
-        self._together = getattr(target, "handle_batch", None)
-        self._handle = getattr(target, "handle", None if self._together else target)
-        if self._together is not None:
-            words["batches"] = True
-        self._link.send(type="hello", protocol=PROTOCOL, **words)
-        threading.Thread(target=self._read, args=(requests, hello), name="requests", daemon=True).start()
-        while (job := self._jobs.get()) is not None:
+        threading.Thread(target=self._read, name="requests", daemon=True).start()
+        for job in iter(self._jobs.get, None):
             self._one(*job)
-        self._finish(getattr(target, "teardown", lambda ctx: None)(idle))
+        self._finish(getattr(self._target, "teardown", lambda ctx: None)(self._idle))
 
     def _one(self, ctx: Context, payload: Any) -> None:
         for each in (ctx, *ctx.jobs):
@@ -325,36 +312,34 @@ class _Server:
     def _must_stop(self) -> bool:
         return self._latest is not None and self._latest._running and self._latest._must_stop
 
-    def _read(self, requests: Any, hello: dict[str, Any]) -> None:
+    def _read(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {INTERRUPT, signal.SIGTERM, signal.SIGINT})
         try:
-            for request in requests:
-                kind, number = request.get("type"), request.get("id")
-                if kind == "job" and isinstance(number, int) and self._handle is not None:
-                    self._latest = Context(self._link, hello, request)
-                    self._jobs.put((self._latest, request.get("payload")))
-                elif kind in ("job", "batch") and isinstance(number, int):
+            for line in self._link.requests:
+                request = json.loads(line)
+                kind, number, latest = request.get("type"), request.get("id"), self._latest
+                if kind == "job" and "payload" in request and self._handle is not None:
+                    self._latest = Context(self._link, self._hello, request)
+                    self._jobs.put((self._latest, request["payload"]))
+                elif kind == "batch" or (kind == "job" and "payload" in request):
                     jobs = request.get("jobs", [request])  # or a single one, for a class with only handle_batch
-                    self._latest = BatchContext(self._link, hello, {**request, "jobs": jobs})
+                    self._latest = BatchContext(self._link, self._hello, {**request, "jobs": jobs})
                     self._jobs.put((self._latest, [job["payload"] for job in jobs]))
-                elif kind == "cancel" and isinstance(number, int) and self._latest is not None:
-                    self._cancel(self._latest, number, request.get("now"))
+                elif kind == "cancel" and isinstance(number, int) and latest is not None:
+                    for each in (latest, *latest.jobs):
+                        each.cancelled = each.cancelled or each._id == number
+                    if request.get("now") and number >= latest._id and not latest._must_stop:
+                        latest._must_stop = True
+                        if latest._running:
+                            faulthandler.dump_traceback(all_threads=True)
+                        os.kill(os.getpid(), INTERRUPT)  # for the main thread: this one blocks it
                 elif kind == "bye":
                     self._leave_by = time.monotonic() + LATE
                     self._jobs.put(None)
                     return
-        except (ValueError, RecursionError):
+        except Exception:  # no worker sends this
             traceback.print_exc()
         os._exit(1)  # the worker is gone without a bye, or is not a worker
-
-    def _cancel(self, ctx: Context, number: Any, now: Any) -> None:
-        for each in (ctx, *ctx.jobs):
-            each.cancelled = each.cancelled or each._id == number
-        if now and number >= ctx._id and not ctx._must_stop:
-            ctx._must_stop = True
-            if ctx._running:
-                faulthandler.dump_traceback(all_threads=True)
-            os.kill(os.getpid(), INTERRUPT)  # for the main thread: this one blocks it
 
 
 def _plain(value: Any) -> Any:
@@ -381,17 +366,16 @@ def _error_reply(error: BaseException) -> dict[str, Any]:
     reply: dict[str, Any] = {"type": "error", "message": _cut(str(error), MAX_WORDS)}
     if _is(error, Fail):
         return {**reply, "permanent": True}
-    stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if _is(error, Retry):
-        after = getattr(error, "after", None)
-        reply = {**reply, "retry": True, **({} if after is None else {"after": after})}
+        reply.update(retry=True, after=getattr(error, "after", None))
     elif isinstance(error, SystemExit):
-        reply = {**reply, "message": f"the handler called sys.exit({error.code!r})", "kind": "exit"}
+        reply.update(message=f"the handler called sys.exit({error.code!r})", kind="exit")
     else:
         text = "".join(traceback.format_exception_only(type(error), error)).strip() or type(error).__name__
-        reply = {**reply, "message": _cut(text, MAX_WORDS)}
+        reply["message"] = _cut(text, MAX_WORDS)
     if isinstance(error, MemoryError):
         reply["kind"] = "memory"
+    stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return {**reply, "traceback": _cut(stack, MAX_TRACEBACK)}
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
 
 from supervisor.domain.alerts import (
     FAILURES,
@@ -16,7 +15,8 @@ from supervisor.domain.alerts import (
 from supervisor.domain.duty import Duty, Needs, Result, moved
 from supervisor.domain.schedule import Schedule
 from supervisor.domain.text import human
-from supervisor.store.base import AlertStore, Backlog, JobSelector, Schedules
+from supervisor.store.base import JobSelector, MaintenanceStore
+from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 
 LATE = 60.0  # seconds after which a schedule counts as missed
@@ -24,31 +24,29 @@ _ATTEMPTS = 10_000  # failed attempts looked at per run
 _MOST_HELD = 100_000  # the latest failed attempts that are looked at for news that had to wait
 
 
-class Sources(NamedTuple):
-    """Where an alert looks. `pools` are the supervisor's, `schedules` its own; `broken` says why pools cannot start
-    their workers.
-    """
-
-    store: AlertStore
-    backlog: Backlog
-    schedules: Schedules
-    pools: Mapping[str, JobSelector]
-    planned: Iterable[Schedule]
-    broken: Callable[[], Mapping[str, str]]
-    host: str
-
-
 class RaiseAlert(Duty):
     """One alert, so that each fails on its own. Its state and its jobs are committed together: no event has two,
     and what could not be committed comes later. If several supervisors have it, the database decides which enqueues.
+
+    `pools` are the supervisor's, `planned` its schedules; its `board` says which pools cannot start their workers.
     """
 
     needs = Needs.WRITING
 
-    def __init__(self, alert: Alert, sources: Sources) -> None:
+    def __init__(
+        self,
+        alert: Alert,
+        store: MaintenanceStore,
+        pools: Mapping[str, JobSelector],
+        planned: Iterable[Schedule],
+        board: Scoreboard,
+        host: str,
+    ) -> None:
         self.name = f"alert {alert.when} by {alert.type}"
         self._alert = alert
-        self._sources = sources
+        self._store, self._alerts = store, store.finished.alerts
+        self._pools, self._board, self._host = pools, board, host
+        self._timings = {schedule.name: schedule.timing for schedule in planned}
         self._state: State | None = None
         self._stored = ""
         self._next: float | None = None
@@ -83,17 +81,16 @@ class RaiseAlert(Duty):
 
     def _read(self) -> State:
         """A new alert is for what happens from now on."""
-        store, alert = self._sources.store, self._alert
-        text = store.state(alert.id)
+        text = self._alerts.state(self._alert.id)
         if text is None:
-            text = store.begin(alert.id, State(store.latest_error()).written())
+            text = self._alerts.begin(self._alert.id, State(self._alerts.latest_error()).written())
         self._stored = text
         return State.read(text)
 
     def _commit(self, state: State, found: list[Event], now: float) -> bool:
         alert, text = self._alert, state.written()
-        jobs = [job_of(alert, event, self._sources.host, now) for event in found]
-        ids = self._sources.store.advance(alert.id, self._stored, text, jobs, now)
+        jobs = [job_of(alert, event, self._host, now) for event in found]
+        ids = self._alerts.advance(alert.id, self._stored, text, jobs, now)
         if ids is None:
             return False
         self._stored = text
@@ -116,7 +113,7 @@ class RaiseAlert(Duty):
 
     def _failures(self, state: State, now: float) -> tuple[list[Event], bool]:
         """The types that have jobs which failed for good since their last alert."""
-        store, alert = self._sources.store, self._alert
+        store, alert = self._alerts, self._alert
         status, latest = FAILURES[alert.when], store.latest_error()
         before = min(state.reached, latest)  # lower if the attempts were renumbered
         reached = min(latest, before + _ATTEMPTS)
@@ -138,17 +135,20 @@ class RaiseAlert(Duty):
         return list(found.values()), reached < latest
 
     def _broken_pools(self, now: float) -> list[Event]:
+        """As the supervisor shows them."""
+        shown = self._board.supervisor_status().get("pools", {})
+        broken = {name: str(pool.get("problem", "")) for name, pool in shown.items() if pool.get("broken")}
         return [
             Event(pool, f"the pool {pool} cannot start its workers: {problem}", {"problem": problem})
-            for pool, problem in self._sources.broken().items()
+            for pool, problem in broken.items()
         ]
 
     def _old_jobs(self, now: float) -> list[Event]:
         over, found = self._alert.over, []
-        for pool, wanted in self._sources.pools.items():
+        for pool, wanted in self._pools.items():
             if not self._alert.concerns(pool):
                 continue
-            depth = self._sources.backlog.depth(wanted, now, 1)
+            depth = self._store.backlog.depth(wanted, now, 1)
             if depth.oldest is not None and (age := now - depth.oldest) > over:
                 found.append(Event(pool, f"jobs of the pool {pool} have been due for {human(age)}", {"age": age}))
             elif depth.oldest is not None or depth.next_due is not None:
@@ -157,10 +157,10 @@ class RaiseAlert(Duty):
         return found
 
     def _missed_schedules(self, now: float) -> list[Event]:
-        ours, found = {schedule.name: schedule.timing for schedule in self._sources.planned}, []
-        for row in self._sources.schedules.planned():
+        found = []
+        for row in self._store.schedules.planned():
             paused = row.paused_at is not None
-            if paused or ours.get(row.name) != row.timing or not self._alert.concerns(row.name):
+            if paused or self._timings.get(row.name) != row.timing or not self._alert.concerns(row.name):
                 continue
             if (late := now - row.next_at) > LATE:
                 found.append(Event(row.name, f"the schedule {row.name} is {human(late)} late", {"late": late}))

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supervisor.domain.duty import Duty, Needs, Result, moved
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import LeaseHeld
 from supervisor.domain.history import finished_run
 from supervisor.domain.job import Claim
 from supervisor.domain.recovery import Charge, JobPolicy, settle_held, with_log
 from supervisor.domain.settlement import Failure, Settlement
-from supervisor.maintenance.scheduler import FailedItems
+from supervisor.maintenance.scheduler import ITEMS_BOUND, Items
 from supervisor.store.base import ClaimLocks
 from supervisor.system import failpoints, run_log, settled_notice
 from supervisor.system.channel import Message
@@ -24,11 +24,11 @@ from supervisor.telemetry import JobEvents, events
 
 
 class Counter:
-    """Adds to the maintainer's row what was committed, so nothing counts twice."""
+    """Adds to the maintainer's `row` what was committed, so nothing counts twice, and logs it in `events`."""
 
     def __init__(self, row: Row | None = None) -> None:
-        self._row = row or Row()
-        self._events = JobEvents(events(process="maintainer"))
+        self.row = row or Row()
+        self.events = JobEvents(events(process="maintainer"))
 
     def settled(self, settlements: Sequence[Settlement], count: int, now: float, *, worker: str | None = None) -> None:
         """`count` of these, of a dead `worker`, were settled. If it was not all of them, nobody knows which, and none
@@ -37,22 +37,10 @@ class Counter:
         for settlement in settlements if count >= len(settlements) else ():  # before logs: those may be written slowly
             run = finished_run(settlement, now)
             if run is not None:
-                self._row.ran(run.type, run.run, run.wait, failed=run.failed)
+                self.row.ran(run.type, run.run, run.wait, failed=run.failed)
         fields = {} if worker is None else {"worker": worker}
         for settlement in settlements:
-            self._events.settled(settlement, **fields)
-
-    def reclaimed(self, settlements: Sequence[Settlement], now: float) -> None:
-        """An expired lock was reclaimed."""
-        self._row.reclaimed(1)
-        self.settled(settlements, len(settlements), now)
-
-    def tell_rest(self) -> None:
-        """Log how many failures were not logged one by one. To be called every second."""
-        self._events.tell_rest()
-
-    def store_was_busy(self) -> None:
-        self._row.busy()
+            self.events.settled(settlement, **fields)
 
 
 Decide = Callable[[list[Claim]], list[Settlement]]
@@ -85,9 +73,6 @@ class DeadClaims:
         self._counter.settled(settlements, count, now, worker=name)  # first: killed before, it would count too few
         settled_notice.notify()
         return count, settlements
-
-
-_BOUND = 2.0  # seconds per run
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,39 +112,27 @@ class Deaths(Duty):
         counter: Counter | None = None,
         send: Callable[[Message], None] = lambda _: None,
     ) -> None:
+        # By their numbers, until they are settled. Each is parsed only then: a bad one must not block the others.
+        self.reports: dict[int, Mapping[str, Any]] = {}
         self._claims = DeadClaims(locks, counter or Counter())
         self._run_logs = run_logs
         self._send = send
-        self._reports: dict[int, Mapping[str, Any]] = {}
-        self._failing: FailedItems[int] = FailedItems("worker")
-
-    def report(self, number: int, report: Mapping[str, Any]) -> None:
-        """Keep a report until it is settled. It is parsed only then: a bad one must not block the others."""
-        self._reports[number] = report
-
-    @property
-    def unsettled(self) -> int:
-        """The number of reports that are still kept."""
-        return len(self._reports)
+        self._items: Items[int] = Items("worker")
 
     def next_at(self, now: float) -> float | None:
-        return self._failing.next_try(now)
+        return self._items.next_try(now)
 
     def run(self, now: float) -> Result:
-        began, jobs = time.monotonic(), 0
-        for number, report in list(self._reports.items()):
-            if not self._failing.ready(number):
-                continue
-            if time.monotonic() - began > _BOUND:
-                return moved(jobs, problem=self._failing.problem, more=True)
-            with self._failing.attempt(number, report.get("worker")):
-                failpoints.reach("death.received")
-                settled = self.settle(DeathReport(**report), now)
-                failpoints.reach("death.settled")
-                self._send({"ack": number, "jobs": settled})
-                del self._reports[number]
-                jobs += settled
-        return moved(jobs, problem=self._failing.problem)
+        def settle(number: int) -> int:
+            failpoints.reach("death.received")
+            jobs = self.settle(DeathReport(**self.reports[number]), now)
+            failpoints.reach("death.settled")
+            self._send({"ack": number, "jobs": jobs})
+            del self.reports[number]
+            return jobs
+
+        until = time.monotonic() + ITEMS_BOUND
+        return self._items.each(list(self.reports), settle, lambda number: self.reports[number].get("worker"), until)
 
     def settle(self, report: DeathReport, now: float) -> int:
         """Returns how many claims were released or ended. `now` is Unix seconds."""

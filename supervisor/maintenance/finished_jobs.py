@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
-from supervisor.domain.duty import Duty, Needs, Result, moved
-from supervisor.maintenance.scheduler import FailedItems
-from supervisor.store.base import Cursor, FinishedJobs, JobSelector
+from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.maintenance.orders import PoolOrders
+from supervisor.maintenance.scheduler import Items
+from supervisor.store.base import Cursor, FinishedJobs
 from supervisor.telemetry import events
 
 _ROWS_PRUNED = 2000  # per run
@@ -55,14 +55,6 @@ _START = Cursor(0.0, 0)
 _BACK_AFTER = 60.0  # seconds, or the pool's interval: what was held is looked at again no sooner
 
 
-class RedrivePolicy(NamedTuple):
-    """A pool's setting: retry `every` seconds after the failure, each job at most `times` times."""
-
-    wanted: JobSelector
-    every: float
-    times: int
-
-
 @dataclass(slots=True)
 class _Walk:
     """Through the failed jobs: the cursor, the position before the first job that was held, and when it began."""
@@ -83,32 +75,30 @@ class Redriver(Duty):
     name = "retries of failed jobs"
     needs = Needs.WRITING
 
-    def __init__(self, finished: FinishedJobs, policies: Iterable[RedrivePolicy]) -> None:
+    def __init__(self, finished: FinishedJobs, pools: Iterable[PoolOrders]) -> None:
         self._finished = finished
-        self._walks = {policy: _Walk() for policy in policies}
-        self._failing: FailedItems[RedrivePolicy] = FailedItems("types")
+        self._walks = {pool: _Walk() for pool in pools}
+        self._items: Items[PoolOrders] = Items("types")
         self._log = events(process="maintainer")
         # Accurate to a twentieth of the interval; a run without anything to do costs one seek.
-        self.every = min(max(min(policy.every for policy in self._walks) / 20, 0.5), 60.0)
+        self.every = min(max(min(pool.redrive_every for pool in self._walks) / 20, 0.5), 60.0)
 
     def run(self, now: float) -> Result:
         """`now` is Unix seconds."""
-        jobs, more = 0, False
-        for policy in self._walks:
-            if self._failing.ready(policy):
-                with self._failing.attempt(policy, " ".join(policy.wanted.types)):
-                    jobs += self._redrive(policy, now)
-                    more = more or self._walks[policy].more
-        return moved(jobs, problem=self._failing.problem, more=more)
+        result = self._items.each(
+            self._walks, lambda pool: self._redrive(pool, now), lambda pool: " ".join(pool.wanted.types)
+        )
+        more = any(walk.more and not self._items.fails(pool) for pool, walk in self._walks.items())
+        return replace(result, more=more)
 
-    def _redrive(self, policy: RedrivePolicy, now: float) -> int:
-        rested, walk = now - policy.every, self._walks[policy]
+    def _redrive(self, pool: PoolOrders, now: float) -> int:
+        rested, walk = now - pool.redrive_every, self._walks[pool]
         if walk.reached.failed_at > rested:
             walk = _Walk(began=now)  # the clock was set back: what fails now comes before what we have seen
-        elif walk.held and not walk.more and abs(now - walk.began) >= min(policy.every, _BACK_AFTER):
+        elif walk.held and not walk.more and abs(now - walk.began) >= min(pool.redrive_every, _BACK_AFTER):
             walk = _Walk(walk.held, began=now)
-        found = self._finished.redrive(policy.wanted, policy.times, walk.reached, rested, _ROWS_REDRIVEN, now)
-        self._walks[policy] = _Walk(found.reached, walk.held or found.held, walk.began, found.more)
+        found = self._finished.redrive(pool.wanted, pool.redrive_times, walk.reached, rested, _ROWS_REDRIVEN, now)
+        self._walks[pool] = _Walk(found.reached, walk.held or found.held, walk.began, found.more)
         if found.jobs:
-            self._log.info("failed_jobs_revived", types=list(policy.wanted.types), jobs=list(found.jobs))
+            self._log.info("failed_jobs_revived", types=list(pool.wanted.types), jobs=list(found.jobs))
         return len(found.jobs)

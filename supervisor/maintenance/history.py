@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from supervisor.domain.duty import Duty, Needs, Result
-from supervisor.domain.history import KEPT, MINUTE, Sums, hour_of, minute_of, minutes_begin, recorded
+from supervisor.domain.history import KEPT, MINUTE, hour_of, minute_of, minutes_begin, recorded, sums_by_type
 from supervisor.store.base import Backlog, History
 from supervisor.system import counters
 
@@ -61,20 +61,10 @@ class HistoryRecorder(Duty):
 
     def _write(self, minute: float, now: float) -> int:
         before = self._history.counted(self._supervisor)
-        counted = decoded_sums(before)
-        sums = sums_of(self._path)
+        counted = sums_by_type(json.loads(before))
+        sums = sums_by_type(counters.sums(self._path))
         minutes = recorded(minute, sums, counted, self._backlog.queue_sizes(now))
         after = json.dumps({name: list(total) for name, total in sorted(sums.items())})
         if not minutes or not self._history.record(self._supervisor, before, after, minutes):
             return 0
         return len(minutes)
-
-
-def sums_of(path: Path) -> dict[str, Sums]:
-    """What the counters in this file have counted, by type."""
-    types = counters.read(path).types
-    return {name: Sums(one.done, one.failed, one.run_seconds, one.wait_seconds) for name, one in types.items()}
-
-
-def decoded_sums(text: str) -> dict[str, Sums]:
-    return {name: Sums(*total) for name, total in json.loads(text).items()}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Container, Mapping
-from typing import NamedTuple
 
-from supervisor.domain.duty import Duty, Needs, Result, moved
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.domain.job import Claim
 from supervisor.domain.process_health import Signs, Verdict, first_late, judge
@@ -21,20 +20,13 @@ from supervisor.domain.recovery import (
 )
 from supervisor.domain.settlement import Settlement
 from supervisor.maintenance.deaths import Counter
-from supervisor.maintenance.scheduler import FailedItems
-from supervisor.maintenance.waking import pool_of, present_workers
+from supervisor.maintenance.orders import PoolOrders
+from supervisor.maintenance.scheduler import ITEMS_BOUND, Items
 from supervisor.store.base import ClaimLocks, Expired, Registry
 from supervisor.system.kernel import cpu_and_state
 from supervisor.system.scoreboard import Scoreboard
-from supervisor.system.slot import Snapshot
+from supervisor.system.slot import Snapshot, pool_of
 from supervisor.telemetry import events
-
-
-class LockTimes(NamedTuple):
-    """Of one pool, in seconds."""
-
-    lock_time: float
-    heartbeat_timeout: float
 
 
 class Renewer(Duty):
@@ -47,56 +39,50 @@ class Renewer(Duty):
     needs = Needs.WRITING
     quiet = True
 
-    def __init__(self, locks: ClaimLocks, board: Scoreboard, pools: Mapping[str, LockTimes]) -> None:
+    def __init__(self, locks: ClaimLocks, board: Scoreboard, pools: Mapping[str, PoolOrders]) -> None:
         self._locks = locks
         self._board = board
         self._pools = pools
         self._late: dict[str, Signs] = {}
-        self._failing: FailedItems[str] = FailedItems("worker")
+        self._items: Items[str] = Items("worker")
         self.renewed: frozenset[str] = frozenset()  # workers whose locks it renews, or tries to
-        self.every = renewal_interval(min((times.lock_time for times in pools.values()), default=60.0))
+        self.every = renewal_interval(min((pool.lock_time for pool in pools.values()), default=60.0))
 
     def run(self, now: float) -> Result:
-        owners: dict[float, list[Snapshot]] = {}
-        for _, worker in present_workers(self._board):
-            times = self._pools.get(pool_of(worker.name))
-            if times is None or not (worker.claims or worker.job):
-                continue
-            if self._verdict(worker, times.heartbeat_timeout) not in (Verdict.STOPPED, Verdict.STUCK):
-                owners.setdefault(times.lock_time, []).append(worker)
-        self.renewed = frozenset(worker.incarnation for workers in owners.values() for worker in workers)
-        self._failing.keep(self.renewed)
+        owners: dict[float, dict[str, str]] = {}  # incarnations and names, by how long the locks last
+        for _, worker in self._board.present():
+            pool = self._pools.get(pool_of(worker.name))
+            if pool is not None and (worker.claims or worker.job) and self._works(worker, pool.heartbeat_timeout):
+                owners.setdefault(pool.lock_time, {})[worker.incarnation] = worker.name
+        self.renewed = frozenset(incarnation for workers in owners.values() for incarnation in workers)
+        self._items.keep(self.renewed)
         # The shortest first: they are the most urgent.
         locks = sum(self._renew(workers, lock_time, now) for lock_time, workers in sorted(owners.items()))
-        return Result(locks, problem=self._failing.problem)
+        return Result(locks, problem=self._items.problem)
 
-    def _renew(self, workers: list[Snapshot], lock_time: float, now: float) -> int:
+    def _renew(self, workers: Mapping[str, str], lock_time: float, now: float) -> int:
         times = now + lock_time * 2 / 3, now + lock_time
-        sound = [worker for worker in workers if not self._failing.fails(worker.incarnation)]
+        sound, locks = [one for one in workers if not self._items.fails(one)], 0
         try:
-            locks = self._locks.renew([worker.incarnation for worker in sound], *times) if sound else 0
+            locks = self._locks.renew(sound, *times) if sound else 0
         except StoreUnavailable:
             raise
         except StoreError:
-            sound, locks = [], 0
-        for worker in workers:
-            if worker not in sound and self._failing.ready(worker.incarnation):
-                with self._failing.attempt(worker.incarnation, worker.name):
-                    locks += self._locks.renew([worker.incarnation], *times)
-        return locks
+            sound = []
+        rest = [one for one in workers if one not in sound]
+        return locks + self._items.each(rest, lambda one: self._locks.renew([one], *times), workers.__getitem__).done
 
-    def _verdict(self, worker: Snapshot, heartbeat_timeout: float) -> Verdict:
+    def _works(self, worker: Snapshot, heartbeat_timeout: float) -> bool:
         at = time.monotonic()
         if at - worker.beat < heartbeat_timeout:
             self._late.pop(worker.incarnation, None)
-            return Verdict.WELL
+            return True
         signs = Signs(at, worker.beat, *cpu_and_state(worker.pid))
         late = self._late[worker.incarnation] = first_late(self._late.get(worker.incarnation), signs)
-        return judge(signs, late, heartbeat_timeout)
+        return judge(signs, late, heartbeat_timeout) not in (Verdict.STOPPED, Verdict.STUCK)
 
 
 _ROWS_RECLAIMED = 500  # per run
-_BOUND = 2.0  # seconds per run
 _PROMPT = 0.5  # seconds: if a write takes longer, owners may not have been able to renew
 
 
@@ -131,45 +117,39 @@ class Reclaimer(Duty):
         self._nobodys = JobPolicy(lock_time=lock_time)  # of owners that are not registered: they renew nothing
         self._observer: LeaseObserver[Expired] = LeaseObserver(self.every)
         self._clocks = Clocks()
-        self._failing: FailedItems[int] = FailedItems("job", clock)
+        self._items: Items[int] = Items("job", clock)
 
     def run(self, now: float) -> Result:
         """`now` is Unix seconds."""
         self._clocks.note(now, self._clock())
         # Failing ones come on top, so that they do not block those after them.
-        found = self._locks.expired(now, _ROWS_RECLAIMED + len(self._failing))
-        self._failing.keep({row.job_id for row in found})
+        found = self._locks.expired(now, _ROWS_RECLAIMED + len(self._items))
+        self._items.keep({row.job_id for row in found})
         renewed = self._renewed()
         rows = [
             row
             for row in found
-            if row.owner not in renewed and self._failing.ready(row.job_id) and self._has_expired(row)
+            if row.owner not in renewed and self._items.ready(row.job_id) and self._has_expired(row)
         ]
-        writable = not rows or self._can_write()
+        began = self._clock()
+        # Whether the database can be written without a long wait: then owners could renew, too.
+        writable = not rows or (self._locks.writable() and self._clock() - began <= _PROMPT)
         self._observer = self._observer.look(rows, self._clock(), writable=writable)
         policies = {owner: self._policy_of(owner) for owner in {row.owner for row in rows}}
-        ripe = [row for row in rows if self._ripe(row, policies[row.owner])]
-        taken, stop_by = 0, self._clock() + _BOUND
-        for row in ripe:
-            if self._clock() >= stop_by:
-                return moved(taken, problem=self._failing.problem, more=True)
-            with self._failing.attempt(row.job_id):
-                taken += self._take(row, policies[row.owner], now)
-        return moved(taken, problem=self._failing.problem)
+
+        def is_ripe(row: Expired) -> bool:
+            """An owner with longer locks than ours renews them less often."""
+            lock_time = max(self._nobodys.lock_time, policies[row.owner].lock_time)
+            return self._observer.watched[row] >= observation_time(lock_time)
+
+        ripe = {row.job_id: row for row in rows if is_ripe(row)}
+        until = self._clock() + ITEMS_BOUND
+        return self._items.each(ripe, lambda job: self._take(ripe[job], policies[ripe[job].owner], now), until=until)
 
     def _has_expired(self, row: Expired) -> bool:
         """A foreign claim is never renewed, so its real age counts."""
         age = self._clock() - self._clocks.steadily(row.claimed_at)
         return row.owner != "foreign" or age > row.expires_at - row.claimed_at
-
-    def _can_write(self) -> bool:
-        """Whether the database can be written without a long wait: then owners could renew, too."""
-        began = self._clock()
-        return self._locks.writable() and self._clock() - began <= _PROMPT
-
-    def _ripe(self, row: Expired, policy: JobPolicy) -> bool:
-        """An owner with longer locks than ours renews them less often."""
-        return self._observer.watched[row] >= observation_time(max(self._nobodys.lock_time, policy.lock_time))
 
     def _take(self, row: Expired, policy: JobPolicy, now: float) -> bool:
         settlements: list[Settlement] = []
@@ -180,7 +160,8 @@ class Reclaimer(Duty):
 
         taken = self._locks.reclaim(row, settle, now)
         if taken:
-            self._counter.reclaimed(settlements, now)
+            self._counter.row.reclaimed(1)
+            self._counter.settled(settlements, len(settlements), now)
             events().warning("lock_reclaimed", job=row.job_id, owner=row.owner or "nobody")
         return taken
 

@@ -8,21 +8,41 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 
-from supervisor.domain.duty import Duty
+from supervisor.domain.duty import Duty, Needs
 from supervisor.domain.errors import StoreBusy, StoreError
-from supervisor.maintenance.deaths import Counter, DeathReport
-from supervisor.maintenance.duties import Duties, Orders
-from supervisor.maintenance.reports import StateReport
-from supervisor.maintenance.scheduler import Scheduler, error_text
-from supervisor.maintenance.waking import Sleep
+from supervisor.domain.text import text_of
+from supervisor.maintenance.alerts import RaiseAlert
+from supervisor.maintenance.deaths import Counter, DeathReport, Deaths
+from supervisor.maintenance.finished_jobs import Pruner, Redriver
+from supervisor.maintenance.history import HistoryRecorder
+from supervisor.maintenance.lease import LeaseRenewal
+from supervisor.maintenance.locks import Reclaimer, Renewer
+from supervisor.maintenance.orders import Orders
+from supervisor.maintenance.recovery import Recovery, StartUp
+from supervisor.maintenance.reports import (
+    BurstWatch,
+    DepthGauge,
+    Poller,
+    cancel_requests,
+    control_settings,
+    trouble_of,
+    unhandled_types,
+)
+from supervisor.maintenance.scheduler import Failing, Scheduler, error_text
+from supervisor.maintenance.schedules import ClockWatch, FireSchedule
+from supervisor.maintenance.waking import CommitWatch, Sleep, Waker
 from supervisor.store.base import Engine
 from supervisor.system import counters, signals
 from supervisor.system.channel import Channel
-from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard, counters_of
+from supervisor.system.published import publish
+from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard, counters_of, run_logs_of
 from supervisor.telemetry import events
+
+_MOST_DUTIES = 20  # failing ones that are reported
 
 
 class Maintainer:
@@ -35,10 +55,62 @@ class Maintainer:
         self._clock = board.gate.now
         self._store = engine.maintenance()
         self._counter = Counter(counters.shared(counters_of(board.path), MAINTAINER_SLOT))
-        self._duties = Duties(orders, engine, self._store, board, self._counter, channel.send)
-        self._scheduler = self._scheduler_of(*self._duties.all)
-        self._sleep = Sleep(channel, self._duties.watch, self._duties.waker)
+        self._log = events(process="maintainer")
+        self._trouble = trouble_of(None)
+        self._failing: dict[str, Failing] | None = None
         self._leaving = False
+
+        # The duties that it must know one by one; without leases there is no `_lease`.
+        store, gate, record = self._store, board.gate, orders.record
+        self._deaths = Deaths(store.locks, run_logs_of(board.path), self._counter, channel.send)
+        self._history = HistoryRecorder(store.history, store.backlog, record.id, counters_of(board.path))
+        self._lease: LeaseRenewal | None = None
+        if lease_time := engine.ownership.lease_time:
+            gate.needed = 1
+            self._lease = LeaseRenewal(store.registry, record, gate, lease_time, lambda: publish(board))
+        recovery = Recovery(store.registry, store.locks, record.id, self._counter)
+        pools = orders.pools.keys()
+        controls = Poller("controls", lambda: control_settings(store.controls, pools, record.host, gate), channel.send)
+        first: list[Duty] = [controls] if self._lease is None else [self._lease, controls]
+        watch = CommitWatch(engine.changes())
+        waker = Waker(store.backlog, board, orders.pools, watch, gate.is_open)
+        self._watch = watch
+        self._start_up = StartUp(store.registry, record, recovery, channel.send, first)
+        self._scheduler = self._scheduler_of(*first, *self._duties(orders, board, watch, waker, recovery))
+        self._sleep = Sleep(channel, watch, waker)
+
+    def _duties(
+        self, orders: Orders, board: Scoreboard, watch: CommitWatch, waker: Waker, recovery: Recovery
+    ) -> Iterator[Duty]:
+        """Those after the first ones, in the order in which they run when several are due."""
+        store, gate, own, send = self._store, board.gate, orders.record.id, self._channel.send
+        pools = {name: pool.wanted for name, pool in orders.pools.items()}
+        types = tuple(sorted({type_ for wanted in pools.values() for type_ in wanted.types}))
+        of_engine = store.duties(self._log)
+        yield self._deaths
+        yield from (duty for duty in of_engine if duty.needs is Needs.NOTHING)  # checks that the database is there
+        yield watch
+        yield waker
+        yield DepthGauge(store.backlog, pools, send, gate.is_open)
+        yield (renewer := Renewer(store.locks, board, {**orders.pools, **orders.leaving}))
+        yield Poller("cancels", lambda: cancel_requests(store.controls, own), send)
+        yield Poller("unhandled types", lambda: unhandled_types(store.backlog, types, store.registry), send)
+        yield ClockWatch(store.backlog)
+        if orders.burst:  # it ends when there is nothing left to do: nothing brings new jobs, or failed ones again
+            yield BurstWatch(store.backlog, store.locks, board, tuple(pools.values()), own, orders.since, send)
+        else:
+            for alert in orders.alerts:  # before the schedules: they would move on a time that was missed
+                yield RaiseAlert(alert, store, pools, orders.schedules, board, orders.record.host)
+            for schedule in orders.schedules:
+                yield FireSchedule(store.schedules, schedule)
+            if redriven := [pool for pool in orders.pools.values() if pool.redrive_every > 0]:
+                yield Redriver(store.finished, redriven)
+        yield recovery
+        shortest = min((pool.lock_time for pool in orders.pools.values()), default=60.0)
+        yield Reclaimer(store.locks, store.registry, shortest, counter=self._counter, renewed=lambda: renewer.renewed)
+        yield self._history
+        yield from (duty for duty in of_engine if duty.needs is not Needs.NOTHING)
+        yield Pruner(store.finished, orders.keep_done, orders.keep_failed)
 
     def _scheduler_of(self, *duties: Duty) -> Scheduler:
         return Scheduler(duties, between=self._between, failed=self._count, wall=self._clock)
@@ -46,14 +118,13 @@ class Maintainer:
     def _between(self) -> None:
         """Before each duty: slow ones must not cost the lease."""
         self._slot.beat()
-        lease = self._duties.lease
-        if lease is not None and lease.overdue() and self._duties.start_up.done:
+        if self._lease is not None and self._lease.overdue() and self._start_up.done:
             with suppress(StoreError):
-                lease.run(self._clock())
+                self._lease.run(self._clock())
 
     def _count(self, error: Exception) -> None:
         if isinstance(error, StoreBusy):
-            self._counter.store_was_busy()
+            self._counter.row.busy()
 
     def run(self) -> int:
         """Recover, report, then run the duties until asked to leave."""
@@ -62,35 +133,49 @@ class Maintainer:
         signals.unblock_all()
         self._slot.page.pid = os.getpid()
         self._slot.beat()
-        report, starting = (
-            StateReport(self._channel.send, self._duties.watch),
-            self._scheduler_of(self._duties.start_up),
-        )
-        while not self._leaving and not self._duties.start_up.done:
-            self._turn(starting, report)
+        starting = self._scheduler_of(self._start_up)
         while not self._leaving:
-            self._turn(self._scheduler, report)
+            self._turn(self._scheduler if self._start_up.done else starting)
         self._leave()
         return 0
 
-    def _turn(self, scheduler: Scheduler, report: StateReport) -> None:
+    def _turn(self, scheduler: Scheduler) -> None:
         if self._sleep.until_due(scheduler):
             self._receive()
         self._slot.beat()
         scheduler.perform()
-        report.send(scheduler)
-        self._counter.tell_rest()
+        self._report(scheduler)
+        self._counter.events.tell_rest()
         self._channel.flush()
 
     def _receive(self) -> None:
         for message, _ in self._channel.receive():
             if "death" in message:
-                self._duties.deaths.report(message["id"], message["death"])
-                self._scheduler.hasten(self._duties.deaths)
+                self._deaths.reports[message["id"]] = message["death"]
+                self._scheduler.hasten(self._deaths)
             elif "leave" in message:
                 self._leaving = True
         if self._channel.closed:
             self._leaving = True
+
+    def _report(self, scheduler: Scheduler) -> None:
+        """Whether the database can be used, and which duties fail, if that has changed: the supervisor opens no
+        database, so it learns it here.
+        """
+        before, self._trouble = self._trouble, trouble_of(scheduler.trouble)
+        if self._trouble != before:
+            self._channel.send(self._trouble)
+            if not before["trouble"]:
+                self._log.error("store_failed", error=self._trouble["trouble"])
+            elif not self._trouble["trouble"]:
+                self._log.info("store_recovered")
+        failing = scheduler.failing
+        if failing != self._failing:
+            first = islice(failing.items(), _MOST_DUTIES)
+            self._channel.send({"duties": {text_of(name): one._asdict() for name, one in first}})
+            self._failing = failing
+
+    # The end
 
     def _leave(self) -> None:
         """Remove the supervisor from the registry, unless it died."""
@@ -98,28 +183,27 @@ class Maintainer:
             return  # it died: recovery needs its rows
         if self._attempt(self._settle_all):
             self._attempt(self._deregister)
-        self._attempt(self._store.flush)
-        for close in (self._duties.watch.close, self._store.close):
-            self._attempt(close)
+        for step in (self._store.flush, self._watch.close, self._store.close):
+            self._attempt(step)
 
     def _settle_all(self) -> None:
         """Settle what was reported, and what nobody could report."""
-        deaths = self._duties.deaths
-        self._scheduler.finish(deaths)
-        if deaths.unsettled:
-            raise StoreError(f"{deaths.unsettled} deaths could not be settled; the next supervisor recovers them")
+        self._deaths.run(self._clock())
+        if self._deaths.reports:
+            unsettled = len(self._deaths.reports)
+            raise StoreError(f"{unsettled} deaths could not be settled; the next supervisor recovers them")
         for record in self._store.registry.workers_of(self._own):
             report = DeathReport(record.incarnation, record.name, "nothing", policy=record.policy)
-            deaths.settle(report, self._clock())
+            self._deaths.settle(report, self._clock())
 
     def _deregister(self) -> None:
-        self._duties.history.close(self._clock())
+        self._history.close(self._clock())
         self._store.registry.forget(self._own, self._clock())
 
     def _attempt(self, step: Callable[[], object]) -> bool:
         try:
             step()
         except Exception as error:
-            events(process="maintainer").warning("registry_left", error=error_text(error))
+            self._log.warning("registry_left", error=error_text(error))
             return False
         return True

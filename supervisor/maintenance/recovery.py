@@ -7,37 +7,28 @@ import random
 import signal
 import stat
 import time
+from collections import Counter as Counts
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
-from supervisor.domain.duty import Duty, Needs, Result, moved
+from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.recovery import JobPolicy, settle_interrupted, with_log
 from supervisor.domain.settlement import Settlement, released
 from supervisor.maintenance.deaths import Counter, DeadClaims
-from supervisor.maintenance.lease import read_published
-from supervisor.maintenance.scheduler import FailedItems
+from supervisor.maintenance.scheduler import ITEMS_BOUND, Items
 from supervisor.store.base import ClaimLocks, Registry, SupervisorRecord, WorkerRecord
 from supervisor.system import ending, kernel, run_log
 from supervisor.system.channel import Message
+from supervisor.system.published import read_published
 from supervisor.system.scoreboard import Scoreboard, files_of, run_logs_of
 from supervisor.system.slot import Snapshot
 from supervisor.telemetry import events
 
-_BOUND = 2.0  # seconds per run
 _PASSES = 3  # in which the claims of a recovered worker are checked again
 _PATIENCE = 1.0  # seconds for processes to end
 _SWEEPS = 3
-
-
-class Recovered(NamedTuple):
-    """What one run has recovered."""
-
-    supervisors: int = 0
-    jobs: int = 0
-    quarantined: int = 0
 
 
 class StillAlive(Exception):
@@ -65,65 +56,70 @@ class Recovery(Duty):
         self._own = own
         # Incarnations, their supervisors, and the number of passes left to check them.
         self._given_back: dict[str, tuple[str, int]] = {}
-        self._failing: FailedItems[str] = FailedItems("dead worker")
-        self.recovered = Recovered()  # by the latest run
+        self._items: Items[str] = Items("dead worker")  # and dead supervisors
+        self.recovered: Counts[str] = Counts()  # supervisors, jobs, and those of them that are quarantined
         self._log = events()
 
     def run(self, now: float) -> Result:
         """One pass over the registry. `now` is Unix seconds."""
-        stop_by = time.monotonic() + _BOUND
-        total = Recovered(jobs=self._look_again(now))
-        records = self._registry.supervisors()
-        own = next((record for record in records if record.id == self._own), None)
-        for record in records:
-            if record.id != self._own and self._failing.ready(record.id) and time.monotonic() < stop_by:
-                with self._failing.attempt(record.id):
-                    if self._registry.owner_lives(record) is False:
-                        total = _added(total, self._recover(record, own, now, stop_by))
-        self.recovered = total
-        return moved(total.jobs, problem=self._failing.problem, more=time.monotonic() >= stop_by)
+        until = time.monotonic() + ITEMS_BOUND
+        jobs = self.recovered["jobs"]
+        self._look_again(now)
+        records = {record.id: record for record in self._registry.supervisors()}
+        own = records.pop(self._own, None)
+        result = self._items.each(records, lambda id_: self._recover(records[id_], own, now, until), until=until)
+        jobs = self.recovered["jobs"] - jobs
+        return Result(jobs, jobs > 0, result.problem, result.more or time.monotonic() >= until)
 
-    def _look_again(self, now: float) -> int:
+    def _look_again(self, now: float) -> None:
         """Release what they have claimed since, uncharged: their death has been charged already."""
-        jobs = 0
-        for incarnation, (supervisor, _) in self._given_back.items():
-            held = [released(claim) for claim in self._locks.held_by(incarnation)]
-            if held:
-                with self._failing.attempt(incarnation):
-                    jobs += self._locks.settle_dead(incarnation, held, now, supervisor=supervisor)
-        self._given_back = {one: (whose, left - 1) for one, (whose, left) in self._given_back.items() if left > 1}
-        return jobs
 
-    def _recover(self, record: SupervisorRecord, own: SupervisorRecord | None, now: float, stop_by: float) -> Recovered:
-        """Settle its workers one by one, then remove its files and its row."""
+        def release(incarnation: str) -> int:
+            held = [released(claim) for claim in self._locks.held_by(incarnation)]
+            supervisor, _ = self._given_back[incarnation]
+            return self._locks.settle_dead(incarnation, held, now, supervisor=supervisor) if held else 0
+
+        self.recovered["jobs"] += self._items.each(self._given_back, release).done
+        self._given_back = {one: (whose, left - 1) for one, (whose, left) in self._given_back.items() if left > 1}
+
+    def _recover(self, record: SupervisorRecord, own: SupervisorRecord | None, now: float, until: float) -> int:
+        """If it is dead, settle its workers one by one, then remove its files and its row."""
+        if self._registry.owner_lives(record) is not False:
+            return 0
         self._registry.declare_dead(record)
         here = own is None or record.machine_id == own.machine_id  # otherwise its paths mean nothing
-        board = _scoreboard(record) if here else None
+        board = Scoreboard.open(Path(record.scoreboard)) if here else None
         lease = self._registry.leases().get(record.id) if board is None else None
         published = {} if lease is None else read_published(lease.posted).workers
-        workers = [worker for worker in self._registry.workers_of(record.id) if self._failing.ready(worker.incarnation)]
-        alive = _end_processes(record, workers, board, own)
-        total = Recovered()
-        for worker in workers:
-            if time.monotonic() >= stop_by:
-                break
-            with self._failing.attempt(worker.incarnation, worker.name):
-                if worker.pid in alive:
-                    raise StillAlive(f"process {worker.pid} of a dead supervisor does not end")
-                shown = published.get(worker.slot) if board is None else board.find(worker.incarnation, worker.slot)
-                total = _added(total, self._settle(record, worker, shown, now, current=board is not None))
-                self._given_back[worker.incarnation] = record.id, _PASSES
+        workers = {
+            worker.incarnation: worker
+            for worker in self._registry.workers_of(record.id)
+            if self._items.ready(worker.incarnation)
+        }
+        alive = _end_processes(record, list(workers.values()), board, own)
+
+        def settle(incarnation: str) -> int:
+            worker = workers[incarnation]
+            if worker.pid in alive:
+                raise StillAlive(f"process {worker.pid} of a dead supervisor does not end")
+            shown = published.get(worker.slot) if board is None else board.find(incarnation, worker.slot)
+            jobs = self._settle(record, worker, shown, now, current=board is not None)
+            self._given_back[incarnation] = record.id, _PASSES
+            return jobs
+
+        jobs = self._items.each(workers, settle, lambda incarnation: workers[incarnation].name, until).done
         if self._registry.workers_of(record.id):
-            return total  # to be tried again
+            return jobs  # to be tried again
         if here:
             _remove_files(record)
         self._registry.forget(record.id, now)
-        self._log.warning("supervisor_recovered", dead=record.id, pid=record.pid, jobs=total.jobs)
-        return total._replace(supervisors=1)
+        self.recovered["supervisors"] += 1
+        self._log.warning("supervisor_recovered", dead=record.id, pid=record.pid, jobs=jobs)
+        return jobs
 
     def _settle(
         self, record: SupervisorRecord, worker: WorkerRecord, shown: Snapshot | None, now: float, *, current: bool
-    ) -> Recovered:
+    ) -> int:
         def decide(held: list[Claim]) -> list[Settlement]:
             begun, batch = begun_run(shown, held, current=current)
             decided = settle_interrupted(held, begun, JobPolicy.decode(worker.policy), random.random(), batch)
@@ -132,7 +128,9 @@ class Recovery(Duty):
             return with_log(decided, begun, run_log.said(run_logs_of(Path(record.scoreboard)), worker.slot, *begun))
 
         jobs, settled = self._claims.settle(worker.incarnation, worker.name, decide, now, record.id)
-        return Recovered(0, jobs, sum(settlement.status is Status.QUARANTINED for settlement in settled))
+        self.recovered["jobs"] += jobs
+        self.recovered["quarantined"] += sum(settlement.status is Status.QUARANTINED for settlement in settled)
+        return jobs
 
 
 def begun_run(shown: Snapshot | None, held: Collection[Claim], *, current: bool) -> tuple[tuple[int, int] | None, int]:
@@ -149,10 +147,6 @@ def begun_run(shown: Snapshot | None, held: Collection[Claim], *, current: bool)
     if shown.places > 1:
         return None, len(held)
     return (run, shown.together) if run in {(claim.job_id, claim.token) for claim in held} else (None, 1)
-
-
-def _added(one: Recovered, other: Recovered) -> Recovered:
-    return Recovered(one.supervisors + other.supervisors, one.jobs + other.jobs, one.quarantined + other.quarantined)
 
 
 class StartUp(Duty):
@@ -176,7 +170,6 @@ class StartUp(Duty):
         self._recovery = recovery
         self._send = send
         self._before = list(before)
-        self._found = Recovered()
         self.done = False
 
     def run(self, now: float) -> Result:
@@ -187,24 +180,14 @@ class StartUp(Duty):
             self._before = []
             return Result(more=True)
         result = self._recovery.run(now)
-        self._found = _added(self._found, self._recovery.recovered)
         if not result.more:
-            self._send({"recovered": self._found._asdict()})
+            found = self._recovery.recovered
+            self._send({"recovered": {name: found[name] for name in ("supervisors", "jobs", "quarantined")}})
             self.done = True
         return Result(more=result.more)
 
 
 # What a dead supervisor leaves behind on this machine: processes and files
-
-
-def _scoreboard(dead: SupervisorRecord) -> Scoreboard | None:
-    """Its scoreboard, if it still exists. The path may be anything: opening something else than a file could block."""
-    path = Path(dead.scoreboard)
-    try:
-        is_file = stat.S_ISREG(path.lstat().st_mode)
-    except (OSError, ValueError):
-        return None
-    return Scoreboard.open(path) if is_file else None
 
 
 def _end_processes(
@@ -225,23 +208,17 @@ def _end_processes(
     ending.signal_all(templates, signal.SIGCONT)
     left = ending.kill_all(living, _PATIENCE)
     ending.kill_all(ending.wait_for_all(templates, _PATIENCE), _PATIENCE)
-    # Not the path in the database: it may name the scoreboard of a live supervisor.
-    marked = _end_marked(f"{Path(own.scoreboard).parent}/scoreboard-{dead.id}")
-    if ended := {*living, *templates, *marked}:
+    ended = {*living, *templates}
+    for _ in range(_SWEEPS):  # they may start others until they are gone
+        # Not the path in the database: it may name the scoreboard of a live supervisor.
+        marked = ending.processes_of(f"{Path(own.scoreboard).parent}/scoreboard-{dead.id}")
+        if not marked:
+            break
+        ended.update(marked)
+        ending.kill_all(marked, _PATIENCE)
+    if ended:
         events().warning("survivors_ended", dead=dead.id, pids=sorted(ended), left=sorted(left))
     return {*left}
-
-
-def _end_marked(scoreboard: str) -> set[int]:
-    """They may start others until they are gone."""
-    ended: set[int] = set()
-    for _ in range(_SWEEPS):
-        found = ending.processes_of(scoreboard)
-        if not found:
-            break
-        ended.update(found)
-        ending.kill_all(found, _PATIENCE)
-    return ended
 
 
 def _templates(workers: dict[int, int], board: Scoreboard | None) -> dict[int, int]:

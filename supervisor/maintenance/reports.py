@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -15,17 +15,16 @@ from supervisor.domain.duty import Duty, Result
 from supervisor.domain.errors import StoreError, StoreGone
 from supervisor.domain.text import text_of
 from supervisor.maintenance.lease import taken_elsewhere
-from supervisor.maintenance.scheduler import FailedItems, Failing, Scheduler
-from supervisor.maintenance.waking import CommitWatch, at_rest
+from supervisor.maintenance.scheduler import Items
 from supervisor.store.base import Backlog, ClaimLocks, Controls, Depth, JobSelector, Registry
 from supervisor.system.channel import Message
 from supervisor.system.scoreboard import ClaimGate, Scoreboard
+from supervisor.system.slot import State
 from supervisor.telemetry import events
 
 Item = TypeVar("Item")
 Send = Callable[[Message], None]
 
-_MOST_DUTIES = 20
 _REASON = 1000  # characters
 
 
@@ -42,74 +41,11 @@ def trouble_of(error: StoreError | None) -> dict[str, Any]:
     return {"trouble": "" if error is None else text_of(error, _REASON), "gone": gone}
 
 
-class StateReport:
-    """Whether the database can be used, and which duties fail: the supervisor opens no database, so it learns it here.
-    A database without hints is only logged.
-    """
-
-    def __init__(self, send: Send, watch: CommitWatch) -> None:
-        self._send = send
-        self._watch = watch
-        self._trouble = trouble_of(None)
-        self._failing: dict[str, Failing] | None = None
-        self._problem = ""
-        self._log = events(process="maintainer")
-
-    def send(self, scheduler: Scheduler) -> None:
-        """Send what has changed since the last time."""
-        trouble = trouble_of(scheduler.trouble)
-        if trouble != self._trouble:
-            self._send(trouble)
-            self._trouble = trouble
-        if self._watch.problem != self._problem:
-            self._problem = self._watch.problem
-            if self._problem:
-                self._log.warning("notifications_missing", error=self._problem, poll_seconds=self._watch.every)
-        failing = scheduler.failing
-        if failing != self._failing:
-            first = islice(failing.items(), _MOST_DUTIES)
-            self._send({"duties": {text_of(name): one._asdict() for name, one in first}})
-            self._failing = failing
-
-
 _REST = 0.2  # seconds between two checks while the database is changing
 _COST, _LONGEST_REST = 20, 10.0  # the rest is at least so many times what a check took, up to so many seconds
 _RARELY = 60.0  # seconds between two when nothing changes
 _MOST_CANCELS = 5000  # running jobs being cancelled at the same time; more of them have to wait for these
 _CANCELS = 500  # in one message
-
-
-class ControlWatch(Duty):
-    """Passes on what operators have set for our own pools on this host, how many reloads they have requested, and
-    whether they have drained the host, so that its workers claim nothing.
-    """
-
-    name = "controls"
-    every = _RARELY
-    rest = _REST
-    quiet = True
-
-    def __init__(self, controls: Controls, pools: Collection[str], host: str, gate: ClaimGate, send: Send) -> None:
-        self._controls = controls
-        self._pools = pools
-        self._host = host
-        self._gate = gate
-        self._send = send
-        self._sent: Message = {}
-        self._log = events(process="maintainer")
-
-    def run(self, now: float) -> Result:
-        found = self._controls.current()
-        drained, before = self._host in found.drained, bool(self._gate.drained)
-        if drained != before:
-            self._gate.drained = drained
-            self._log.info("drained" if drained else "undrained", host=self._host)
-        sizes = {name: size for name in self._pools if (size := found.size_on(name, self._host)) is not None}
-        message = {"controls": {"sizes": sizes, "reloads": found.reloads}}
-        if message != self._sent:
-            self._send(message)
-            self._sent = message
-        return Result(news=before and not drained)
 
 
 class Poller(Duty):
@@ -129,11 +65,24 @@ class Poller(Duty):
         began = time.monotonic()
         found = self._ask()
         self.rest = max(_REST, min(_COST * (time.monotonic() - began), _LONGEST_REST))
-        if found != self._sent:
-            for message in found:
-                self._send(message)
-            self._sent = found
-        return Result()
+        changed = found != self._sent
+        for message in found if changed else ():
+            self._send(message)
+        self._sent = found
+        return Result(news=changed)
+
+
+def control_settings(controls: Controls, pools: Collection[str], host: str, gate: ClaimGate) -> list[Message]:
+    """What operators have set for our own pools on this host, and how many reloads they have requested. From here on
+    its workers claim nothing if they have drained the host.
+    """
+    found = controls.current()
+    drained = host in found.drained
+    if drained != bool(gate.drained):
+        gate.drained = drained
+        events(process="maintainer").info("drained" if drained else "undrained", host=host)
+    sizes = {name: size for name in pools if (size := found.size_on(name, host)) is not None}
+    return [{"controls": {"sizes": sizes, "reloads": found.reloads}, "drained": drained}]
 
 
 def unhandled_types(backlog: Backlog, types: tuple[str, ...], registry: Registry) -> list[Message]:
@@ -179,39 +128,41 @@ class DepthGauge(Duty):
         self._is_open = is_open
         self._depths: dict[str, Depth] = {}
         self._looked: dict[str, float] = {}  # when each was measured, in monotonic seconds
-        self._failing: FailedItems[str] = FailedItems("pool")
+        self._items: Items[str] = Items("pool")
         self.every = 1.0
 
     def next_at(self, now: float) -> float | None:
         times = [depth.next_due + _LATE for depth in self._depths.values() if depth.next_due is not None]
-        again = self._failing.next_try(now)
+        again = self._items.next_try(now)
         return min([*times, *([] if again is None else [again])], default=None)
 
     def run(self, now: float) -> Result:
         measured = dict(self._depths)
-        for name, wanted in self._pools.items():
-            if self._failing.ready(name):
-                with self._failing.attempt(name):
-                    looked = time.monotonic()  # taken before: jobs claimed during the count may be counted as due
-                    measured[name] = self._backlog.depth(wanted, now, COUNT_LIMIT) if self._is_open() else Depth()
-                    self._looked[name] = looked
-        changed = measured != self._depths
+
+        def measure(name: str) -> int:
+            looked = time.monotonic()  # taken before: jobs claimed during the count may be counted as due
+            measured[name] = self._backlog.depth(self._pools[name], now, COUNT_LIMIT) if self._is_open() else Depth()
+            self._looked[name] = looked
+            return 0
+
+        result = self._items.each(self._pools, measure)
         # A backlog is sent again even if it is unchanged: the older a measurement, the less it counts.
-        sent = {name: depth for name, depth in measured.items() if depth.due or depth != self._depths.get(name)}
-        for part in chunks(sent.items(), _POOLS):
-            self._send({"depths": {name: _message_of(depth, now, self._looked[name]) for name, depth in part}})
-        self._depths = measured
+        sent = [name for name, depth in measured.items() if depth.due or depth != self._depths.get(name)]
+        for part in chunks(sent, _POOLS):
+            self._send({"depths": {name: self._message_of(name, measured[name], now) for name in part}})
         # While some jobs are due, others become due without a timer of their own.
         due = any(depth.due for depth in measured.values())
+        news = measured != self._depths and due  # a delayed job becomes due without a commit
+        self._depths = measured
         self.every = 1.0 if due else 60.0
-        return Result(news=changed and due, problem=self._failing.problem)  # a delayed job becomes due without a commit
+        return replace(result, news=news)
+
+    def _message_of(self, name: str, depth: Depth, now: float) -> dict[str, float]:
+        age = 0.0 if depth.oldest is None else max(0.0, now - depth.oldest)
+        return {"due": depth.due, "oldest_age": age, "at": self._looked[name]}
 
 
-def _message_of(depth: Depth, now: float, looked: float) -> dict[str, float]:
-    age = 0.0 if depth.oldest is None else max(0.0, now - depth.oldest)
-    return {"due": depth.due, "oldest_age": age, "at": looked}
-
-
+_RESTING = (State.IDLE, State.DRAINING, State.SPARE)
 _BURST_PAUSE = 0.1  # seconds between two checks
 _RETRIES_WITHIN = 600.0  # seconds: the longest pause between two attempts, unless `retry.max` says otherwise
 
@@ -237,13 +188,18 @@ class BurstWatch(Duty):
 
     def run(self, now: float) -> Result:
         began = time.monotonic()
-        rest, done = at_rest(self.board)
+        rest, done = self._at_rest()
         over = rest and not any(self.backlog.unfinished(wanted, now, _RETRIES_WITHIN) for wanted in self.pools)
         over = over and not self.locks.has_claims(self.own)
         # No worker may have claimed anything in between.
-        over = over and at_rest(self.board) == (True, done)
+        over = over and self._at_rest() == (True, done)
         pending, failed = self.backlog.progress_of(self._types, self.since)
         self.send({"burst": {"over": over, "pending": pending, "failed": failed}})
         # Counting a long queue takes a while, and must not slow the workers down.
         self.every = max(_BURST_PAUSE, 20 * (time.monotonic() - began))
         return Result()
+
+    def _at_rest(self) -> tuple[bool, int]:
+        """Whether no worker holds a claim or is starting, and the jobs done by all."""
+        workers = [slot for _, slot in self.board.present()]
+        return all(w.state in _RESTING and w.claims == 0 and w.job == 0 for w in workers), sum(w.done for w in workers)

@@ -1,4 +1,5 @@
-"""Decides when each duty runs, and isolates their failures. It knows no process and no engine.
+"""Decides when each duty runs, and isolates their failures, and those of a duty's items. It knows no process and no
+engine.
 
 The idea of services that fail independently is River's (internal/maintenance/queue_maintainer.go).
 """
@@ -6,10 +7,9 @@ The idea of services that fail independently is River's (internal/maintenance/qu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from math import inf
 from typing import Generic, NamedTuple, TypeVar
 
@@ -35,13 +35,9 @@ class Failing(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """The state of one duty. Times are monotonic seconds. Only a run that returns changes `seen` and `due`.
-
-    `timed`: its duty may name exact times.
-    """
+    """The state of one duty. Times are monotonic seconds. Only a run that returns changes `seen` and `due`."""
 
     duty: Duty
-    timed: bool
     due: float = 0.0
     news: int = 1  # changes it was told of: at the start everything is new
     seen: int = 0  # the changes that it has processed
@@ -50,7 +46,7 @@ class _Entry:
     not_before: float = 0.0
     failures: int = 0
     failing: Failing | None = None
-    unavailable: StoreUnavailable | None = field(default=None, repr=False)
+    unavailable: StoreUnavailable | None = None
 
 
 class Scheduler:
@@ -72,7 +68,7 @@ class Scheduler:
         steady: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._entries = [_Entry(duty, type(duty).next_at is not Duty.next_at) for duty in duties]
+        self._entries = [_Entry(duty) for duty in duties]
         self._by_duty = {entry.duty: entry for entry in self._entries}
         self._between = between
         self._failed = failed
@@ -83,8 +79,6 @@ class Scheduler:
         self._busy_until = 0.0
         self._log = events(process="maintainer")
 
-    # Input
-
     def changed(self) -> None:
         """Something was committed, or may have been."""
         self.changes += 1
@@ -94,8 +88,6 @@ class Scheduler:
     def hasten(self, duty: Duty) -> None:
         """Run this one at the next opportunity."""
         self._by_duty[duty].due = 0.0
-
-    # Output
 
     @property
     def failing(self) -> dict[str, Failing]:
@@ -128,29 +120,25 @@ class Scheduler:
         if not ready:
             return
         if any(entry.due <= at for entry in ready):  # not for a change: after it, a worker needs the write lock
-            ready = [entry for entry in self._entries if entry in ready or self._nearly_due(entry, at)]
-        for entry in sorted(ready, key=_by_turn):
-            self._run_unless_held_up(entry)
+            nearly = [entry for entry in self._entries if entry.due - EARLY * min(entry.duty.every, 1.0) <= at]
+            ready = [entry for entry in self._entries if entry in ready or entry in nearly]
+        # In the order of the list; after them, in turn, those for which the database was unavailable.
+        for entry in sorted(ready, key=lambda one: (True, one.tried) if one.unavailable else (False, 0.0)):
+            self._run(entry)
         for entry in self._entries:  # those that one of these has just told of a change
             if entry.news > entry.seen and entry not in ready and self._due(entry, at, now) <= at:
-                self._run_unless_held_up(entry)
+                self._run(entry)
 
     def attend(self, *duties: Duty) -> None:
         """Run these at once if they were hastened or told of a change, before the others are even considered."""
         for duty in duties:
             entry = self._by_duty[duty]
             if entry.due == 0.0 or entry.news > entry.seen:
-                self._run_unless_held_up(entry)
-
-    def finish(self, duty: Duty) -> None:
-        """Run this one at once, even if it is not due: it is the last run."""
-        self._run(self._by_duty[duty])
-
-    def _run_unless_held_up(self, entry: _Entry) -> None:
-        if self._held_up_until(entry) <= self._steady():
-            self._run(entry)
+                self._run(entry)
 
     def _run(self, entry: _Entry) -> None:
+        if self._held_up_until(entry) > self._steady():
+            return
         self._between()
         duty, news = entry.duty, entry.news
         began = entry.tried = self._steady()
@@ -165,7 +153,10 @@ class Scheduler:
         entry.succeeded_at = began
         entry.due = began if result.more else began + duty.every
         self._note_success(entry, result, now)
-        self._tell(duty, result, seconds)
+        if seconds >= SLOW:
+            self._log.warning("duty_slow", duty=duty.name, seconds=round(seconds, 3), result=str(result))
+        elif not duty.quiet and any(astuple(result)):
+            self._log.debug("duty_done", duty=duty.name, seconds=round(seconds, 6), result=str(result))
         if result.news:
             self.changed()
             entry.seen += 1  # not news to itself
@@ -177,15 +168,10 @@ class Scheduler:
         due = entry.due
         if entry.news > entry.seen and entry.duty.rest is not None:
             due = min(due, entry.succeeded_at + entry.duty.rest)
-        if entry.timed and exactly:
-            exact = entry.duty.next_at(now)
-            if exact is not None:
-                due = min(due, at + max(0.0, exact - now))
+        exact = entry.duty.next_at(now) if exactly else None
+        if exact is not None:
+            due = min(due, at + max(0.0, exact - now))
         return max(due, self._held_up_until(entry))
-
-    def _nearly_due(self, entry: _Entry, at: float) -> bool:
-        """Whether its interval is almost over."""
-        return entry.due - EARLY * min(entry.duty.every, 1.0) <= at
 
     def _held_up_until(self, entry: _Entry) -> float:
         if self._gone is not None and entry.duty.needs >= Needs.FILE:
@@ -200,26 +186,20 @@ class Scheduler:
         self._failed(error)
         entry.failures += 1
         longest = LONGEST_BUSY_PAUSE if isinstance(error, StoreBusy) else LONGEST_PAUSE
-        pause = backoff(FIRST_PAUSE, entry.failures, longest)
-        entry.not_before = self._steady() + pause
-        entry.due = entry.not_before
-        before = self.trouble
+        entry.due = entry.not_before = self._steady() + backoff(FIRST_PAUSE, entry.failures, longest)
         entry.unavailable = error if isinstance(error, StoreUnavailable) else None
         if isinstance(error, StoreGone):
             self._gone = error
         elif isinstance(error, StoreBusy):
             self._busy_until = self._steady() + FIRST_PAUSE
-        if before is None and self.trouble is not None:
-            self._log.error("store_failed", error=str(error), duty=entry.duty.name)
-        news = self._fails(entry, error_text(error), now)
-        if news and entry.unavailable is None:
+        text, before = error_text(error), entry.failing
+        entry.failing = Failing(before.since if before else now, text)
+        if entry.unavailable is None and (before is None or before.error != text):
             # An error of the database needs no traceback; anything else is a bug.
-            self._log.error(
-                "duty_failed", duty=entry.duty.name, error=error_text(error), exc_info=not isinstance(error, StoreError)
-            )
+            is_bug = not isinstance(error, StoreError)
+            self._log.error("duty_failed", duty=entry.duty.name, error=text, exc_info=is_bug)
 
     def _note_success(self, entry: _Entry, result: Result, now: float) -> None:
-        before = self.trouble
         entry.failures = 0
         entry.not_before = 0.0
         if entry.duty.needs is Needs.NOTHING:
@@ -230,31 +210,11 @@ class Scheduler:
             for other in self._entries:  # what kept this one from running is over, for the others too
                 if other.unavailable is not None:
                     other.not_before = other.due = 0.0
-        if before is not None and self.trouble is None:
-            self._log.info("store_recovered")
         if result.problem:
-            self._fails(entry, result.problem, now)
+            entry.failing = Failing(entry.failing.since if entry.failing else now, result.problem[:MOST_TEXT])
         elif entry.failing is not None:
             self._log.info("duty_recovered", duty=entry.duty.name, seconds=round(now - entry.failing.since, 3))
             entry.failing = None
-
-    def _fails(self, entry: _Entry, error: str, now: float) -> bool:
-        """Returns whether this is the first failure, or one for another reason."""
-        before = entry.failing
-        entry.failing = Failing(before.since if before else now, error[:MOST_TEXT])
-        return before is None or before.error != entry.failing.error
-
-    def _tell(self, duty: Duty, result: Result, seconds: float) -> None:
-        if seconds >= SLOW:
-            self._log.warning("duty_slow", duty=duty.name, seconds=round(seconds, 3), result=str(result))
-        elif not duty.quiet and any(astuple(result)):
-            self._log.debug("duty_done", duty=duty.name, seconds=round(seconds, 6), result=str(result))
-
-
-def _by_turn(entry: _Entry) -> tuple[bool, float]:
-    """In the order of the list; after them, in turn, those for which the database was unavailable."""
-    hindered = entry.unavailable is not None
-    return hindered, entry.tried if hindered else 0.0
 
 
 def error_text(error: BaseException) -> str:
@@ -269,20 +229,20 @@ Key = TypeVar("Key", bound=Hashable)
 
 LONGEST_ITEM_PAUSE = 60.0  # seconds between two tries of an item that fails again and again
 MOST_FAILED = 1000  # failing items remembered; with more, those that failed longest ago are tried again
+ITEMS_BOUND = 2.0  # seconds that a duty spends on its items in one run
 _SHOWN = 200  # characters of an error, so that several fit into one line
 
 
 class _Failure(NamedTuple):
     times: int
     not_before: float
-    what: str
+    name: str
     error: str
 
 
-class FailedItems(Generic[Key]):
-    """Each item fails on its own, and is tried again after a pause of its own. `kind` names the items in messages.
-
-    Only StoreUnavailable is raised: then the other items need not be tried.
+class Items(Generic[Key]):
+    """What a duty has to do for each of many items: each fails on its own, and is tried again after a pause of its own.
+    `kind` names the items in messages.
     """
 
     def __init__(self, kind: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -290,6 +250,28 @@ class FailedItems(Generic[Key]):
         self._clock = clock
         self._failures: dict[Key, _Failure] = {}
         self._log = events(process="maintainer")
+
+    def each(
+        self, keys: Iterable[Key], do: Callable[[Key], int], name: Callable[[Key], object] = str, until: float = inf
+    ) -> Result:
+        """Do it for each that may be tried now, until this monotonic time. The result has the sum of what `do` returns,
+        and whether anything was done is news. Only StoreUnavailable is raised: then the others need not be tried.
+        """
+        done = 0
+        for key in keys:
+            if not self.ready(key):
+                continue
+            if self._clock() >= until:
+                return Result(done, done > 0, self.problem, more=True)
+            try:
+                done += do(key)
+            except StoreUnavailable:
+                raise
+            except Exception as error:
+                self._note(key, str(name(key)), error)
+            else:
+                self._failures.pop(key, None)
+        return Result(done, done > 0, self.problem)
 
     def ready(self, key: Key) -> bool:
         """Whether it may be tried now."""
@@ -299,24 +281,13 @@ class FailedItems(Generic[Key]):
     def fails(self, key: Key) -> bool:
         return key in self._failures
 
-    @contextmanager
-    def attempt(self, key: Key, what: object = None) -> Iterator[None]:
-        """Record an error of the block for this item, or its success. `what` names it in messages; default: its key."""
-        try:
-            yield
-        except StoreUnavailable:
-            raise
-        except Exception as error:
-            self._note(key, str(key if what is None else what), error)
-        else:
-            self._failures.pop(key, None)
-
     def keep(self, keys: AbstractSet[Key]) -> None:
         """Forget all but these: the others no longer exist."""
         if self._failures:
             self._failures = {key: failure for key, failure in self._failures.items() if key in keys}
 
     def __len__(self) -> int:
+        """How many fail."""
         return len(self._failures)
 
     def next_try(self, now: float) -> float | None:
@@ -330,23 +301,17 @@ class FailedItems(Generic[Key]):
         """The failures in one line; empty if there are none."""
         if not self._failures:
             return ""
-        first = next(iter(self._failures.values()))
-        others = len(self._failures) - 1
-        return f"{self._kind} {first.what}: {first.error}" + (f" (and {others} more)" if others else "")
+        first, others = next(iter(self._failures.values())), len(self._failures) - 1
+        return f"{self._kind} {first.name}: {first.error}" + (f" (and {others} more)" if others else "")
 
-    def _note(self, key: Key, what: str, error: Exception) -> None:
+    def _note(self, key: Key, name: str, error: Exception) -> None:
         before = self._failures.get(key)
         times = before.times + 1 if before else 1
-        pause = backoff(FIRST_PAUSE, times, LONGEST_ITEM_PAUSE)
         text = error_text(error)[:_SHOWN]
-        self._failures[key] = _Failure(times, self._clock() + pause, what, text)
+        pause = backoff(FIRST_PAUSE, times, LONGEST_ITEM_PAUSE)
+        self._failures[key] = _Failure(times, self._clock() + pause, name, text)
         if len(self._failures) > MOST_FAILED:
             del self._failures[next(iter(self._failures))]
         if before is None or before.error != text:
-            self._log.error(
-                "item_failed",
-                of=self._kind,
-                item=what,
-                error=text,
-                exc_info=not isinstance(error, StoreError),
-            )
+            is_bug = not isinstance(error, StoreError)
+            self._log.error("item_failed", of=self._kind, item=name, error=text, exc_info=is_bug)

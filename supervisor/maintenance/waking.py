@@ -6,50 +6,20 @@ import contextlib
 import os
 import select
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 
 from supervisor.domain.duty import Duty, Result
 from supervisor.domain.polling import HintWindow
-from supervisor.maintenance.scheduler import FailedItems, Scheduler
-from supervisor.store.base import Backlog, ChangeFeed, JobSelector
+from supervisor.maintenance.orders import PoolOrders
+from supervisor.maintenance.scheduler import Items, Scheduler
+from supervisor.store.base import Backlog, ChangeFeed
 from supervisor.system.channel import Channel
 from supervisor.system.scoreboard import Scoreboard
-from supervisor.system.slot import Snapshot, State
+from supervisor.telemetry import events
 
 BEAT = 1.0  # seconds between two heartbeats of the maintainer at most
 _COARSE = 0.01  # seconds; shorter waits need a better resolution than milliseconds
-
-PRESENT = (State.STARTING, State.IDLE, State.BUSY, State.DRAINING, State.SPARE)
-
-_RESTING = (State.IDLE, State.DRAINING, State.SPARE)
-
-
-def pool_of(worker: str) -> str:
-    """The pool of a worker, from its name: `tag` for `tag-2`."""
-    return worker.rpartition("-")[0]
-
-
-def present_workers(board: Scoreboard) -> Iterator[tuple[int, Snapshot]]:
-    """The workers that exist, by their slots."""
-    slots = ((number, board.slot(number).read()) for number in range(1, board.highest + 1))
-    return ((number, slot) for number, slot in slots if slot.state in PRESENT)
-
-
-def idle_workers(board: Scoreboard) -> Counter[str]:
-    """The number of idle workers of each pool; nothing else of their slots is copied."""
-    slots = (board.slot(number).page for number in range(1, board.highest + 1))
-    return Counter(pool_of(slot.name) for slot in slots if slot.is_idle)
-
-
-def at_rest(board: Scoreboard) -> tuple[bool, int]:
-    """(whether no worker holds a claim or is starting, jobs done by all), to detect the end of a burst."""
-    workers = [slot for _, slot in present_workers(board)]
-    rest = all(w.state in _RESTING and w.claims == 0 and w.job == 0 for w in workers)
-    return rest, sum(w.done for w in workers)
-
-
 _BUSY_PAUSE = 0.005  # seconds without listening when no worker is idle, at least
 _LONGEST_PAUSE = 0.025
 _BUSY_SHARE = 0.2  # of the time for which no worker has been idle
@@ -81,11 +51,7 @@ class CommitWatch(Duty):
         self._deaf_until = 0.0
         self._looked = 0.0
         self._fruitless = 0
-
-    @property
-    def problem(self) -> str:
-        """Why there are no hints, and changes are only found by polling; empty if there are."""
-        return self._feed.problem
+        self._problem = ""
 
     def fileno(self) -> int | None:
         return self._feed.fileno()
@@ -112,6 +78,11 @@ class CommitWatch(Duty):
         at = self._clock()
         self._deaf_until = 0.0
         self._checked = at
+        if self._feed.problem != self._problem:
+            self._problem = self._feed.problem
+            if self._problem:
+                log = events(process="maintainer")
+                log.warning("notifications_missing", error=self._problem, poll_seconds=self.every)
         version = self._feed.version()
         if version == self._version:
             self._listen(at)
@@ -144,11 +115,7 @@ class CommitWatch(Duty):
 
 
 class Waker(Duty):
-    """Wakes min(idle workers, due jobs) of each pool, at every change.
-
-    `pools` maps a pool's name to what it wants and the eventfd on which its idle workers sleep. `is_open` says whether
-    they may claim now.
-    """
+    """Wakes min(idle workers, due jobs) of each pool, at every change. `is_open` says whether they may claim now."""
 
     name = "waking"
     every = 60.0  # seconds, when nothing changes
@@ -159,7 +126,7 @@ class Waker(Duty):
         self,
         backlog: Backlog,
         board: Scoreboard,
-        pools: Mapping[str, tuple[JobSelector, int]],
+        pools: Mapping[str, PoolOrders],
         watch: CommitWatch,
         is_open: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -168,31 +135,26 @@ class Waker(Duty):
         self._pools = pools
         self._watch = watch
         self._is_open = is_open
-        self._failing: FailedItems[str] = FailedItems("pool")
+        self._items: Items[str] = Items("pool")
 
     def next_at(self, now: float) -> float | None:
-        return self._failing.next_try(now)
+        return self._items.next_try(now)
 
     def run(self, now: float) -> Result:
-        idle = idle_workers(self._board)
-        self._failing.keep(set(idle))  # a pool without idle workers is not tried
-        woken = 0
-        for name, count in idle.items():
-            if name in self._pools and self._failing.ready(name):
-                with self._failing.attempt(name):
-                    woken += self._wake(*self._pools[name], count, now)
-        self._watch.woke(idle=bool(idle), woken=woken)
-        return Result(woken, problem=self._failing.problem)
+        idle = self._board.idle()
+        self._items.keep(set(idle))  # a pool without idle workers is not tried
+        ours = [name for name in idle if name in self._pools] if self._is_open() else []
+        result = self._items.each(ours, lambda name: self._wake(self._pools[name], idle[name], now))
+        self._watch.woke(idle=bool(idle), woken=result.done)
+        return Result(result.done, problem=result.problem)
 
-    def _wake(self, wanted: JobSelector, eventfd: int, idle: int, now: float) -> int:
-        if not self._is_open():
-            return 0
-        first = self._backlog.any_due(wanted, now)
+    def _wake(self, pool: PoolOrders, idle: int, now: float) -> int:
+        first = self._backlog.any_due(pool.wanted, now)
         if first:
-            wake_workers(eventfd, 1)  # it wakes up while we count
-        due = self._backlog.depth(wanted, now, idle).due
+            wake_workers(pool.wake, 1)  # it wakes up while we count
+        due = self._backlog.depth(pool.wanted, now, idle).due
         if min(idle, due) > first:
-            wake_workers(eventfd, min(idle, due) - first)
+            wake_workers(pool.wake, min(idle, due) - first)
         return due
 
 

@@ -16,14 +16,12 @@ from typing import Any
 from supervisor.domain.errors import Conflict, InvalidOption, NoTables, StoreError, StoreMoved
 from supervisor.domain.text import counted, without_password
 from supervisor.engine import open_engine
-from supervisor.store.moving import BEING_MOVED, CLOSED_FOR, KEYS, MOVED_FROM, MOVED_TO, WERE_MOVED, MoveEnd, Unfit
+from supervisor.store.moving import CLOSED_FOR, KEYS, MOVED_FROM, MOVED_TO, Key, MoveEnd
 from supervisor.system import failpoints
 
 BLOCK = 1000  # rows
 MOST_LISTED = 1000
 _PARENT = "job_id"  # the column of what belongs to a job
-
-Row = tuple[Any, ...]
 
 
 @dataclass
@@ -42,7 +40,7 @@ class MoveReport:
     running: list[str] = field(default_factory=list)
     moved_at: float | None = None
 
-    def leave(self, table: str, key: Sequence[object], problem: str) -> None:
+    def leave(self, table: str, key: Key, problem: str) -> None:
         self.set_aside += 1
         if len(self.aside) < MOST_LISTED:
             self.aside.append(f"{table} {', '.join(map(str, key))}: {problem}")
@@ -52,8 +50,7 @@ def plan(source_url: str, target_url: str) -> MoveReport:
     """How many rows there are to move, which columns would stay if the target has tables already, and which supervisors
     run. Raises Conflict or StoreMoved if the target cannot take them; nothing is changed.
     """
-    _require_two_engines(source_url, target_url)
-    with closing(open_engine(source_url).move_end()) as source:
+    with closing(_source(source_url, target_url)) as source:
         rows = {table: source.count(table) for table in KEYS}
         report = MoveReport(source.shown, without_password(target_url), rows, running=source.running())
         try:
@@ -70,9 +67,8 @@ def move(source_url: str, target_url: str, *, leave_columns: bool = False) -> Mo
     """Move everything, or complete what was begun. Raises Conflict while supervisors run, for a target with other jobs,
     and for a source with columns of its own unless `leave_columns`; InvalidOption; StoreError.
     """
-    _require_two_engines(source_url, target_url)
-    with closing(open_engine(source_url).move_end()) as source:
-        _refuse_running(source.shown, source.running())
+    with closing(_source(source_url, target_url)) as source:
+        source.refuse_running()
         with closing(_with_tables(target_url)) as target:
             report = _arrived(source, target)
             if report is None:
@@ -83,26 +79,35 @@ def move(source_url: str, target_url: str, *, leave_columns: bool = False) -> Mo
                         f"{source.shown}: {', '.join(report.left_columns)} would stay behind, as jobs have no such "
                         "columns; add --leave-columns to move without them"
                     )
-                _shut(source, BEING_MOVED.format(target.shown), {CLOSED_FOR: target.shown})
+                source.shut(CLOSED_FOR, target.shown)
                 failpoints.reach("move.closed")
                 _fill(target, source, columns, report)
                 failpoints.reach("move.arrived")
             if MOVED_TO not in source.flags():
-                _shut(source, WERE_MOVED.format(target.shown), {CLOSED_FOR: None, MOVED_TO: target.shown})
+                source.shut(MOVED_TO, target.shown)
                 failpoints.reach("move.finished")
             return report
 
 
 def abandon(source_url: str, target_url: str) -> None:
     """Give up a move that is not complete: the source takes jobs again. Raises Conflict."""
-    _require_two_engines(source_url, target_url)
-    with closing(open_engine(source_url).move_end()) as source, closing(_with_tables(target_url)) as target:
+    with closing(_source(source_url, target_url)) as source, closing(_with_tables(target_url)) as target:
         flags = source.flags()
         if MOVED_TO in flags or _arrived(source, target) is not None:
             raise Conflict(f"{target.shown}: the move is complete, or nearly; repeat it, or move the jobs back")
         if flags.get(CLOSED_FOR) != target.shown:
             raise Conflict(f"{target.shown}: no jobs of {source.shown} are being moved here")
         source.reopen()
+
+
+def _source(source_url: str, target_url: str) -> MoveEnd:
+    source, target = (url.partition(":")[0].removesuffix("ql") for url in (source_url, target_url))
+    if source == target:
+        tool = "`supervisor backup`" if source == "sqlite" else "pg_dump and pg_restore"
+        raise InvalidOption(
+            f"a move is from SQLite to PostgreSQL, or back; {tool} can copy a database within one engine"
+        )
+    return open_engine(source_url).move_end()
 
 
 def _with_tables(url: str) -> MoveEnd:
@@ -113,27 +118,6 @@ def _with_tables(url: str) -> MoveEnd:
         return open_engine(url).move_end()
 
 
-def _require_two_engines(source_url: str, target_url: str) -> None:
-    source, target = (url.partition(":")[0].removesuffix("ql") for url in (source_url, target_url))
-    if source == target:
-        tool = "`supervisor backup`" if source == "sqlite" else "pg_dump and pg_restore"
-        raise InvalidOption(
-            f"a move is from SQLite to PostgreSQL, or back; {tool} can copy a database within one engine"
-        )
-
-
-def _refuse_running(where: str, running: Sequence[str]) -> None:
-    if running:
-        raise Conflict(
-            f"supervisor {', supervisor '.join(running)} is running on {where}; stop it first, with SIGTERM or Ctrl-C "
-            "there"
-        )
-
-
-def _shut(source: MoveEnd, message: str, notes: dict[str, str | None]) -> None:
-    _refuse_running(source.shown, source.shut(message, notes))
-
-
 def _arrived(source: MoveEnd, target: MoveEnd) -> MoveReport | None:
     """The report of a move between these two that has reached the target; without `moved_at` if the source does not say
     so yet. Raises Conflict or StoreMoved if there is none and the target is no place for one.
@@ -142,7 +126,7 @@ def _arrived(source: MoveEnd, target: MoveEnd) -> MoveReport | None:
     gone = ours.get(MOVED_TO) or ours.get(CLOSED_FOR)
     if MOVED_FROM in theirs and gone == target.shown:
         done = json.loads(theirs[MOVED_FROM])
-        if done.pop("epoch") == source.epoch():
+        if done.pop("epoch") == ours.get("epoch", ""):
             report = MoveReport(**done)
             return report if MOVED_TO in ours else replace(report, moved_at=None)
     if MOVED_TO in ours:
@@ -175,57 +159,38 @@ def _fill(target: MoveEnd, source: MoveEnd, columns: dict[str, list[str]], repor
     given = (source.sequences(), target.sequences())
     with target.write() as raw:
         _refuse_jobs(target, target.count("jobs", raw))
-        _refuse_running(target.shown, target.running())
+        target.refuse_running()
         target.clear(raw)
         for table, names in columns.items():
-            report.rows[table] = 0
-            after = None
-            while rows := source.block(table, names, after, BLOCK):
-                fitting = _fitting(raw, target, table, names, rows, report)
-                if fitting:
-                    target.add(raw, table, names, after, fitting)
-                report.rows[table] += len(fitting)
-                after = _key(source, table, names, rows[-1])
-                failpoints.reach("move.copied")
-        _verify(raw, target, source, report)
+            report.rows[table] = _copy(raw, target, source, table, names, report)
+        here, there = sum(map(source.count, KEYS)), {table: target.count(table, raw) for table in KEYS}
+        if there != report.rows or here != sum(there.values()) + report.set_aside:
+            raise StoreError(
+                f"{report.source} has {here} rows and {report.target} has {there}, where {report.rows} were moved and "
+                f"{report.set_aside} set aside"
+            )
         greatest = {table: max(each.get(table, 0) for each in given) for table in ("jobs", "job_errors", "job_runs")}
-        done = asdict(replace(report, moved_at=time.time())) | {"epoch": source.epoch()}
-        target.finish(raw, greatest, {MOVED_FROM: json.dumps(done)})
+        done = asdict(replace(report, moved_at=time.time())) | {"epoch": source.flags().get("epoch", "")}
+        target.finish(raw, greatest, json.dumps(done))
 
 
-def _verify(raw: Any, target: MoveEnd, source: MoveEnd, report: MoveReport) -> None:
-    here, there = sum(map(source.count, KEYS)), {table: target.count(table, raw) for table in KEYS}
-    if there != report.rows or here != sum(there.values()) + report.set_aside:
-        raise StoreError(
-            f"{report.source} has {here} rows and {report.target} has {there}, where {report.rows} were moved and "
-            f"{report.set_aside} set aside"
-        )
-
-
-def _key(source: MoveEnd, table: str, columns: list[str], row: Row) -> list[Any]:
-    found = [row[columns.index(column)] for column in KEYS[table]]
-    if any(isinstance(part, bytes) or (isinstance(part, str) and "\0" in part) for part in found):
-        raise StoreError(f"{source.shown}: {table} has a key that is no proper text, {found!r}; delete that row")
-    return found
-
-
-def _fitting(
-    raw: Any, target: MoveEnd, table: str, columns: list[str], rows: Sequence[Row], report: MoveReport
-) -> list[Row]:
-    """The rows as the target stores them, without those that it cannot hold."""
-    key = [columns.index(column) for column in KEYS[table]]
-    fitting = list[Row]()
-    for row in rows:
-        found = target.fitted(table, columns, row)
-        if isinstance(found, Unfit):
-            report.leave(table, [row[at] for at in key], f"{found.column}: {found.problem}")
-        else:
-            fitting.append(found)
-    if _PARENT not in columns:
-        return fitting
-    at = columns.index(_PARENT)
-    jobs = target.present(raw, {row[at] for row in fitting})
-    for row in fitting:
-        if row[at] not in jobs:
-            report.leave(table, [row[at] for at in key], f"{_PARENT}: its job is missing, or set aside")
-    return [row for row in fitting if row[at] in jobs]
+def _copy(raw: Any, target: MoveEnd, source: MoveEnd, table: str, names: Sequence[str], report: MoveReport) -> int:
+    """The rows of a table that the target can hold. Returns how many there were; the others are in the report."""
+    key = [names.index(column) for column in KEYS[table]]
+    parent = names.index(_PARENT) if _PARENT in names else None
+    after, moved = None, 0
+    while rows := source.block(table, names, after, BLOCK):
+        fitted = [target.fitted(table, names, row) for row in rows]
+        if parent is not None:
+            jobs = target.present(raw, {row[parent] for row in fitted if not isinstance(row, str)})
+            missing = f"{_PARENT}: its job is missing, or set aside"
+            fitted = [row if isinstance(row, str) or row[parent] in jobs else missing for row in fitted]
+        for row, problem in zip(rows, fitted, strict=True):
+            if isinstance(problem, str):
+                report.leave(table, [row[at] for at in key], problem)
+        if fitting := [row for row in fitted if not isinstance(row, str)]:
+            target.add(raw, table, names, after, fitting)
+        moved += len(fitting)
+        after = [rows[-1][at] for at in key]
+        failpoints.reach("move.copied")
+    return moved

@@ -9,13 +9,12 @@ from typing import NamedTuple
 
 from supervisor.domain.errors import JobNotFound
 from supervisor.domain.job import Attempt, Job, Run, Status, shown
-from supervisor.maintenance.waking import PRESENT
 from supervisor.ops.job_details import Trial, trial_of, trials
 from supervisor.ops.supervisors import registered
 from supervisor.store.base import Operations
 from supervisor.system import run_log
 from supervisor.system.scoreboard import run_logs_of
-from supervisor.system.slot import Snapshot
+from supervisor.system.slot import PRESENT, Snapshot
 
 MOST_RUNS = 200  # runs of all jobs that are read at once
 _LONGEST = 8192  # bytes of a line that are kept back until it ends
@@ -41,20 +40,10 @@ class Part(NamedTuple):
 def part_of(job: int, type_: str, trial: Trial) -> Part:
     """A run that has ended."""
     run, error = trial.run, trial.error
-    return Part(
-        job,
-        type_,
-        0 if run is None else run.token,
-        trial.attempt,
-        trial.worker,
-        trial.began if run is None else run.started_at,
-        "" if run is None else run.log or "",
-        trial.outcome,
-        trial.duration,
-        None if error is None else error.message,
-        None if error is None else error.traceback,
-        None if error is None else error.stderr,
-    )
+    token, began, text = (0, trial.began, "") if run is None else (run.token, run.started_at, run.log or "")
+    failure = () if error is None else (error.message, error.traceback, error.stderr)
+    ended = (trial.outcome, trial.duration, *failure)
+    return Part(job, type_, token, trial.attempt, trial.worker, began, text, *ended)
 
 
 @dataclass(slots=True)

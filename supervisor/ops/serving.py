@@ -8,12 +8,11 @@ from typing import NamedTuple
 from supervisor.domain.errors import QueueError
 from supervisor.domain.job import Job, Status
 from supervisor.domain.text import text_of, untaken, without_password
-from supervisor.maintenance.waking import pool_of
 from supervisor.ops.diagnosis import LATELY, Finding, fault, host_drained, pool_broken, type_paused, unmet, warning
 from supervisor.ops.supervisors import Seen, seen
 from supervisor.ops.views import SENTENCE
 from supervisor.store.base import ControlState, Operations
-from supervisor.system.slot import State
+from supervisor.system.slot import State, pool_of
 
 # One that was cancelled may have been so because nobody waits any longer.
 _NOT_STARTED = (Status.PENDING, Status.CANCELLED)

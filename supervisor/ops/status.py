@@ -5,6 +5,7 @@ Independent of the database engine. Times are seconds, memory is bytes.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections import Counter, defaultdict
@@ -14,11 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from supervisor.domain.history import HOUR, QUIET, Minute, by_type, combined, minute_of, recorded
+from supervisor.domain.history import HOUR, QUIET, Minute, by_type, combined, minute_of, recorded, sums_by_type
 from supervisor.domain.job import Status
 from supervisor.domain.text import text_of, without_password
-from supervisor.maintenance.history import decoded_sums, sums_of
-from supervisor.maintenance.waking import pool_of
 from supervisor.ops.diagnosis import Taker, unmet
 from supervisor.ops.supervisors import Seen, seen
 from supervisor.ops.views import (
@@ -40,9 +39,10 @@ from supervisor.ops.views import (
     schedules_of,
 )
 from supervisor.store.base import ControlState, Depth, Engine, JobSelector, Operations, SupervisorRecord
+from supervisor.system import counters
 from supervisor.system.kernel import memory_of
 from supervisor.system.scoreboard import counters_of
-from supervisor.system.slot import Snapshot
+from supervisor.system.slot import Snapshot, pool_of
 
 _MOST_SLOW = 10  # types among the slowest
 
@@ -154,11 +154,12 @@ def minutes_of_last_hour(operations: Operations, here: Iterable[SupervisorRecord
 
     A minute that is recorded between the looks is missing once; it is never counted twice.
     """
-    counted = [(record.id, sums_of(counters_of(Path(record.scoreboard)))) for record in here]
+    counted = [(record.id, sums_by_type(counters.sums(counters_of(Path(record.scoreboard))))) for record in here]
     found = operations.history.minutes(now - HOUR, now)
     for supervisor, sums in counted:
         if sums:
-            found += recorded(minute_of(now), sums, decoded_sums(operations.history.counted(supervisor)), ())
+            before = sums_by_type(json.loads(operations.history.counted(supervisor)))
+            found += recorded(minute_of(now), sums, before, ())
     return found
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from supervisor.domain.errors import StoreError
+from supervisor.domain.errors import Conflict, StoreError
 from supervisor.store.sql.connection import Connection, Queries, Row, Transaction, literal, load
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 CLOSED_FOR, MOVED_TO, MOVED_FROM = MOVE_KEYS = ("closed_for", "moved_to", "moved_from")
 _NOT_MOVED = ("schema", "oldest_writer", "epoch", *MOVE_KEYS)
 
-# What whoever changes jobs of the source is told, with the target's URL.
+# What whoever changes jobs of the source gets, with the target's URL.
 BEING_MOVED = "the jobs are being moved to {}; try again when that is done, or repeat `supervisor move`"
-WERE_MOVED = "the jobs were moved to {}; use that URL"
+_REFUSALS = {CLOSED_FOR: BEING_MOVED, MOVED_TO: "the jobs were moved to {}; use that URL"}
 
 # Every table with the columns of its key: a job before what belongs to it, supervisors before their workers.
 KEYS: dict[str, tuple[str, ...]] = {
@@ -48,16 +48,9 @@ Key = Sequence[Any]
 """A row's values in the columns of a table's key."""
 
 
-class Unfit(NamedTuple):
-    """Why a row cannot be stored in another engine: what is in which column."""
-
-    column: str
-    problem: str
-
-
 class MoveEnd:
-    """A database as a source or a target; its URL `shown` has no password. `notes` are stored in job_meta; None removes
-    one. An engine says the rest. `registry` has the `other` connection: it looks during writes.
+    """A database as a source or a target; its URL `shown` has no password. An engine says the rest. `registry` has the
+    `other` connection: it looks during writes.
     """
 
     _sql: Queries
@@ -72,20 +65,19 @@ class MoveEnd:
     def columns(self, table: str) -> list[str]:
         raise NotImplementedError
 
-    def fitted(self, table: str, columns: Sequence[str], row: Row) -> Row | Unfit:
+    def fitted(self, table: str, columns: Sequence[str], row: Row) -> Row | str:
         """The row as it is stored here, or why that is impossible."""
         raise NotImplementedError
 
-    def _name(self, table: str, column: str, *, ordered: bool = False) -> str:
-        """A column in a statement; `ordered` in a key."""
-        return f'"{column}"'
-
-    def _statement(self, sql: str, **values: Any) -> tuple[str, dict[str, Any]]:
-        """As the driver takes it."""
-        return sql, values
-
     def _insert(self, raw: Any, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         raise NotImplementedError
+
+    def _name(self, table: str, column: str) -> str:
+        return f'"{column}"'
+
+    def _statement(self, sql: str) -> str:
+        """As the driver takes it."""
+        return sql
 
     def _parts(self, script: str) -> Iterable[str]:
         """What can be executed at once."""
@@ -94,21 +86,25 @@ class MoveEnd:
     # Looking
 
     def flags(self) -> dict[str, str]:
+        """What job_meta says of moves, and of which life of the database this is (`epoch`)."""
         return {str(key): str(value) for key, value in self._connection.rows(self._connection.queries.flags)}
-
-    def epoch(self) -> str:
-        """Names this life of the database."""
-        found = self._connection.row(self._connection.queries.meta, {"key": "epoch"})
-        return str(found[0]) if found else ""
 
     def running(self) -> list[str]:
         """The supervisors that run on this database, or may do so."""
         known = self._registry.supervisors()
         return [f"{one.pid} on {one.host}" for one in known if self._registry.owner_lives(one) is not False]
 
+    def refuse_running(self) -> None:
+        """Raises Conflict if there are any."""
+        if running := self.running():
+            raise Conflict(
+                f"supervisor {', supervisor '.join(running)} is running on {self.shown}; stop it first, with SIGTERM "
+                "or Ctrl-C there"
+            )
+
     def count(self, table: str, raw: Transaction | None = None) -> int:
         """In a transaction, or now."""
-        sql = _SQL.count.format(table=table, where=self._where(table, None))
+        sql = _SQL.count.format(table=table, where=_where(table))
         return int((self._connection.rows(sql) if raw is None else raw.execute(sql).fetchall())[0][0])
 
     def block(self, table: str, columns: Sequence[str], after: Key | None, limit: int) -> list[Row]:
@@ -121,23 +117,20 @@ class MoveEnd:
 
     # The source
 
-    def shut(self, message: str, notes: Mapping[str, str | None]) -> list[str]:
-        """From now on everybody who changes jobs gets this message. Not if supervisors run: returns them."""
-        running: list[str] = []
-        with contextlib.suppress(_Undo), self._connection.write() as raw:
-            for statement in self._parts(self._sql.shut.format(message=literal(message))):
-                raw.execute(statement)
-            running = self.running()  # now that no other can begin
-            if running:
-                raise _Undo
-            self._note(raw, notes)
-        return running
+    def shut(self, state: str, target: str) -> None:
+        """From now on everybody who changes jobs is told that they are being moved to this URL (CLOSED_FOR), or were
+        moved (MOVED_TO). Raises Conflict if supervisors run, and changes nothing then.
+        """
+        message = literal(_REFUSALS[state].format(target))
+        with self._connection.write() as raw:
+            self._execute(raw, self._sql.shut.format(message=message))
+            self.refuse_running()  # now that no other can begin
+            self._note(raw, {CLOSED_FOR: None, state: target})
 
     def reopen(self) -> None:
         """The end of that."""
         with self._connection.write() as raw:
-            for statement in self._parts(self._sql.open):
-                raw.execute(statement)
+            self._execute(raw, self._sql.open)
             self._note(raw, {CLOSED_FOR: None})
 
     # The target, in one transaction
@@ -153,13 +146,12 @@ class MoveEnd:
     def clear(self, raw: Transaction) -> None:
         """Delete everything but what makes the tables ours."""
         for table in reversed(KEYS):
-            raw.execute(_SQL.clear.format(table=table, where=self._where(table, None)))
+            raw.execute(_SQL.clear.format(table=table, where=_where(table)))
 
     def present(self, raw: Transaction, ids: Collection[int]) -> set[int]:
         """Those of these ids that jobs have."""
-        return {
-            row[0] for row in raw.execute(*self._statement(self._sql.present, ids=json.dumps(list(ids)))).fetchall()
-        }
+        found = raw.execute(self._statement(self._sql.present), {"ids": json.dumps(list(ids))})
+        return {row[0] for row in found.fetchall()}
 
     def add(self, raw: Transaction, table: str, columns: Sequence[str], after: Key | None, rows: Sequence[Row]) -> None:
         """Add rows behind all others, and read them back."""
@@ -167,19 +159,10 @@ class MoveEnd:
         if raw.execute(*self._block(table, columns, after, len(rows) + 1)).fetchall() != rows:
             raise StoreError(f"{self.shown}: {table} after {after} differs from what was written")
 
-    def finish(self, raw: Transaction, sequences: Mapping[str, int], notes: Mapping[str, str | None]) -> None:
-        """The sequences continue behind these ids."""
-        for statement in self._parts(self._sql.raise_sequences):
-            raw.execute(*self._statement(statement, **sequences))
-        self._note(raw, notes)
-
-    def _note(self, raw: Transaction, notes: Mapping[str, str | None]) -> None:
-        queries = self._connection.queries
-        for name, value in notes.items():
-            if value is None:
-                raw.execute(queries.delete_meta, {"key": name})
-            else:
-                raw.execute(queries.set_meta, {"key": name, "value": value})
+    def finish(self, raw: Transaction, sequences: Mapping[str, int], moved_from: str) -> None:
+        """The sequences continue behind these ids; `moved_from` is kept."""
+        self._execute(raw, self._sql.raise_sequences, sequences)
+        self._note(raw, {MOVED_FROM: moved_from})
 
     def close(self) -> None:
         self._connection.close()
@@ -187,28 +170,29 @@ class MoveEnd:
 
     # Statements
 
-    def _listed(self, table: str, columns: Sequence[str]) -> str:
+    def _execute(self, raw: Transaction, script: str, values: Mapping[str, Any] | None = None) -> None:
+        for statement in self._parts(script):
+            raw.execute(*((self._statement(statement), values) if values else (statement,)))
+
+    def _note(self, raw: Transaction, notes: Mapping[str, str | None]) -> None:
+        """In job_meta; None removes a key."""
+        queries = self._connection.queries
+        for name, value in notes.items():
+            statement = queries.delete_meta if value is None else queries.set_meta
+            raw.execute(statement, {"key": name} if value is None else {"key": name, "value": value})
+
+    def _listed(self, table: str, columns: Iterable[str]) -> str:
         return ", ".join(self._name(table, column) for column in columns)
 
     def _block(self, table: str, columns: Sequence[str], after: Key | None, limit: int) -> tuple[str, dict[str, Any]]:
-        sql = _SQL.block.format(
-            columns=self._listed(table, columns),
-            table=table,
-            where=self._where(table, after),
-            order=", ".join(self._name(table, name, ordered=True) for name in KEYS[table]),
-        )
-        return self._statement(sql, **dict(zip("ab", after or (), strict=False)), limit=limit)
-
-    def _where(self, table: str, after: Key | None) -> str:
-        """The rows behind a key; of job_meta without what is the database's own."""
-        parts = ["1 = 1"]
-        if after is not None:
-            key = ", ".join(self._name(table, name, ordered=True) for name in KEYS[table])
-            parts.append(f"({key}) > ({', '.join(f':{letter}' for letter in 'ab'[: len(after)])})")
-        if table == "job_meta":
-            parts.append(f"key NOT IN ({', '.join(map(literal, _NOT_MOVED))})")
-        return " AND ".join(parts)
+        key = self._listed(table, KEYS[table])
+        values = {f"after_{'ab'[at]}": value for at, value in enumerate(after or ())}
+        behind = f"({key}) > ({', '.join(f':{name}' for name in values)})" if values else "1 = 1"
+        where = f"{behind} AND {_where(table)}"
+        sql = _SQL.block.format(columns=self._listed(table, columns), table=table, where=where, order=key)
+        return self._statement(sql), values | {"limit": limit}
 
 
-class _Undo(Exception):
-    """Ends a transaction that changes nothing."""
+def _where(table: str) -> str:
+    """What is moved: of job_meta not what is the database's own."""
+    return f"key NOT IN ({', '.join(map(literal, _NOT_MOVED))})" if table == "job_meta" else "1 = 1"

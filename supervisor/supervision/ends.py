@@ -13,7 +13,7 @@ from functools import partial
 
 from supervisor.domain.text import shortened
 from supervisor.maintenance.deaths import DeathReport
-from supervisor.supervision.exit_reason import Cause, Circumstances, explain, explain_template
+from supervisor.supervision.exit_reason import Cause, Circumstances, accused_of, explain
 from supervisor.supervision.maintainer_client import MaintainerClient
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
@@ -195,10 +195,11 @@ class Ends:
         self.finished_jobs += slot.done
         worker.release.ended(why, worker.asked_at, now)
         pool.deaths.ended(why, request.caution, worker.stale)
+        if why.reason == Cause.UNSTARTED.word:
+            return  # the pool's problem is in the log
         log = events(process="supervisor")
-        quiet = why.expected or why.reason == Cause.UNSTARTED.word  # the pool's problem is in the log
         unknown = why.reason == Cause.HELD_DATABASE.word and why.batch > 1  # which of its jobs it was
-        (log.debug if quiet else log.warning)(
+        (log.debug if why.expected else log.warning)(
             "worker_left" if why.expected else "worker_died",
             **named(worker),
             reason=why.reason,
@@ -239,18 +240,18 @@ class Ends:
         if orphaned or not (template.retired or template.broken):
             events(process="supervisor").error("template_died", pid=template.child.pid, workers=len(orphaned))
         releases = [release for release in template.releases.values() if release.current]
-        end = explain_template(
+        accused = accused_of(
             [worker.slot.read() for worker in orphaned],
             wanted=template.ready and bool(releases) and not template.dismissed,
             isolated=template.spec.alone and any(one.template_deaths.isolated(now) for one in releases),
             unproven=len(template.releases) == 1 and not template.proven,
         )
-        for release in releases if end.counts else ():
-            release.template_died(end.accused, now)
+        for release in releases if accused is not None else ():
+            release.template_died(accused or 0, now)
         for worker in orphaned:
             if worker.end.status in (None, signal.SIGKILL):
                 # The kernel kills them with it, and may already have done so.
-                worker.kill(Cause.ALONE if end.accused else Cause.TEMPLATE)
+                worker.kill(Cause.ALONE if accused else Cause.TEMPLATE)
             if not worker.process.pid:
                 worker.ended(now)
 

@@ -205,25 +205,17 @@ def explain(slot: Snapshot, known: Circumstances) -> ExitReport:
     return replace(report, failure=failure)
 
 
-class TemplateEnd(NamedTuple):
-    """What follows from the end of a template. `counts`: a job of one of its pools may have ended it, and may do so
-    again. `accused` is the job that is charged; 0 for none.
-    """
-
-    counts: bool
-    accused: int = 0
-
-
-def explain_template(workers: Sequence[Snapshot], *, wanted: bool, isolated: bool, unproven: bool) -> TemplateEnd:
-    """The end of a template, and with it of these workers. No job is charged, unless its pool is `isolated`, because
-    this happens repeatedly, and only one job was running.
+def accused_of(workers: Sequence[Snapshot], *, wanted: bool, isolated: bool, unproven: bool) -> int | None:
+    """The job that is charged for the end of a template, and with it of these workers; 0 for none, and None if no job
+    may have ended it, and may do so again. No job is charged, unless its pool is `isolated`, because this happens
+    repeatedly, and only one job was running.
 
     `wanted`: it was ready, and nobody had asked it to end. `unproven`: none of its workers has ever been ready, and it
     serves one pool only. Then the set-up may have ended it, and there is no other pool to protect.
     """
-    by_set_up = unproven and all(slot.state is State.STARTING for slot in workers)
-    alone = wanted and isolated and len(workers) == 1
-    return TemplateEnd(wanted and not by_set_up, workers[0].job if alone else 0)
+    if not wanted or (unproven and all(slot.state is State.STARTING for slot in workers)):
+        return None
+    return workers[0].job if isolated and len(workers) == 1 else 0
 
 
 def _charged(end: ExitReport, cause: Cause, slot: Snapshot, known: Circumstances) -> ExitReport:

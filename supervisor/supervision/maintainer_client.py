@@ -11,10 +11,8 @@ from typing import Any
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import StoreError
 from supervisor.maintenance.deaths import DeathReport
-from supervisor.maintenance.duties import Orders, PoolInfo
-from supervisor.maintenance.finished_jobs import RedrivePolicy
-from supervisor.maintenance.locks import LockTimes
 from supervisor.maintenance.maintainer import Maintainer
+from supervisor.maintenance.orders import Orders, PoolOrders
 from supervisor.maintenance.reports import trouble_of
 from supervisor.store.base import Engine, JobSelector, SupervisorRecord
 from supervisor.supervision.pool import Pool
@@ -74,11 +72,11 @@ class MaintainerClient:
 
     def start(self, settings: Settings, pools: Pools) -> None:
         """Fork a maintainer and send it the unacknowledged reports. If the fork fails, try again later."""
-        infos = {pool.name: _pool_info(pool) for pool in pools.values() if not pool.closing}
+        ours = {pool.name: _pool_orders(pool) for pool in pools.values() if not pool.closing}
         orders = Orders(
             record=self._record,
-            pool_infos=infos,
-            leaving={pool.name: _pool_info(pool).locks for pool in pools.values() if pool.closing},
+            pools=ours,
+            leaving={pool.name: _pool_orders(pool) for pool in pools.values() if pool.closing},
             keep_done=settings.retention.done,
             keep_failed=settings.retention.failed,
             schedules=settings.schedules,
@@ -95,7 +93,7 @@ class MaintainerClient:
                 return 1
             return maintainer.run()
 
-        keep = [info.wake for info in infos.values()]
+        keep = [pool.wake for pool in ours.values()]
         if self.process.start(become, time.monotonic(), keep=keep):
             for number, report in self.unacknowledged.items():
                 self.process.send({"death": report.as_message(), "id": number})
@@ -134,10 +132,14 @@ class MaintainerClient:
             events(process="supervisor").warning("types_unhandled", types=news, hint=hint)
 
 
-def _pool_info(pool: Pool) -> PoolInfo:
+def _pool_orders(pool: Pool) -> PoolOrders:
     """What the maintainer must know of a pool."""
     settings = pool.settings
-    wanted = JobSelector(settings.types, " ".join(settings.capabilities), settings.min_priority)
-    locks = LockTimes(settings.lock_time, settings.heartbeat_timeout)
-    redrive = RedrivePolicy(wanted, settings.retry_failed_every, settings.retry_failed_times)
-    return PoolInfo(wanted, pool.wake, locks, redrive)
+    return PoolOrders(
+        JobSelector(settings.types, " ".join(settings.capabilities), settings.min_priority),
+        pool.wake,
+        settings.lock_time,
+        settings.heartbeat_timeout,
+        settings.retry_failed_every,
+        settings.retry_failed_times,
+    )

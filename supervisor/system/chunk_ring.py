@@ -113,19 +113,15 @@ class ChunkReader:
         start = since if oldest <= since <= end else oldest
         if start == end:
             return [], end
-        copied = self._copied(slot, start, end)
+        region = memoryview(os.pread(self._file, REGION, slot * REGION))
         whole = max(start, self._words(slot)[0])  # what is before that may have been overwritten meanwhile
-        return list(_records(copied[whole - start :])), end
+        if len(region) < REGION or whole >= end:
+            return [], end
+        return list(_records(get_from_ring(region[_RING_AT:], whole, end - whole))), end
 
     def _words(self, slot: int) -> tuple[int, int]:
         data = os.pread(self._file, _WORDS.size, slot * REGION)
         return _valid(*_WORDS.unpack(data)) if len(data) == _WORDS.size else (0, 0)
-
-    def _copied(self, slot: int, start: int, end: int) -> bytes:
-        at, size = start % RING_BYTES, end - start
-        first = min(size, RING_BYTES - at)
-        ring = slot * REGION + _RING_AT
-        return os.pread(self._file, first, ring + at) + os.pread(self._file, size - first, ring)
 
     def close(self) -> None:
         if self._file >= 0:

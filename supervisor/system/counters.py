@@ -158,6 +158,12 @@ def _read_row(memory: memoryview) -> Counters:
     return found
 
 
+def sums(path: Path) -> dict[str, tuple[int, int, float, float]]:
+    """What this file has counted, by type: runs that succeeded, runs that failed, seconds of running and waiting."""
+    types = read(path).types
+    return {name: (one.done, one.failed, one.run_seconds, one.wait_seconds) for name, one in types.items()}
+
+
 def _used(ints: memoryview) -> int:
     """The number of entries. A handler's native code may have written anything there."""
     return int(min(max(0, ints[_USED]), MOST_TYPES))

@@ -16,13 +16,14 @@ import json
 import mmap
 import os
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import CLOCK_BOOTTIME, clock_gettime
 from typing import Annotated, Any
 
 from supervisor.system.mappings import fields_from_annotations
-from supervisor.system.slot import SLOT_BYTES, Slot, Snapshot
+from supervisor.system.slot import PRESENT, SLOT_BYTES, Slot, Snapshot, pool_of
 
 MAGIC = 0x4A4F4253_00000003  # with another layout, another number
 HEADER_BYTES = 4096
@@ -141,10 +142,13 @@ class Scoreboard:
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = False) -> Scoreboard | None:
-        """Map an existing one; None if it is gone or is none. Without `writable`, what is written here stays here."""
+        """Map an existing one; None if it is gone or is none: the path may name anything, like a pipe or a link.
+        Without `writable`, what is written here stays here.
+        """
+        mode = os.O_RDWR if writable else os.O_RDONLY
         try:
-            descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
-        except OSError:
+            descriptor = os.open(path, mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, ValueError):
             return None
         try:
             if os.fstat(descriptor).st_size != SIZE:
@@ -175,6 +179,16 @@ class Scoreboard:
         """The slot of a worker, if it still belongs to that worker."""
         snapshot = self.slot(number).read()
         return snapshot if snapshot.incarnation == incarnation else None
+
+    def present(self) -> Iterator[tuple[int, Snapshot]]:
+        """The workers that exist, by their slots."""
+        slots = ((number, self.slot(number).read()) for number in range(1, self.highest + 1))
+        return ((number, slot) for number, slot in slots if slot.state in PRESENT)
+
+    def idle(self) -> Counter[str]:
+        """The number of idle workers of each pool; nothing else of their slots is copied."""
+        slots = (self.slot(number).page for number in range(1, self.highest + 1))
+        return Counter(pool_of(slot.name) for slot in slots if slot.is_idle)
 
     def post(self, supervisor_status: dict[str, Any]) -> None:
         """Show the supervisor's own status, if it has changed. What does not fit is cut, and `clipped` says so.

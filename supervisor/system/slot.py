@@ -30,6 +30,14 @@ class State(IntEnum):
     SPARE = 7  # set up; it takes no job until the supervisor lets it
 
 
+PRESENT = (State.STARTING, State.IDLE, State.BUSY, State.DRAINING, State.SPARE)
+
+
+def pool_of(worker: str) -> str:
+    """The pool of a worker, from its name: `tag` for `tag-2`."""
+    return worker.rpartition("-")[0]
+
+
 class Phase(IntEnum):
     """What a worker does that runs no job."""
 

@@ -30,7 +30,6 @@ _FIRST, _MOST = 0.05, 5.0  # seconds between attempts while the database is unav
 _IMPATIENT = 0.5  # seconds for which other writers are waited for while a job runs
 _AT_ONCE = 16  # settlements in a transaction while a job runs: if a trigger refuses one, each takes one of its own
 _MOST_CANCELS = 5000
-_NO_JOBS = JobSelector((), "")
 
 Found = TypeVar("Found")
 Run = tuple[int, int]
@@ -43,7 +42,7 @@ class Exchange:
 
     A claim is shown in the slot before it is made: when this process dies, the table may have it although no answer has
     come. `failed` is told of each error of a turn, and may raise Ruined; `running` are the runs that have begun and not
-    ended, which may end in another order than they have begun if they are `side_by_side`.
+    ended.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class Exchange:
         wakeups: Wakeups,
         log: Any,
         *,
-        side_by_side: bool = False,
         keep_done: bool = True,
     ) -> None:
         self._engine = engine
@@ -74,7 +72,7 @@ class Exchange:
         self._events = JobEvents(log)
         self._keep_done = keep_done
         self._lock = threading.Lock()
-        self.held = Held(in_order=not side_by_side)
+        self.held = Held()
         self._settled = 0  # runs whose outcome is committed
         self._generation = 0
         self._pause = 0.0
@@ -104,9 +102,10 @@ class Exchange:
         self._wait(problem)
         return []
 
-    def _turn(self, want: int, posted: bool) -> list[Claim]:
-        running = len(self.running())
-        settlements, runs = self.held.take_settlements()
+    def _turn(self, want: int, posted: bool = False, *, most: int | None = None, busy_for: float = 0.0) -> list[Claim]:
+        """Settle at most this many. `busy_for`: for how many seconds a run is on that is not one of the `running`."""
+        running = len(self.running()) + (busy_for > 0)
+        settlements, runs = self.held.take_settlements(most)
         if not (settlements or want):
             return []
         if want and not (settlements or running or self.held.waiting):
@@ -120,7 +119,7 @@ class Exchange:
             raise
         self._recovered()
         claims = answer.claims
-        self._note(settlements, runs, answer, now, more=bool(claims))
+        self._note(settlements, runs, answer, now - busy_for, more=bool(claims))
         if self._unsure and want and not self.held:
             self.held.give_back(self._unknown({(claim.job_id, claim.token) for claim in claims}))
         self.held.add(claims)
@@ -139,23 +138,11 @@ class Exchange:
             try:
                 with self._impatience():
                     while self.held.unsettled:
-                        self._settle_aside(busy_for)
+                        self._slot.beat()
+                        self._turn(0, most=_AT_ONCE, busy_for=busy_for)
             except StoreError as error:
                 self._note_busy(error)
                 self._log.warning("hand_back_failed", error=str(error))
-
-    def _settle_aside(self, busy_for: float) -> None:
-        settlements, runs = self.held.take_settlements(_AT_ONCE)
-        self._slot.beat()
-        now = self.gate.now()
-        try:
-            answer = self._store.settle_and_claim(self._record.incarnation, settlements, _NO_JOBS, 0, 0.0, now)
-        except BaseException:
-            self.held.put_back(settlements, runs)
-            raise
-        settled_notice.notify()
-        self._note(settlements, runs, answer, now - busy_for)
-        self._show(1)
 
     def show_progress(self, run: Run, batch: int, fraction: float, text: str) -> bool:
         """What a run reports of its progress; in a `batch` of this size, to all its jobs. False: try it again later."""
@@ -197,21 +184,6 @@ class Exchange:
         elif want and (generation := self.gate.generation) != self._generation:
             self._store.register(self._record)  # another host may have taken this one for dead
             self._generation = generation
-        answer = self._transaction(settlements, want, now, posted)
-        if not answer.registered:
-            # A crash of the server has undone it, or somebody has deleted the row.
-            self._log.warning("registered_again")
-            with suppress(StoreError):  # what is settled is settled; the next turn meets the error again
-                self._store.register(self._record)
-                again = self._transaction([], want, now, posted)
-                return again._replace(
-                    lost=[*answer.lost, *again.lost],
-                    refused=[*answer.refused, *again.refused],
-                    doubtful=answer.doubtful or again.doubtful,
-                )
-        return answer
-
-    def _transaction(self, settlements: Sequence[Settlement], want: int, now: float, posted: bool) -> Answer:
         try:
             answer = self._store.settle_and_claim(
                 self._record.incarnation, settlements, self._wanted, want, self._lock_time, now, posted=posted
@@ -222,6 +194,11 @@ class Exchange:
                 problem = f"a handler left a database transaction open that this worker waits for: {error.who}"
                 raise Ruined(problem) from None
             raise
+        if not answer.registered:
+            # A crash of the server has undone it, or somebody has deleted the row. The next turn claims.
+            self._log.warning("registered_again")
+            with suppress(StoreError):  # what is settled is settled; the next turn meets the error again
+                self._store.register(self._record)
         if settlements:
             settled_notice.notify()
         return answer

@@ -5,8 +5,7 @@ descriptors, its signal handlers, how many files it can open. A worker in which 
 once if it cannot even settle. Everything else that a handler changes in its process is there for the next job, too.
 
 A thread or a process that a job leaves behind may be intended: a library starts its threads with the first job, a
-program is kept for the next one. So nothing is ended here. But after an interruption it may be the interrupted run
-that goes on.
+program is kept for the next one. So nothing is ended here.
 """
 
 from __future__ import annotations
@@ -14,19 +13,14 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import sys
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures.thread import _worker
 from contextlib import suppress
-from os import _exit, getpid, waitid
+from os import _exit, waitid
 from time import monotonic
 from traceback import print_exception
-from types import FrameType
 from typing import Any, NoReturn
 
 from supervisor.domain.process_health import is_far_over
-from supervisor.domain.settlement import Settlement
 from supervisor.system import descriptors, kernel
 from supervisor.system.slot import RecycleReason, Slot
 
@@ -36,8 +30,6 @@ SLOW = 0.01  # seconds: after a run that took this long, a check costs little
 EXIT_RUINED = 71  # the slot's text says what happened
 _MEMORY_CLOSELY = 1.0  # seconds between close checks for what the resident size does not show: pages no longer shared
 
-
-_EXECUTOR = _worker.__code__
 _ANY = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
@@ -60,7 +52,6 @@ class Fitness:
         descriptors.record()
         self._looked = monotonic()
         self._done = 0  # at the last check
-        self.leftovers = Leftovers()
 
     def set_up(self, own: Mapping[int, Any], wakeup: int) -> None:
         """Record the state that every job is to find: from now on, whatever is new was caused by a job. Raises Ruined.
@@ -78,7 +69,6 @@ class Fitness:
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, own)
         self._check_descriptors()
-        self.leftovers = Leftovers()
 
     def due(self, done: int, now: float) -> bool:
         """Whether quick jobs have been running long enough for a check."""
@@ -87,12 +77,6 @@ class Fitness:
     def seen(self, done: int) -> bool:
         """Whether nothing has been run since the last check."""
         return done == self._done
-
-    def after(self, settlement: Settlement, done: int, *, always: bool) -> None:
-        """Check after a run that may have harmed the process, or that took so long that a check costs little."""
-        usage = settlement.usage
-        if settlement.failure is not None or always or (usage and (usage.duration or 0.0) >= SLOW):
-            self.look(done)
 
     def look(self, done: int) -> None:
         """Put back the working directory and the umask, and check the rest. Raises Ruined.
@@ -148,7 +132,12 @@ class Fitness:
 
     def cease(self) -> None:
         """Tell the supervisor that from now on this worker runs no job, because its teardown begins."""
-        self._slot.cease(monotonic(), alone=not has_children())
+        alone = False
+        try:
+            waitid(os.P_ALL, 0, _ANY)  # does not reap those that have ended
+        except ChildProcessError:
+            alone = True
+        self._slot.cease(monotonic(), alone=alone)
         with suppress(OSError):
             os.eventfd_write(self._news, 1)
 
@@ -199,49 +188,3 @@ class MemoryWatch:
         if is_far_over(used, self._limit):
             self.reason = RecycleReason.FAR_LARGE
         return used > self._limit
-
-
-class Leftovers:
-    """Created when the handler is set up: what exists by then belongs to no job."""
-
-    def __init__(self) -> None:
-        self._threads, self._children = frozenset(threading.enumerate()), _children()
-
-    def go_on(self) -> bool:
-        """Whether something that jobs have started is at work: a thread of Python, or a process. A thread of an
-        executor that waits for work is not.
-        """
-        if an_executor_is_at_work():
-            return True
-        frames = sys._current_frames()
-        for thread in threading.enumerate():
-            innermost = frames.get(thread.ident or 0)
-            if thread not in self._threads and innermost is not None and innermost.f_code is not _EXECUTOR:
-                return True
-        return bool(_children() - self._children)
-
-
-def an_executor_is_at_work() -> bool:
-    """Whether a thread of an executor of `concurrent.futures` has work."""
-    return any(map(_is_at_work, sys._current_frames().values()))
-
-
-def _is_at_work(innermost: FrameType) -> bool:
-    frame: FrameType | None = innermost
-    while frame is not None and frame.f_code is not _EXECUTOR:
-        frame = frame.f_back
-    return frame is not None and frame is not innermost
-
-
-def has_children() -> bool:
-    """One quick system call, which does not reap children that have ended."""
-    try:
-        waitid(os.P_ALL, 0, _ANY)
-    except ChildProcessError:
-        return False
-    return True
-
-
-def _children() -> frozenset[int]:
-    """Empty if the system does not list them."""
-    return frozenset(kernel.children(getpid()) or ()) if has_children() else frozenset()

@@ -44,7 +44,6 @@ ALLOWED: dict[str, set[str]] = {
         "config",
         "domain",
         "engine",
-        "maintenance",
         "store.base",
         "store.moving",
         "system",

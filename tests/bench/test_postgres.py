@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,15 +12,13 @@ from bench.postgres import fences, measures, report
 from bench.postgres.contestants import OURS, PEERS, Contestant
 from bench.postgres.fences import Takeover
 from bench.record import Absence, Key, Record
+from tests.bench.conftest import empty
 from tests.postgres_server import Server
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def record() -> Record:
-    about = {"made": "today", "cores": 2, "processor": "one", "memory": "24 GiB", "kernel": "Linux", "load before": 0.1}
-    record = Record(about | {"rounds": 1, "quick": False, "held": 60.0, "versions": {"PostgreSQL": "18"}})
+    record = empty(held=60.0, versions={"PostgreSQL": "18"})
     for place, name in enumerate((OURS.name, *PEERS)):
         for workers in map(str, measures.WORKERS):
             record.add(Key("throughput", name, workers), "jobs/s", [40_000.0 / (place + 1)])
@@ -55,22 +51,8 @@ def test_the_goals_are_judged(record: Record) -> None:
 
 @pytest.mark.server
 @pytest.mark.timeout(180)
-def test_a_run_without_peers_measures_ours(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        str(ROOT / "bench" / "run_postgres.py"),
-        "--quick",
-        "--peers",
-        "none",
-        "--only",
-        "latency",
-    ]
-    done = subprocess.run(
-        [*command, "--output", str(tmp_path)], capture_output=True, text=True, check=False, timeout=150
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    written = Record.from_json((tmp_path / "postgres.json").read_text())
-    series = written.get("latency", OURS.name, "2")
+def test_a_run_without_peers_measures_ours(measured: Callable[..., Record]) -> None:
+    series = measured("postgres", "--only", "latency").get("latency", OURS.name, "2")
     assert series is not None
     assert len(series.values) == 10
 

@@ -11,26 +11,16 @@ from bench.drawing import overview
 from bench.goals import GOALS, Goal
 from bench.peers import PEERS
 from bench.record import Absence, Key, Record
+from tests.bench.conftest import empty
 
 AUTO, ONE = ours.AUTO.name, ours.ONE.name
-ABOUT = {
-    "made": "2026-11-21 05:40 UTC",
-    "cores": 2,
-    "processor": "a processor",
-    "memory": "24 GiB",
-    "kernel": "Linux 6.18",
-    "file system": "ext4",
-    "load before": 0.1,
-    "rounds": 3,
-    "quick": False,
-    "versions": {"Python": "3.11.7", "SQLite": "3.40.1"},
-}
 
 
 @pytest.fixture
 def record() -> Record:
     """A run in which Huey made 10,000 jobs a second and RQ was not to be had."""
-    record = Record(about=dict(ABOUT), seconds={"throughput": 12.34})
+    record = empty(versions={"Python": "3.11.7", "SQLite": "3.40.1"}, **{"file system": "ext4"})
+    record.seconds["throughput"] = 12.34
     rates = {AUTO: [60_000, 50_000, 80_000], ONE: [12_000], "huey": [9_000, 10_000, 11_000], "plainjob": [20_000]}
     for name, values in rates.items():
         for value in values:

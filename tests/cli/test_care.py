@@ -217,36 +217,6 @@ def test_check_tries_the_payloads_of_schedules_with_their_tasks(cli: Run, projec
     assert unknown.endswith("the task has no parameter 'too'")
 
 
-def test_an_import_that_fails_names_file_and_line(cli: Run, project: Path) -> None:
-    (project / "jobs.py").write_text("import helper\ndef greet(payload, ctx): ...\n")
-    for text, what in (
-        ("x = 1\n1 / 0\n", "ZeroDivisionError: division by zero"),
-        ("\nimport nix  # of another length\n", "no module named 'nix'"),
-    ):
-        (project / "helper.py").write_text(text)
-        [error] = cli("check").errors()
-        assert error.endswith(f"jobs:greet: importing it failed: {what} ({project}/helper.py:2)")
-
-
-def test_an_own_handlers_module_that_hides_the_shipped_ones_is_named(cli: Run, project: Path) -> None:
-    (project / "handlers.py").write_text("")
-    (project / "supervisor.toml").write_text("[pools.mail]\nhandler = 'handlers.mail:send'\n")
-    [error] = cli("check").errors()
-    assert f"(handlers is {project}/handlers.py, which hides the handlers of job-supervisor; rename that file" in error
-
-
-def test_so_is_an_own_folder_but_not_to_who_mistypes_a_module_in_it(cli: Run, project: Path) -> None:
-    (project / "handlers").mkdir()
-    (project / "handlers" / "__init__.py").write_text("")
-    (project / "supervisor.toml").write_text("[pools.mail]\nhandler = 'handlers.mail:send'\n")
-    [error] = cli("check").errors()
-    assert f"(handlers is {project}/handlers, which hides the handlers of job-supervisor; rename that folder" in error
-
-    (project / "supervisor.toml").write_text("[pools.mail]\nhandler = 'handlers.mial:send'\n")
-    [error] = cli("check").errors()
-    assert f"(looked in {project} first)" in error
-
-
 def test_check_and_run_refuse_a_program_that_is_not_there(cli: Run, project: Path) -> None:
     text = (project / "supervisor.toml").read_text()
     (project / "supervisor.toml").write_text(f"{text}[pools.tag]\ncommand = ['./tag', 'x']\n")
@@ -265,31 +235,24 @@ def test_check_and_run_refuse_a_program_that_is_not_there(cli: Run, project: Pat
 
 def test_check_imports_as_a_worker_would(cli: Run, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the pool's environment, the configuration's folder first on the path, and not the current one."""
-    elsewhere = project / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "here_only.py").write_text("def handle(payload, ctx): ...\n")
-    (project / "supervisor.toml").write_text(
-        CONFIGURATION + "env = { GREETING = 'Hello' }\n[pools.other]\nhandler = 'here_only:handle'\n"
-    )
+    (project / "elsewhere").mkdir()
+    (project / "elsewhere" / "here_only.py").write_text("def handle(payload, ctx): ...\n")
+    other = "env = { GREETING = 'Hello' }\n[pools.other]\nhandler = 'here_only:handle'\n"
+    (project / "supervisor.toml").write_text(CONFIGURATION + other)
     (project / "jobs.py").write_text("import os\ngreet = {'Hello': print}[os.environ['GREETING']]\n")
-    monkeypatch.chdir(elsewhere)
-
-    ran = cli("check", "-c", "../supervisor.toml")
-
-    [error] = ran.errors()
+    monkeypatch.chdir(project / "elsewhere")
+    [error] = cli("check", "-c", "../supervisor.toml").errors()
     assert "pools.other.handler" in error
 
 
 def test_check_does_not_wait_for_a_handler_that_never_ends_its_import(cli: Run, project: Path) -> None:
     (project / "supervisor.toml").write_text(CONFIGURATION + "startup_timeout = '500ms'\n")
     (project / "jobs.py").write_text("import time\ntime.sleep(60)\n")
-
     [error] = cli("check").errors()
-
     assert "startup_timeout" in error
 
 
-def test_the_doctor_is_content_with_a_fresh_project(cli: Run, database: Path) -> None:
+def test_the_doctor_is_content_with_a_fresh_project_and_names_faults_with_what_to_do(cli: Run, database: Path) -> None:
     ran = cli("doctor", "--json")
 
     assert (ran.code, ran.document["ok"]) == (0, True)
@@ -297,23 +260,17 @@ def test_the_doctor_is_content_with_a_fresh_project(cli: Run, database: Path) ->
     assert {"python", "sqlite", "names", "configuration", "memory", "file system"} <= levels.keys()
     assert levels["permissions"] == levels["database"] == levels["leftovers"] == "ok"
     assert cli("doctor").code == 0
+    database.chmod(0o666)
+    (database.parent / "jobs.db-supervisor" / "owner-gone.lock").touch()
+    ran = cli("doctor", "--json")
+    [fault] = [finding for finding in ran.document["findings"] if finding["level"] == "fault"]
+    assert (ran.code, fault["about"]) == (1, "permissions")
+    assert "chmod o-w" in fault["advice"]
 
 
 def test_the_doctor_needs_neither_configuration_nor_database(cli: Run) -> None:
     assert cli("doctor", "--database", "sqlite:///nowhere/jobs.db").code == 1
     assert cli("doctor", "--database", "sqlite:///jobs.db").code == 0
-
-
-def test_the_doctor_names_faults_and_what_to_do(cli: Run, database: Path) -> None:
-    database.chmod(0o666)
-    (database.parent / "jobs.db-supervisor" / "owner-gone.lock").touch()
-
-    ran = cli("doctor", "--json")
-
-    assert ran.code == 1
-    [fault] = [finding for finding in ran.document["findings"] if finding["level"] == "fault"]
-    assert fault["about"] == "permissions"
-    assert "chmod o-w" in fault["advice"]
 
 
 def test_the_doctor_sees_another_program_s_table(cli: Run, database: Path) -> None:
@@ -326,20 +283,21 @@ def test_the_doctor_sees_another_program_s_table(cli: Run, database: Path) -> No
     assert "supervisor adopt" in " ".join(ran.out.split())
 
 
+MOUNTS = """/dev/sda / ext4 rw 0 0
+proc /proc proc rw 0 0
+nas:/x /srv/data nfs4 rw 0 0
+nas:/x /mnt/my\\040data cifs rw 0 0
+tmpfs /mnt/my\\040data tmpfs rw 0 0
+"""
+
+
 @pytest.mark.parametrize(
     ("folder", "kind"),
-    [("/", "ext4"), ("/home/ada", "ext4"), ("/srv/data", "nfs4"), ("/srv/data/x", "nfs4"), ("/srv/database", "ext4")],
-)
+    [("/", "ext4"), ("/home/ada", "ext4"), ("/srv/data", "nfs4"), ("/srv/data/x", "nfs4"), ("/srv/database", "ext4"),
+     ("/mnt/my data/jobs", "tmpfs")],
+)  # fmt: skip
 def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(folder: str, kind: str) -> None:
-    mounts = "/dev/sda / ext4 rw 0 0\nproc /proc proc rw 0 0\nnas:/x /srv/data nfs4 rw 0 0\n"
-
-    assert machine.kind_of(Path(folder), mounts) == kind
-
-
-def test_a_mount_point_with_a_space_and_one_above_another_are_understood(tmp_path: Path) -> None:
-    mounts = "/dev/sda / ext4 rw 0 0\nnas:/x /mnt/my\\040data cifs rw 0 0\ntmpfs /mnt/my\\040data tmpfs rw 0 0\n"
-
-    assert machine.kind_of(Path("/mnt/my data/jobs"), mounts) == "tmpfs"
+    assert machine.kind_of(Path(folder), MOUNTS) == kind
 
 
 def test_supervisord_in_the_same_environment_is_a_fault_at_start_too(
@@ -363,14 +321,6 @@ def test_migrate_makes_the_tables_once(cli: Run, project: Path) -> None:
     assert "up to date" in cli("migrate").out
 
 
-def test_a_backup_is_a_whole_database(cli: Run, database: Path) -> None:
-    cli("enqueue", "greet")
-
-    assert cli("backup", "copy.db").code == 0
-
-    assert execute(database.with_name("copy.db"), "SELECT count(*) FROM jobs") == [(1,)]
-
-
 def test_a_backup_never_overwrites_a_file(cli: Run, database: Path, project: Path) -> None:
     before = (project / "supervisor.toml").read_bytes()
     ran = cli("backup", "supervisor.toml")
@@ -383,39 +333,6 @@ def test_only_finished_jobs_can_be_purged(cli: Run, database: Path) -> None:
         ran = cli("purge", "--older-than", "7d", "--status", status)
         assert ran.code == (0 if status.finished else 2), status
         assert f"<{'|'.join(status for status in Status if status.finished)}>" in cli("purge", "--help").out
-
-
-def test_pause_and_resume_say_what_has_changed(cli: Run, database: Path) -> None:
-    assert cli("pause", "greet").out == "greet is paused\n"
-    assert cli("pause", "greet").out == "greet was already paused\n"
-    assert cli("status", "--json").document["paused"] == ["greet"]
-    assert cli("resume", "greet", "--json").document == {"type": "greet", "paused": False, "changed": True}
-    assert cli("resume", "greet").out == "greet was not paused\n"
-
-
-def test_scale_keeps_a_wish_until_it_is_given_back(cli: Run, database: Path) -> None:
-    assert cli("scale", "greet", "3", "--json").document == {"pool": "greet", "workers": 3}
-    assert execute(database, "SELECT name, value FROM job_controls") == [("greet", 3)]
-    assert cli("scale", "greet", "auto").out == "pool greet is sized by the configuration again\n"
-    assert execute(database, "SELECT name FROM job_controls") == []
-
-
-def test_where_nothing_tells_the_pools_any_may_be_scaled_and_forgotten(cli: Run, database: Path) -> None:
-    url = f"sqlite:///{database}"
-
-    assert cli("scale", "anything", "3", "--database", url).code == 0
-    assert cli("scale", "anything", "auto").code == 0
-
-
-def test_status_without_a_supervisor_says_how_to_start_one(cli: Run, database: Path) -> None:
-    cli("enqueue", "greet")
-
-    shown = cli("status")
-
-    assert "1 pending" in shown.out
-    assert "`supervisor run` starts one" in shown.out
-    document = cli("status", "--json").document
-    assert (document["running"], document["unhandled"]) == (False, [])
 
 
 def test_status_says_how_many_workers_are_leaving(capsys: pytest.CaptureFixture[str]) -> None:
@@ -499,4 +416,5 @@ def test_a_database_that_may_not_be_written_is_one_line(
 
 
 def test_the_installed_command_and_the_module_are_the_same(project: Path) -> None:
-    assert command("--version", cwd=project).stdout.startswith("job-supervisor ")
+    module = subprocess.run([sys.executable, "-m", "supervisor", "check"], cwd=project, capture_output=True, text=True)
+    assert command("check", cwd=project).stdout == module.stdout == "supervisor.toml: OK; pools: greet\n"

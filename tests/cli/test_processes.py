@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,20 +18,12 @@ from typing import Any
 import pytest
 
 from supervisor.system.scoreboard import Scoreboard
+from tests.site_under_test import wait_for
 from tests.stopwatch import Stopwatch
 
 from .conftest import COMMAND, command, execute
 
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
-def wait_for(condition: Callable[[], Any], *, seconds: float = 20.0) -> Any:
-    """The condition's first true value; fails when the time is up."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "the condition was not met in time"
-        time.sleep(0.1)
-    return value
+Start = Callable[..., Any]
 
 
 def status(project: Path) -> dict[str, Any]:
@@ -54,6 +45,7 @@ def test_a_burst_runs_what_is_due_and_says_with_its_exit_code_how_it_went(projec
     ran = command("run", "--burst", cwd=project)
 
     assert (ran.returncode, ran.stdout) == (1, "")
+    assert "\r" not in ran.stderr  # no progress, except at a terminal
     assert execute(project / "jobs.db", "SELECT status FROM jobs") == [("done",), ("failed",)]
     shown = command("jobs", "show", "2", cwd=project).stdout
     assert 'File "' in shown
@@ -126,20 +118,6 @@ def test_status_shows_the_job_at_hand_in_80_columns_and_cancel_stops_it(project:
     wait_for(lambda: execute(project / "jobs.db", "SELECT status FROM jobs")[0] == ("cancelled",))
 
 
-def test_a_dead_supervisor_is_shown_as_such(project: Path, started: Start) -> None:
-    supervisor = started("run")
-    wait_for(lambda: status(project)["running"])
-    supervisor.kill()
-    supervisor.wait()
-
-    view = wait_for(lambda: (found := status(project)) and not found["running"] and found)
-
-    assert [entry["alive"] for entry in view["supervisors"]] == [False]
-    assert command("reload", cwd=project).returncode == 4
-    found = json.loads(command("doctor", "--json", cwd=project).stdout)["findings"]
-    assert any(finding["about"] == "leftovers" and finding["level"] == "note" for finding in found)
-
-
 def test_a_burst_at_a_terminal_shows_its_progress_and_leaves_no_thread(project: Path) -> None:
     (project / "jobs.py").write_text(
         "import os, time\n"
@@ -165,50 +143,30 @@ def test_a_burst_at_a_terminal_shows_its_progress_and_leaves_no_thread(project: 
     assert execute(project / "jobs.db", "SELECT DISTINCT result FROM jobs") == [("1",)]
 
 
-def test_no_progress_is_shown_where_there_is_no_terminal(project: Path) -> None:
-    enqueue(project)
-
-    ran = command("run", "--burst", cwd=project)
-
-    assert "\r" not in ran.stderr
-    assert all(line.startswith("{") for line in ran.stderr.splitlines())
+def piped(database: Path, line: str) -> tuple[str, str]:
+    ran = subprocess.run(["bash", "-c", line], cwd=database.parent, capture_output=True, text=True, timeout=60)
+    return ran.stdout, ran.stderr
 
 
 def test_a_reader_that_has_seen_enough_is_no_fault(database: Path) -> None:
     for _ in range(3):
         execute(database, "INSERT INTO jobs (type, payload) VALUES ('greet', json_quote(hex(randomblob(60000))))")
-
-    ran = subprocess.run(
-        ["bash", "-c", f"{COMMAND} jobs list --json | head -c 1; echo $PIPESTATUS"],
-        cwd=database.parent,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-    assert (ran.stdout, ran.stderr) == ("[0\n", "")
+    assert piped(database, f"{COMMAND} jobs list --json | head -c 1; echo $PIPESTATUS") == ("[0\n", "")
 
 
 @pytest.mark.parametrize("redirection", [">&-", "> /dev/full"])
 def test_an_output_that_cannot_be_written_is_one_line(database: Path, redirection: str) -> None:
-    ran = subprocess.run(
-        ["bash", "-c", f"{COMMAND} status {redirection}; echo $? >&2"],
-        cwd=database.parent,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-    )
-
-    assert ran.stderr in ("0\n", "error: No space left on device\n1\n")
+    _, said = piped(database, f"{COMMAND} status {redirection}; echo $? >&2")
+    assert said in ("0\n", "error: No space left on device\n1\n")
 
 
 def test_a_latin_terminal_gets_what_it_can_show(database: Path) -> None:
     execute(database, "INSERT INTO jobs (type, payload) VALUES ('greet', '\"→ é \\ud800\"')")
     environment = os.environ | {"PYTHONIOENCODING": "latin-1", "LC_ALL": "C"}
 
-    listed = subprocess.run([COMMAND, "jobs", "list"], cwd=database.parent, env=environment, capture_output=True)
-    document = subprocess.run(
-        [COMMAND, "jobs", "list", "--json"], cwd=database.parent, env=environment, capture_output=True
+    listed, document = (
+        subprocess.run([COMMAND, "jobs", "list", *more], cwd=database.parent, env=environment, capture_output=True)
+        for more in ([], ["--json"])
     )
 
     assert (listed.returncode, listed.stderr) == (0, b"")
@@ -217,40 +175,26 @@ def test_a_latin_terminal_gets_what_it_can_show(database: Path) -> None:
     assert json.loads(document.stdout)[0]["payload"] == "→ é \ufffd"
 
 
-def test_ctrl_c_while_waiting_for_a_job_is_one_line(project: Path, started: Start) -> None:
-    process = started("enqueue", "greet", "--wait")
-    assert process.stderr is not None
-    assert process.stderr.readline().startswith("note: no supervisor is running")
-
+@pytest.mark.parametrize("reading", [False, True])
+def test_ctrl_c_is_one_line_and_while_jobs_are_read_none_is_enqueued(
+    project: Path, started: Start, reading: bool
+) -> None:
+    process: Any = started("enqueue", "greet", "-" if reading else "--wait")
+    if reading:
+        process.stdin.write("1\n2")
+        process.stdin.flush()
+        wait_for(lambda: unread(process.stdin) == 0)
+    else:
+        assert process.stderr.readline().startswith("note: no supervisor is running")
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
-
     assert (process.returncode, said) == (130, "interrupted\n")
-
-
-def test_ctrl_c_while_reading_jobs_enqueues_none_of_them(project: Path, started: Start) -> None:
-    process = started("enqueue", "greet", "-")
-    assert process.stdin is not None
-    process.stdin.write("1\n2")
-    process.stdin.flush()
-    wait_for(lambda: unread(process.stdin) == 0)
-
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
-
-    assert (process.returncode, said) == (130, "interrupted\n")
-    assert not (project / "jobs.db").exists()
+    assert (project / "jobs.db").exists() != reading
 
 
 def unread(pipe: Any) -> int:
     """Bytes that the reader of a pipe has not taken yet."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
-
-
-def test_a_python_process_may_be_asked_as_a_module(project: Path) -> None:
-    ran = subprocess.run([sys.executable, "-m", "supervisor", "check"], cwd=project, capture_output=True, text=True)
-
-    assert ran.stdout == "supervisor.toml: OK; pools: greet\n"
 
 
 def test_why_a_job_waits_is_told(project: Path, started: Start) -> None:
@@ -276,3 +220,33 @@ def test_why_a_job_waits_is_told(project: Path, started: Start) -> None:
     assert sentence in command("status", cwd=project).stdout
     assert status(project)["unmet"] == [sentence]
     assert "waits" not in shown(waiting["greet"])
+
+
+def ignored(process: Any) -> set[int]:
+    """The signals that a process ignores."""
+    text = Path(f"/proc/{process.pid}/status").read_text()
+    mask = int(next(line.split()[1] for line in text.splitlines() if line.startswith("SigIgn:")), 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
+def test_a_command_that_was_started_with_sigint_ignored_leaves_it_ignored(project: Path, started: Start) -> None:
+    process = started("enqueue", "greet", "--wait", interrupt=signal.SIG_IGN)
+    assert process.stderr.readline().startswith("note: no supervisor is running")
+
+    process.send_signal(signal.SIGINT)
+    assert signal.SIGINT in ignored(process)
+    supervisor = started("run", "--burst")
+
+    assert process.wait(timeout=60) == 0
+    assert supervisor.wait(timeout=60) == 0
+    assert execute(project / "jobs.db", "SELECT status FROM jobs") == [("done",)]
+
+
+def test_a_supervisor_obeys_sigint_even_where_its_caller_ignored_it(project: Path, started: Start) -> None:
+    supervisor = started("run", interrupt=signal.SIG_IGN)
+    wait_for(lambda: any(worker["state"] == "idle" for worker in status(project)["workers"]))
+
+    supervisor.send_signal(signal.SIGINT)
+
+    assert supervisor.wait(timeout=30) == 0
+    assert enqueue(project) == 1

@@ -127,10 +127,10 @@ def restored(screen: Screen, folder: Path, code: int) -> None:
     assert (folder / "after").read_text() == (folder / "before").read_text()
 
 
-def test_the_screen_shows_everything_and_fits(site: Site, screen: Screen) -> None:
+def test_the_screen_shows_everything_and_fits_and_c_stops_the_selected_job(site: Site, screen: Screen) -> None:
     site.start()
     failed = site.queue.enqueue("broken")
-    job = site.queue.enqueue("work", {"until": str(site.folder / "gate")})
+    job = site.queue.enqueue("work", {"until": "/nowhere"})
     site.running_pid(job)
     site.queue.wait(failed, timeout=20)
     screen.top(site)
@@ -143,9 +143,12 @@ def test_the_screen_shows_everything_and_fits(site: Site, screen: Screen) -> Non
     assert any(line.startswith("supervisor ") for line in seen[1:3])
     assert "\\x1b[31mred" in next(line for line in seen if "42%" in line)
     assert seen[-1].startswith("q quit")
-    (site.folder / "gate").touch()
-    screen.wait("1 done")
-    site.verdict(failed=[failed])
+
+    screen.type("Tab", "c")
+    screen.wait(f"cancel job {job} of work-1? y/n")
+    screen.type("y")
+    screen.wait(f"job {job} was asked to stop", "1 cancelled")
+    assert site.queue.wait(job, timeout=20).status is Status.CANCELLED
 
 
 def test_keys_pause_scale_retry_and_leave(site: Site, screen: Screen, tmp_path: Path) -> None:
@@ -176,21 +179,6 @@ def test_keys_pause_scale_retry_and_leave(site: Site, screen: Screen, tmp_path: 
 
     screen.type("q")
     restored(screen, tmp_path, 0)
-
-
-def test_c_stops_the_selected_workers_job(site: Site, screen: Screen) -> None:
-    site.start()
-    job = site.queue.enqueue("work", {"until": "/nowhere"})
-    site.running_pid(job)
-    screen.top(site)
-    screen.wait("42%")
-
-    screen.type("Tab", "c")
-    screen.wait(f"cancel job {job} of work-1? y/n")
-    screen.type("y")
-    screen.wait(f"job {job} was asked to stop")
-
-    assert site.queue.wait(job, timeout=20).status is Status.CANCELLED
 
 
 @pytest.mark.parametrize(("end", "code"), [("C-c", 0), ("TERM", 143), ("HUP", 129)])

@@ -21,9 +21,8 @@ EVIL = "\x1b[31mboom\x07\r\n\u202e\x9b2J 画像 \ud800"
 
 def pool(name: str, **given: Any) -> PoolView:
     values: dict[str, Any] = {
-        "supervisor": 7, "types": [name], "capabilities": [], "size": 2, "target": 3, "why": "3 due", "min_workers": 0,
-        "max_workers": 4, "fixed": None, "due": 3, "oldest_age": 12.0, "next_due_in": None, "rate": 0.5, "deaths": 0,
-        "problem": None, "paused": [], "memory": 1 << 20,
+        "supervisor": 7, "types": [name], "capabilities": [], "size": 2, "target": 3, "why": "3 due", "max_workers": 4,
+        "due": 3, "oldest_age": 12.0, "next_due_in": None, "rate": 0.5, "paused": [], "memory": 1 << 20,
     }  # fmt: skip
     return PoolView(name=name, **values | given)
 
@@ -47,7 +46,7 @@ def type_(name: str, **given: Any) -> TypeView:
 
 def supervisor(pid: int = 7, **given: Any) -> SupervisorView:
     values: dict[str, Any] = {
-        "id": str(pid), "host": "here", "alive": True, "visible": True, "started_at": 1000.0, "version": "1",
+        "id": str(pid), "host": "here", "alive": True, "visible": True, "started_at": 1000.0, "version": __version__,
         "config": "supervisor.toml", "maintainer": 8, "stopping": "", "trouble": "", "admin": None,
     }  # fmt: skip
     return SupervisorView(pid=pid, **values | given)
@@ -222,10 +221,8 @@ def test_what_is_wrong_is_told_first() -> None:
 
 def test_arrows_select_and_tab_changes_the_pane() -> None:
     of = overview()
-    assert viewed(of, "down").selected["pools"] == "tag@7@"
     assert viewed(of, "j", "j", "k").selected["pools"] == "mail@7@"
-    assert viewed(of, "tab").pane == "workers"
-    assert viewed(of, "backtab").pane == "types"
+    assert [viewed(of, key).pane for key in ("tab", "backtab")] == ["workers", "types"]
     assert viewed(of, "down", "tab", "tab", "tab").selected["pools"] == "tag@7@"
 
 
@@ -237,33 +234,38 @@ def test_the_selection_stays_on_its_row_and_goes_to_the_first_if_that_is_gone() 
     assert view.press("+") == Action(scale, ("new", 4))
 
 
-def test_p_pauses_the_selected_pools_types_and_lets_them_go_on() -> None:
-    both = overview(pools=[pool("mail", types=["mail", "sms"])])
-    assert action("p", of=both) == Action(pause, (["mail", "sms"], True))
-    assert action("p", of=replace(both, paused=["sms"])) == Action(pause, (["mail"], True))
-    assert action("p", of=replace(both, paused=["sms", "mail"])) == Action(pause, (["mail", "sms"], False))
-    assert action("backtab", "down", "p") == Action(pause, (["tag"], True))
+SMS = overview(pools=[pool("mail", types=["mail", "sms"])])
 
 
-def test_keys_scale_the_selected_pool() -> None:
-    assert action("down", "+") == Action(scale, ("tag", 4))
-    assert action("-", of=overview(pools=[pool("mail", fixed=7)])) == Action(scale, ("mail", 6))
-    assert action("a") == Action(scale, ("mail", None))
-    assert action("backtab", "+") is None
-    assert "Tab" in viewed(overview(), "backtab", "+").message
+@pytest.mark.parametrize(
+    ("of", "keys", "requested"),
+    [
+        (SMS, "p", Action(pause, (["mail", "sms"], True))),
+        (replace(SMS, paused=["sms"]), "p", Action(pause, (["mail"], True))),
+        (replace(SMS, paused=["sms", "mail"]), "p", Action(pause, (["mail", "sms"], False))),
+        (overview(), "backtab down p", Action(pause, (["tag"], True))),
+        (overview(), "down +", Action(scale, ("tag", 4))),
+        (overview(pools=[pool("mail", fixed=7)]), "-", Action(scale, ("mail", 6))),
+        (overview(), "a", Action(scale, ("mail", None))),
+        (overview(), "backtab +", None),
+        (overview(), "backtab r y", Action(retry, (["mail"],))),
+        (overview(), "tab c y", Action(cancel, (12,))),
+        *((overview(), f"backtab r {key}", None) for key in ("n", "q", "enter", "r")),
+    ],
+)
+def test_keys_request_a_change_of_what_is_selected(of: Overview, keys: str, requested: Action | None) -> None:
+    assert action(*keys.split(), of=of) == requested
 
 
 def test_retry_and_cancel_ask_and_only_y_is_yes() -> None:
     of = overview()
     assert line_of(shown(of, viewed(of, "backtab", "r")), "retry 2 jobs of mail? y/n")
-    assert action("backtab", "r", "y") == Action(retry, (["mail"],))
     for key in ("n", "q", "enter", "r"):
-        assert action("backtab", "r", key) is None
         refused = viewed(of, "backtab", "r", key)
         assert (refused.message, refused.asked, refused.quitting) == ("nothing was changed", None, False)
-    assert action("tab", "c", "y") == Action(cancel, (12,))
     assert viewed(of, "c").asked is None
     assert "has failed" in viewed(overview(types=[]), "r").message
+    assert "Tab" in viewed(of, "backtab", "+").message
 
 
 def test_nothing_to_act_upon_is_said() -> None:

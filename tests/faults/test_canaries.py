@@ -71,24 +71,6 @@ def test_at_the_start_no_job_runs_before_the_canary_succeeds(make_site: MakeSite
 
 
 @pytest.mark.fault(98)
-def test_a_pool_without_workers_starts_one_for_the_canary_and_keeps_the_old_code(make_site: MakeSite) -> None:
-    size = 'min_workers = 0\nmax_workers = 2\nscale_down_delay = "200ms"'
-    site = make_site(POOL.format(size=size), JOBS)
-    site.start()
-    assert version(site) == 1
-    wait_for(lambda: not site.workers("model-"), "no worker")
-    code(site, "dog", 2)
-    told = reload(site, "--wait")
-    assert (told.returncode, "the new code failed its canary: " in told.stderr) == (1, True)
-    assert version(site) == 1
-    wait_for(lambda: not site.workers("model-"), "no worker")
-    code(site, "cat", 3)
-    assert reload(site, "--wait").returncode == 0
-    wait_for(lambda: not site.workers("model-"), "the worker that was tried to leave")
-    assert version(site) == 3
-
-
-@pytest.mark.fault(98)
 def test_new_code_without_an_image_is_tried_in_each_worker(make_site: MakeSite) -> None:
     site = make_site(POOL.format(size="workers = 1\npreload = false"), JOBS)
     site.start()

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -175,31 +174,24 @@ def opened(pid: int, folder: Path) -> bool:
     )
 
 
-class TestFullDisk:
-    @pytest.fixture
-    def disk(self, tmp_path: Path) -> Iterator[Path]:
-        with small_disk(tmp_path / "disk", "4m") as folder:
-            yield folder
-
-    @pytest.mark.fault(108)
-    def test_a_body_for_which_the_disk_has_no_room_is_refused_and_nothing_is_left(self, disk: Path) -> None:
+@pytest.mark.fault(108)
+def test_a_body_or_a_label_for_which_the_disk_has_no_room_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "4m") as disk:
         spool = Spool(disk / "spool", 64 * MIB, 64 * MIB)
-        upload = spool.begin(None)
         with pytest.raises(SpoolFull, match="the disk of the spool has no room"):
-            upload.write(bytes(8 * MIB))
+            spool.begin(None).write(bytes(8 * MIB))
         assert names(disk / "spool") == []
 
         upload = spool.begin(None)
         upload.write(b"whole")
-        assert upload.finish(Label("", "", "")).read_bytes() == b"whole"
+        whole = upload.finish(Label("", "", ""))
+        assert whole.read_bytes() == b"whole"
+        before = names(disk / "spool")
 
-    @pytest.mark.fault(108)
-    def test_so_is_one_whose_label_finds_no_room(self, disk: Path) -> None:
-        spool = Spool(disk / "spool", 64 * MIB, 64 * MIB)
         upload = spool.begin(None)
         upload.write(b"x")
         filler = fill(disk)
         with pytest.raises(SpoolFull):
             upload.finish(Label("", "", ""))
-        assert names(disk / "spool") == []
+        assert names(disk / "spool") == before
         filler.unlink()

@@ -19,7 +19,6 @@ from supervisor.system.outlet import BACKLOG_BYTES, Outlet
 from supervisor.telemetry import configure, events
 from tests.faults.lone_worker import LoneWorker
 from tests.site_under_test import PATIENCE, MakeSite, Site, wait_for
-from tests.stopwatch import Stopwatch
 
 JOBS = """
 import os
@@ -41,23 +40,6 @@ CONFIG = (
     '[pools.flood]\nhandler = "jobs:flood"\nworkers = 2\nmax_crashes = 1\n'
     '[pools.work]\nhandler = "jobs:work"\nworkers = 1\n'
 )
-
-
-@pytest.mark.fault(52)
-def test_a_flood_on_stderr_is_bounded_counted_and_holds_up_nobody(make_site: MakeSite) -> None:
-    site = make_site(CONFIG, JOBS)
-    site.start()
-    floods = [site.queue.enqueue("flood", {"mib": 50}) for _ in range(2)]
-    site.running_pid(floods[0])
-    slowest = 0.0
-    while not all(site.job(job).status.finished for job in floods):
-        watch = Stopwatch()
-        site.done(site.queue.enqueue("work"))
-        slowest = max(slowest, watch.seconds())
-    assert slowest < 2
-    dropped = wait_for(lambda: site.event("output_dropped"), "to be told how much was dropped")
-    assert dropped["bytes"] > 1 << 20
-    assert site.log.stat().st_size < 40 << 20
 
 
 @pytest.mark.fault(37, 52)

@@ -34,6 +34,17 @@ def poller(site: Site, how: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", POLLER, site.database, how], stdout=subprocess.PIPE, text=True)
 
 
+def claimed_by_a_hung_poller(site: Site, lock_time: str, job: int) -> float:
+    """Another program claims it and is killed; returns until when that claim holds."""
+    site.rows("UPDATE job_meta SET value = ? WHERE key = 'foreign_lock_time'", lock_time)
+    with poller(site, "hang") as other:
+        assert other.stdout is not None
+        assert int(other.stdout.readline()) == job
+        [(expires_at,)] = site.rows("SELECT lock_expires_at FROM jobs WHERE id = ?", job)
+        kill(other.pid)
+    return float(expires_at)
+
+
 @pytest.mark.sqlite
 @pytest.mark.fault(42)
 def test_a_foreign_poller_and_ours_share_the_jobs_and_none_runs_twice(make_site: MakeSite) -> None:
@@ -55,18 +66,10 @@ def test_a_foreign_poller_and_ours_share_the_jobs_and_none_runs_twice(make_site:
 @pytest.mark.fault(42)
 def test_a_foreign_claim_is_respected_until_it_expires_and_its_late_settle_does_not_count(make_site: MakeSite) -> None:
     site = make_site(SHORT)
-    site.rows("UPDATE job_meta SET value = '2' WHERE key = 'foreign_lock_time'")
-    site.rows("INSERT INTO job_controls VALUES ('paused', 'work', 1, 0)")  # so that the other gets it
-    site.start()
     over = site.folder / "over"
     job = site.queue.enqueue("work", {"until": str(over)})
-    other = poller(site, "hang")
-    assert other.stdout is not None
-    assert int(other.stdout.readline()) == job
-    site.rows("DELETE FROM job_controls")
-    [(expires_at,)] = site.rows("SELECT lock_expires_at FROM jobs WHERE id = ?", job)
-    kill(other.pid)
-    other.communicate()
+    expires_at = claimed_by_a_hung_poller(site, "2", job)
+    site.start()
     site.running_pid(job)
     assert site.runs("start", job)[0][2] >= expires_at
 
@@ -83,14 +86,9 @@ def test_a_foreign_claim_is_respected_until_it_expires_and_its_late_settle_does_
 @pytest.mark.fault(42)
 def test_a_late_foreign_settle_before_ours_has_claimed_is_the_one_that_counts(make_site: MakeSite) -> None:
     site = make_site(SHORT)
-    site.rows("UPDATE job_meta SET value = '0.1' WHERE key = 'foreign_lock_time'")
     site.rows("INSERT INTO job_controls VALUES ('paused', 'work', 1, 0)")
     [(job,)] = site.rows("INSERT INTO jobs(type) VALUES ('work') RETURNING id")
-    other = poller(site, "hang")
-    assert other.stdout is not None
-    assert int(other.stdout.readline()) == job
-    kill(other.pid)
-    other.communicate()
+    claimed_by_a_hung_poller(site, "0.1", job)
     site.start()
     wait_for(lambda: site.job(job).status is Status.PENDING, "its claim to expire")
     assert settle(site, job, "done") == 1

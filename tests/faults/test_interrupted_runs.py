@@ -11,7 +11,7 @@ from tests.site_under_test import MakeSite, wait_for
 
 # The device is a thread of C, of which Python knows nothing.
 DEVICE = """
-import asyncio, ctypes, os, signal, subprocess, threading, time
+import asyncio, ctypes, os, signal, threading, time
 from ledger import record
 
 C = ctypes.CDLL(None)
@@ -35,8 +35,6 @@ def work(payload, ctx):
         launch(seconds)
     if seconds := payload.get("thread"):
         threading.Thread(target=time.sleep, args=(seconds,), daemon=True).start()
-    if seconds := payload.get("child"):
-        subprocess.Popen(["sleep", str(seconds)])
     while payload.get("hangs"):
         time.sleep(0.005)
     synchronize()
@@ -103,7 +101,6 @@ CASES = [
     ("Synchronizes", {"kernel": 1}, "", SAME),
     ("Holds", {}, "", KILLED),
     ("Awaits", {"kernel": 1}, "concurrency = 2", OTHER),
-    ("Returns", {"thread": 5}, "", OTHER),
     ("Async", {}, "", OTHER),
     ("Async", {"executor": 5}, "concurrency = 2", OTHER),
     ("Async", LONG, "gpus = [0]", OTHER),
@@ -118,7 +115,6 @@ CASES = [
     ("Raises", LONG, "", OTHER),
     ("Raises", LONG, "concurrency = 2", OTHER),
     ("Returns", {"thread": 5}, "concurrency = 2", OTHER),
-    ("Returns", {"child": 5}, "", OTHER),
     ("Async", {}, "concurrency = 2", SAME),
     ("Async", {"blocks": True}, "", OTHER),
     ("Async", {"blocks": True}, "concurrency = 2", OTHER),

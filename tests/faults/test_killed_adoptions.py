@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-import signal
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -16,8 +13,7 @@ import pytest
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 from supervisor.engine import open_engine
 from supervisor.store.base import AdoptOptions
-from supervisor.system import failpoints
-from supervisor.system.failpoints import VARIABLE
+from tests.armed import armed, in_a_child
 from tests.samples import sampled
 from tests.store.sqlite.adoptable import SHAPES, Shape
 
@@ -69,37 +65,6 @@ def contents(database: Path) -> list[object]:
         return found
 
 
-def arm(points: str) -> None:
-    os.environ[VARIABLE] = points
-    failpoints._armed.cache_clear()
-
-
-@contextlib.contextmanager
-def armed(points: str) -> Iterator[None]:
-    arm(points)
-    try:
-        yield
-    finally:
-        del os.environ[VARIABLE]
-        failpoints._armed.cache_clear()
-
-
-def killed(work: Callable[[], None], points: str) -> bool:
-    """Do it in a child process with this fail-point; whether it was killed there."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            arm(points)
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    status = os.waitpid(pid, 0)[1]
-    assert status in (0, signal.SIGKILL), status
-    return status != 0
-
-
 def failure(work: Callable[[], None]) -> StoreError | None:
     try:
         work()
@@ -124,7 +89,7 @@ def test_an_adoption_killed_at_any_statement_leaves_the_old_table_or_the_new_one
     while True:
         number += step
         database = tables.copy(f"{number}")
-        if not killed(lambda database=database: tables.adopt(database), f"{place}=kill@{number}"):  # type: ignore[misc]
+        if not in_a_child(lambda database=database: tables.adopt(database), f"{place}=kill@{number}"):  # type: ignore[misc]
             break
         assert contents(database) == tables.before, number  # the commit is not among these
         if number % 10 == 1:  # whoever comes next completes it
@@ -142,7 +107,7 @@ def test_an_adoption_killed_around_its_transaction_leaves_the_old_table_or_the_n
     tables: Tables, place: str
 ) -> None:
     database = tables.copy("killed")
-    assert killed(lambda: tables.adopt(database), f"{place}=kill")
+    assert in_a_child(lambda: tables.adopt(database), f"{place}=kill")
     assert contents(database) == (tables.after if place == "commit" else tables.before)
 
 

@@ -147,7 +147,9 @@ def work(payload, ctx):
 
 
 @pytest.mark.fault(52)
-def test_a_job_that_prints_without_end_costs_only_its_own_time(make_site: MakeSite) -> None:
+def test_a_job_that_prints_without_end_costs_only_its_own_time(
+    make_site: MakeSite,
+) -> None:
     other = '[pools.other]\nhandler = "jobs:work"\nworkers = 1\ntimeout = "5s"\n'
     site = make_site(f'{POOL}timeout = "1s"\n{other}', FLOOD)
     site.start()
@@ -163,6 +165,8 @@ def test_a_job_that_prints_without_end_costs_only_its_own_time(make_site: MakeSi
     [(log,)] = site.rows("SELECT length(log) FROM job_runs WHERE job_id = ?", flood)
     assert log < 100_000
     assert site.log.stat().st_size < 20 << 20
+    dropped = wait_for(lambda: site.event("output_dropped"), "to be told how much was dropped")
+    assert dropped["bytes"] > 1 << 20
 
 
 ARRANGES = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 
@@ -59,29 +58,23 @@ def site(make_site: MakeSite) -> Site:
 
 @pytest.mark.fault(45)
 @pytest.mark.parametrize("how", sampled(RUINOUS, quick=2))
-def test_a_cautious_worker_leaves_with_the_very_run_that_ruined_its_process(site: Site, how: str) -> None:
-    first = site.queue.enqueue("work")
-    ruinous = site.queue.enqueue("work", {"how": how, "seconds": 0.02})  # long enough to be measured
-    behind = site.queue.enqueue_many("work", [{}] * 9)
-    code, slot = LoneWorker(site, cautious=True).ended()
-    assert (code, slot.unsettled, slot.last_job, slot.job) == (EXIT_RUINED, 1, ruinous, 0)
-    assert "descriptor" in slot.text
-    assert site.job(first).status is Status.DONE
-    assert not any(site.runs("start", job) for job in behind)
-    assert not [name for name in site.folder.glob("other*") if name.read_bytes() not in (b"", b"mine")]
-
-
-@pytest.mark.fault(45)
-@pytest.mark.parametrize("how", sampled(RUINOUS, quick=2))
-def test_a_worker_whose_process_is_ruined_settles_nothing_wrongly_and_does_not_try_for_ever(
-    site: Site, how: str
+@pytest.mark.parametrize("cautious", [True, False])
+def test_a_worker_whose_process_is_ruined_leaves_and_settles_nothing_wrongly(
+    site: Site, how: str, cautious: bool
 ) -> None:
-    jobs = [*site.queue.enqueue_many("work", [{}] * 5), site.queue.enqueue("work", {"how": how})]
-    jobs += site.queue.enqueue_many("work", [{}] * 9)
-    code, slot = LoneWorker(site).ended()
-    assert code == EXIT_RUINED
+    """A cautious one with the very run that has ruined it."""
+    before = site.queue.enqueue_many("work", [{}] * (1 if cautious else 5))
+    ruinous = site.queue.enqueue("work", {"how": how, "seconds": 0.02 if cautious else 0})  # long enough to be measured
+    behind = site.queue.enqueue_many("work", [{}] * 9)
+    code, slot = LoneWorker(site, cautious=cautious).ended()
+    assert (code, slot.job) == (EXIT_RUINED, 0)
     assert slot.unsettled >= 1
-    assert slot.job == 0
+    if cautious:
+        assert (slot.unsettled, slot.last_job) == (1, ruinous)
+        assert "descriptor" in slot.text
+        assert site.job(before[0]).status is Status.DONE
+        assert not any(site.runs("start", job) for job in behind)
+    jobs = [*before, ruinous, *behind]
     assert {site.job(job).status for job in jobs} <= {Status.DONE, Status.RUNNING, Status.PENDING}
     assert site.rows("SELECT count(*) FROM job_errors") == [(0,)]
     assert not [name for name in site.folder.glob("other*") if name.read_bytes() not in (b"", b"mine")]
@@ -98,16 +91,12 @@ def test_what_is_committed_is_counted_by_whichever_thread_commits_it(make_site: 
     site.verdict()
 
 
-def limits(**more: Any) -> str:
-    return POOL + "".join(f"{key} = {value}\n" for key, value in more.items())
-
-
 @pytest.mark.fault(45)
 def test_a_cautious_worker_of_batches_takes_one_job_at_a_time(make_site: MakeSite) -> None:
     handlers = (
         "class work:\n    def handle_batch(self, payloads, ctx):\n        return [len(payloads)] * len(payloads)\n"
     )
-    site = make_site(limits(batch_size=8), handlers)
+    site = make_site(f"{POOL}batch_size = 8\n", handlers)
     jobs = site.queue.enqueue_many("work", [{}] * 6)
     worker = LoneWorker(site, cautious=True)
     assert {site.done(job).result for job in jobs} == {1}

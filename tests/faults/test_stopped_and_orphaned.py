@@ -50,38 +50,25 @@ def all_end_with(site: Site, supervisor: subprocess.Popen[bytes]) -> None:
     wait_for(lambda: not site.survivors(supervisor), "everything, the sleeps too, to be gone", patience=1.0)
 
 
+STOPPED = ("template", "worker", "template and worker", "supervisor", "all")
+
+
 @pytest.mark.fault(49)
 @pytest.mark.parametrize(
-    ("stopped", "start"),
-    sampled(
-        [
-            *((stopped, "fork") for stopped in ("template", "worker", "template and worker", "supervisor", "all")),
-            *((stopped, "spawn") for stopped in ("all", "template", "worker", "template and worker", "supervisor")),
-        ],
-        quick=6,
-    ),
+    ("stopped", "start", "handler"),
+    [
+        *sampled([(who, start, "") for who in STOPPED for start in ("fork", "spawn")], quick=6),
+        *(("template", start, "native") for start in ("fork", "spawn")),
+    ],
 )
-def test_nothing_outlives_a_killed_supervisor_although_its_processes_are_stopped(
-    make_site: MakeSite, stopped: str, start: str
+def test_nothing_outlives_a_killed_supervisor_although_its_processes_are_stopped_or_in_native_code(
+    make_site: MakeSite, stopped: str, start: str, handler: str
 ) -> None:
     site = make_site(f'{FAMILY}start = "{start}"\n', HANDLERS)
     supervisor = site.start()
-    worker = site.running_pid(site.queue.enqueue("family"))
-    template = psutil.Process(worker).ppid()
-    pids = {"template": template, "worker": worker, "supervisor": supervisor.pid}
+    worker = site.running_pid(site.queue.enqueue("family", handler))
+    pids = {"template": psutil.Process(worker).ppid(), "worker": worker, "supervisor": supervisor.pid}
     stop(*(pid for name, pid in pids.items() if stopped == "all" or name in stopped))
-    all_end_with(site, supervisor)
-
-
-@pytest.mark.fault(49)
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_nothing_outlives_a_killed_supervisor_although_native_code_keeps_the_interpreter(
-    make_site: MakeSite, start: str
-) -> None:
-    site = make_site(f'{FAMILY}start = "{start}"\n', HANDLERS)
-    supervisor = site.start()
-    worker = site.running_pid(site.queue.enqueue("family", "native"))
-    stop(psutil.Process(worker).ppid())
     all_end_with(site, supervisor)
 
 

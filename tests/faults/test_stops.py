@@ -34,17 +34,21 @@ def resume(*processes: psutil.Process) -> None:
             process.resume()
 
 
-@pytest.mark.fault(5)
-def test_a_worker_stopped_past_its_lock_has_its_result_refused(make_site: MakeSite) -> None:
+@pytest.mark.fault(5, 6)
+@pytest.mark.parametrize("who", ["a worker and the maintainer that renews its lock", "the whole tree"])
+def test_a_peer_takes_the_jobs_of_the_stopped_and_their_late_result_is_refused(make_site: MakeSite, who: str) -> None:
     site = make_site(SHORT)
     first = site.start()
     job = site.queue.enqueue("work", {"seconds": 0.3})
     pid = site.running_pid(job)
-    # While its maintainer lives, a worker's lock is renewed until it is judged; so both must be stopped.
     stopped = [psutil.Process(pid), psutil.Process(site.maintainer(first))]
+    if who == "the whole tree":
+        stopped = [psutil.Process(first.pid), *descendants(first.pid)]
     suspend(*stopped)
+    began = time.monotonic()
     second = site.start()
     done = site.done(job)
+    assert time.monotonic() - began > 1  # not before its lock_time was over
     assert site.told("lock_reclaimed", pid_of=second, job=job)
     resume(*stopped)
     wait_for(lambda: site.event("claim_lost", job=job), "the late result to be refused")
@@ -92,25 +96,6 @@ def test_a_stopped_supervisor_takes_nothing_from_its_own_workers(make_site: Make
     supervisor.send_signal(signal.SIGCONT)
     site.queue.enqueue_many("work", [{}] * 10)
     site.verdict()
-
-
-@pytest.mark.fault(6)
-def test_a_peer_takes_the_jobs_of_a_stopped_tree_and_its_late_result_is_refused(make_site: MakeSite) -> None:
-    site = make_site(SHORT)
-    first = site.start()
-    job = site.queue.enqueue("work", {"seconds": 0.3})
-    site.running_pid(job)
-    stopped = [psutil.Process(first.pid), *descendants(first.pid)]
-    suspend(*stopped)
-    began = time.monotonic()
-    second = site.start()
-    done = site.done(job)
-    assert time.monotonic() - began > 1  # not before its lock_time was over
-    assert site.told("lock_reclaimed", pid_of=second, job=job)
-    resume(*stopped)
-    wait_for(lambda: site.event("claim_lost", job=job), "the late result to be refused")
-    assert site.job(job) == done
-    site.verdict(hit=[job])
 
 
 @pytest.mark.fault(13)

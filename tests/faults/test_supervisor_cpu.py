@@ -32,6 +32,14 @@ def work(payload, ctx):
     record("start", ctx); record("end", ctx)
 """
 FAILING = '[pools.fails]\nhandler = "jobs:Fails"\nworkers = 2\nshutdown_grace = "20s"\n'
+AT_ZERO = """
+[pools.none]
+handler = "jobs:work"
+min_workers = 0
+max_workers = 2
+idle_timeout = "300ms"
+scale_down_delay = "0s"
+"""
 
 
 def cpu(pid: int, seconds: float) -> float:
@@ -47,46 +55,27 @@ def cpu(pid: int, seconds: float) -> float:
 
 
 @pytest.mark.fault(67)
-def test_a_set_up_that_is_tried_again_costs_the_supervisor_nothing(make_site: MakeSite) -> None:
-    site = make_site(FAILING, JOBS)
-    supervisor = site.start()
-    wait_for(lambda: site.event("worker_died", reason="setup_failed"), "the failure")
-    (site.folder / "slow").touch()
-    wait_for(lambda: any(w.state == 1 for w in site.workers()), "the next try, which takes long")
-    assert cpu(supervisor.pid, 1.0) < 0.1
-
-
-@pytest.mark.fault(67)
-def test_a_drain_after_a_failed_set_up_costs_the_supervisor_nothing(make_site: MakeSite) -> None:
-    site = make_site(FAILING, JOBS)
-    supervisor = site.start()
-    wait_for(lambda: site.event("worker_died", reason="setup_failed"), "the failure")
-    (site.folder / "mended").touch()
-    job = site.queue.enqueue("fails")
-    site.running_pid(job)
-    supervisor.send_signal(signal.SIGTERM)
-    wait_for(lambda: site.event("stopping"), "the drain")
-    assert cpu(supervisor.pid, 1.0) < 0.1
-    (site.folder / "over").touch()
-    assert supervisor.wait(20) == 0
-
-
-@pytest.mark.fault(67)
-def test_a_pool_whose_fork_failed_an_admin_address_that_is_taken_and_pools_at_zero_cost_nothing(
+def test_a_failed_set_up_a_drain_after_it_an_address_that_is_taken_and_a_pool_at_zero_cost_nothing(
     make_site: MakeSite,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        site = make_site(
-            f'{FAILING}[pools.none]\nhandler = "jobs:work"\nmin_workers = 0\nmax_workers = 2\n'
-            f'idle_timeout = "300ms"\nscale_down_delay = "0s"\n[admin]\nlisten = "127.0.0.1:{port}"\n',
-            JOBS,
-        )
+        site = make_site(f'{FAILING}{AT_ZERO}[admin]\nlisten = "127.0.0.1:{port}"\n', JOBS)
         supervisor = site.start()
         wait_for(lambda: site.event("admin_unavailable"), "the address to be taken")
         site.done(site.queue.enqueue("none"))
-        site.rows("SELECT 1")
         assert cpu(supervisor.pid, 1.5) < 0.1
+        wait_for(lambda: site.event("worker_died", reason="setup_failed"), "the failure")
+        (site.folder / "slow").touch()
+        wait_for(lambda: any(w.state == 1 for w in site.workers()), "the next try, which takes long")
+        assert cpu(supervisor.pid, 1.0) < 0.1
+        (site.folder / "mended").touch()
+        site.running_pid(site.queue.enqueue("fails"))
+        supervisor.send_signal(signal.SIGTERM)
+        wait_for(lambda: site.event("stopping"), "the drain")
+        assert cpu(supervisor.pid, 1.0) < 0.1
+        (site.folder / "over").touch()
+        assert supervisor.wait(20) == 0
 
 
 @pytest.mark.fault(67)

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from supervisor import Status
-from tests.site_under_test import MakeSite, Site, kill, wait_for
+from tests.site_under_test import MakeSite, kill, wait_for
 from tests.stopwatch import Stopwatch
 
 # Two pools of the same work, so that two supervisors can share it out as the test wants.
@@ -146,18 +146,16 @@ def test_a_killed_template_charges_no_job_and_its_pools_recover(make_site: MakeS
     assert not site.event("pool_isolated")
 
 
-JOBS = """
-import os, signal, time
+MIXED = """
+import os, time
 from ledger import record
-
-def poison(payload, ctx):
-    record("start", ctx)
-    os.kill(os.getppid(), getattr(signal, payload.get("signal", "SIGKILL")))
-    time.sleep(60)
 
 def work(payload, ctx):
     record("start", ctx)
-    time.sleep(payload.get("seconds", 0.05))
+    if payload.get("poison"):
+        os.kill(os.getppid(), 9)
+        time.sleep(60)
+    time.sleep(0.2)
     record("end", ctx)
 """
 CONFIG = """
@@ -165,20 +163,13 @@ CONFIG = """
 retry = { base = "100ms", jitter = 0 }
 max_crashes = 3
 [pools.mixed]
-handler = "jobs:mixed"
+handler = "jobs:work"
 types = ["poison", "work"]
 workers = 3
 [pools.other]
 handler = "jobs:work"
 workers = 1
 """
-MIXED = (
-    JOBS
-    + """
-def mixed(payload, ctx):
-    return (poison if payload.get("poison") else work)(payload, ctx)
-"""
-)
 
 
 @pytest.mark.fault(46)
@@ -186,8 +177,8 @@ def test_a_job_that_kills_its_template_is_found_and_its_neighbours_run_three_tim
     site = make_site(CONFIG, MIXED)
     site.start()
     guilty = site.queue.enqueue("poison", {"poison": True})
-    innocent = [site.queue.enqueue("work", {"seconds": 0.2}) for _ in range(8)]
-    others = [site.queue.enqueue("other", {"seconds": 0.2}) for _ in range(4)]
+    innocent = [site.queue.enqueue("work", {}) for _ in range(8)]
+    others = [site.queue.enqueue("other", {}) for _ in range(4)]
     ended = site.queue.wait(guilty, timeout=30)
     assert (ended.status, ended.crashes) == (Status.QUARANTINED, 3)
     for job in (*innocent, *others):
@@ -199,51 +190,28 @@ def test_a_job_that_kills_its_template_is_found_and_its_neighbours_run_three_tim
     wait_for(lambda: len(site.workers("mixed")) == 3, "all workers again")
 
 
-ONCE = '[pools.once]\nhandler = "jobs:once"\nworkers = 2\n'
-
 # In the order in which a report is dealt with. The last two come after its commit.
 PLACES = [
-    "death.received",
-    "held_by",
-    "settle.before",
-    "settle",
-    "insert_error",
-    "insert_run",
-    "forget_worker",
-    "forget_worker.committed",
-    "death.settled",
+    *("death.received", "held_by", "settle.before", "settle", "insert_error", "insert_run", "forget_worker"),
+    *("forget_worker.committed", "death.settled"),
 ]
 
 
 @pytest.mark.fault(38)
-@pytest.mark.parametrize("place", PLACES)
-def test_a_death_is_settled_once_although_the_maintainer_is_killed_meanwhile(make_site: MakeSite, place: str) -> None:
-    site = make_site(ONCE)
-    point = f"maintainer:{place}=kill"
-    site.start(env=site.failpoints(point))
+@pytest.mark.parametrize("point", [*(f"{place}=kill" for place in PLACES), "death.received=stop"])
+def test_a_death_is_settled_once_although_the_maintainer_is_killed_or_stopped_meanwhile(
+    make_site: MakeSite, point: str
+) -> None:
+    site = make_site('[pools.once]\nhandler = "jobs:once"\nworkers = 2\n')
+    site.start(env=site.failpoints(f"maintainer:{point}"))
     job = site.queue.enqueue("once")
     kill(site.running_pid(job))
-    maintainer = site.hit(point)
-    settled_once(site, job)
-    assert site.told("maintainer_died", pid=maintainer)
-
-
-@pytest.mark.fault(38)
-def test_a_death_is_settled_once_although_the_maintainer_is_stopped_meanwhile(make_site: MakeSite) -> None:
-    site = make_site(ONCE)
-    point = "maintainer:death.received=stop"
-    site.start(env=site.failpoints(point))
-    job = site.queue.enqueue("once")
-    kill(site.running_pid(job))
-    maintainer = site.hit(point)
-    wait_for(lambda: site.event("maintainer_stuck", pid=maintainer), "its beat to be 15 s late", patience=40)
-    settled_once(site, job)
-
-
-def settled_once(site: Site, job: int) -> None:
+    maintainer = site.hit(f"maintainer:{point}")
+    if point.endswith("stop"):
+        wait_for(lambda: site.event("maintainer_stuck", pid=maintainer), "its beat to be 15 s late", patience=40)
     watch = Stopwatch()
     site.verdict(hit=[job])
-    gone = wait_for(lambda: site.event("maintainer_died"), "the maintainer's end")
+    gone = wait_for(lambda: site.event("maintainer_died", pid=maintainer), "the maintainer's end")
     gone_at = datetime.fromisoformat(gone["timestamp"]).timestamp()
     [_, (_, _, again_at)] = site.runs("start", job)
     assert watch.seconds(again_at - gone_at) < 1.0

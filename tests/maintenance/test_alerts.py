@@ -17,9 +17,10 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Job, Status
 from supervisor.domain.schedule import Schedule
 from supervisor.engine import open_engine
-from supervisor.maintenance.alerts import RaiseAlert, Sources
+from supervisor.maintenance.alerts import RaiseAlert
 from supervisor.maintenance.schedules import FireSchedule
 from supervisor.store.base import JobSelector
+from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import configure, unconfigure
 from tests.store.kit import NOW, Desk
 
@@ -39,17 +40,13 @@ class Ground:
 
     def __init__(self, folder: Path) -> None:
         self.desk = Desk.at(open_engine(f"sqlite:///{folder}/jobs.db"))
-        self.broken: dict[str, str] = {}
+        self.board = Scoreboard.create(folder / "board")
         self.seen = 0
 
     def alert(self, when: str = "given_up", **fields: Any) -> RaiseAlert:
         values = {"over": 0.0, "type": "mail", "payload": '{"to":"ops"}', "every": EVERY} | fields
-        store = self.desk.maintenance
         pools = {"tag": JobSelector(("tag",)), "other": JobSelector(("other",))}
-        sources = Sources(
-            store.finished.alerts, store.backlog, store.schedules, pools, (NIGHTLY,), lambda: self.broken, "host"
-        )
-        return RaiseAlert(Alert(when, **values), sources)
+        return RaiseAlert(Alert(when, **values), self.desk.maintenance, pools, (NIGHTLY,), self.board, "host")
 
     def fail(self, *types: str, status: Status = Status.FAILED, **fields: Any) -> list[int]:
         jobs = [self.desk.put(type_, **fields) for type_ in types]
@@ -215,7 +212,7 @@ def test_only_some_types(ground: Ground) -> None:
 def test_a_broken_pool_is_told_again_each_time_but_not_while_the_job_waits(ground: Ground) -> None:
     duty = ground.alert("pool_broken")
     assert ground.told(duty, NOW) == []
-    ground.broken = {"tag": "no such module"}
+    ground.board.post({"pools": {"tag": {"broken": True, "problem": "no such module"}, "other": {"broken": False}}})
     duty.run(NOW + 5)
     [job] = ground.new()
     assert job.payload["alert"]["summary"] == "the pool tag cannot start its workers: no such module"
@@ -224,7 +221,7 @@ def test_a_broken_pool_is_told_again_each_time_but_not_while_the_job_waits(groun
     ground.desk.finish(job.id, at=NOW + 6 + EVERY)
     assert ground.told(duty, NOW + 6 + EVERY) == []
     assert len(ground.told(duty, NOW + 6 + 2 * EVERY)) == 1
-    ground.broken = {}
+    ground.board.post({"pools": {}})
     assert ground.told(duty, NOW + 9 * EVERY) == []
 
 

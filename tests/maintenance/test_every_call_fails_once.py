@@ -26,13 +26,20 @@ from supervisor.domain.schedule import Schedule
 from supervisor.domain.settlement import failed
 from supervisor.engine import open_engine
 from supervisor.maintenance import scheduler
-from supervisor.maintenance.alerts import RaiseAlert, Sources
+from supervisor.maintenance.alerts import RaiseAlert
 from supervisor.maintenance.deaths import DeathReport, Deaths
-from supervisor.maintenance.finished_jobs import Pruner, RedrivePolicy, Redriver
+from supervisor.maintenance.finished_jobs import Pruner, Redriver
 from supervisor.maintenance.history import HistoryRecorder
-from supervisor.maintenance.locks import LockTimes, Reclaimer, Renewer
+from supervisor.maintenance.locks import Reclaimer, Renewer
+from supervisor.maintenance.orders import PoolOrders
 from supervisor.maintenance.recovery import Recovery
-from supervisor.maintenance.reports import ControlWatch, DepthGauge, Poller, cancel_requests, unhandled_types
+from supervisor.maintenance.reports import (
+    DepthGauge,
+    Poller,
+    cancel_requests,
+    control_settings,
+    unhandled_types,
+)
 from supervisor.maintenance.scheduler import Scheduler
 from supervisor.maintenance.schedules import ClockWatch, FireSchedule
 from supervisor.maintenance.waking import CommitWatch, Waker
@@ -155,25 +162,24 @@ class World:
             slot.page.claims = 1 if state is State.BUSY else 0
         counters.shared(counters_of(board.path), 1).ran("tag", 0.5, 0.25, failed=False)
         deaths = Deaths(store.locks, send=send)
-        deaths.report(7, DeathReport("w-died", "tag-9", "crash", 2, 1).as_message())
+        deaths.reports[7] = DeathReport("w-died", "tag-9", "crash", 2, 1).as_message()
         watch = CommitWatch(feed, self.clock.steady)
         schedule = Schedule("often", "planned", "{}", None, 50.0, "UTC", "once")
-        yield ControlWatch(store.controls, {"tag"}, "here", board.gate, send)
+        yield Poller("controls", lambda: control_settings(store.controls, {"tag"}, "here", board.gate), send)
         yield deaths
         yield from self.duties_of_the_engine(calls)
         yield watch
-        yield Waker(store.backlog, board, {"tag": (WANTED, self.wake)}, watch)
+        pools = {"tag": PoolOrders(WANTED, self.wake, LOCK, 5.0, 60.0, 1)}
+        yield Waker(store.backlog, board, pools, watch)
         yield DepthGauge(store.backlog, {"tag": WANTED}, send)
-        yield Renewer(store.locks, board, {"tag": LockTimes(LOCK, 5.0)})
+        yield Renewer(store.locks, board, pools)
         yield Poller("cancels", lambda: cancel_requests(store.controls, "own"), send)
         yield Poller("unhandled types", lambda: unhandled_types(store.backlog, ("tag",), store.registry), send)
         yield ClockWatch(store.backlog)
-        yield RaiseAlert(
-            Alert("given_up", 0.0, "alarm", "{}", 60.0),
-            Sources(store.finished.alerts, store.backlog, store.schedules, {"tag": WANTED}, (), dict, "host"),
-        )
+        alert = Alert("given_up", 0.0, "alarm", "{}", 60.0)
+        yield RaiseAlert(alert, store, {"tag": WANTED}, (), board, "host")
         yield FireSchedule(store.schedules, schedule)
-        yield Redriver(store.finished, [RedrivePolicy(WANTED, 60.0, 1)])
+        yield Redriver(store.finished, pools.values())
         yield Recovery(store.registry, store.locks, "own")
         yield Reclaimer(store.locks, store.registry, LOCK, self.clock.steady)
         yield HistoryRecorder(store.history, store.backlog, "own", counters_of(board.path))
@@ -204,7 +210,7 @@ class World:
             "alert": "alarm" in jobs,
             "history": bool(self.look.history.minutes(FIRST - HOUR)),
             "hours": [row.at % HOUR for row in self.look.history.minutes(-1e9, FIRST - DAY)] == [0.0, 0.0],
-            "controls": {"controls": {"sizes": {"tag": 3}, "reloads": 0}} in self.messages,
+            "controls": {"controls": {"sizes": {"tag": 3}, "reloads": 0}, "drained": False} in self.messages,
             "cancels": {"cancels": [[live.id, 1, "w-live"]]} in self.messages,
             "unhandled": any("nobodys" in message.get("unhandled", ()) for message in self.messages),
             "depths": any(message["depths"]["tag"]["due"] == 2 for message in self.messages if "depths" in message),

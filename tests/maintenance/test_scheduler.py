@@ -105,7 +105,8 @@ class TestWhen:
         duties = [ground.duty("one", every=1.0), ground.duty("two", every=1.0), ground.duty("slow", every=60.0)]
         scheduler = ground.scheduler(*duties)
         ground.clock.at += 0.15
-        scheduler.finish(duties[1])  # from now on it is 0.15 s behind the first
+        scheduler.hasten(duties[1])
+        scheduler.attend(duties[1])  # from now on it is 0.15 s behind the first
 
         ground.after(scheduler, 1.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from supervisor.domain.recovery import (
 )
 from supervisor.domain.settlement import Failure, Settlement, cancelled, crashed, done, failed, released
 from supervisor.maintenance.deaths import DeathReport, Deaths
-from supervisor.maintenance.recovery import Recovered, Recovery
+from supervisor.maintenance.recovery import Recovery
 from supervisor.system.scoreboard import Scoreboard
 from tests.model.ground import Ground, Place
 from tests.model.rows import Row
@@ -201,7 +202,7 @@ class Processes(RuleBasedStateMachine):
             fates = settle_interrupted(held, run, ground.policies[letter], 0.5)
             jobs += self.meet(worker, fates)
             quarantined += sum(fate.status is Status.QUARANTINED for fate in fates)
-        assert recovery.recovered == Recovered(1, jobs, quarantined)
+        assert recovery.recovered == Counter(supervisors=1, jobs=jobs, quarantined=quarantined)
         assert ground.desk.maintenance.registry.workers_of(name) == ground.desk.maintenance.registry.supervisors() == []
         ground.lives[letter] += 1
         for worker in ground.staff(letter):

@@ -76,13 +76,19 @@ def batch_with(site: Site, what: str) -> list[int]:
     return site.queue.enqueue_many("batch", [{"do": what} if n == 10 else {} for n in range(16)])
 
 
-def test_jobs_run_together_and_each_has_its_own_result(site: Site) -> None:
-    jobs = site.queue.enqueue_many("batch", [{}] * 40)
+def test_jobs_run_together_and_each_has_its_own_result_and_what_its_batch_says_and_uses(site: Site) -> None:
+    jobs = site.queue.enqueue_many("batch", [{"tell": True}] * 40)
     site.start()
     site.verdict()
     assert [site.job(job).result for job in jobs] == jobs
     assert sizes(site)[:2] == [16, 16]
     assert max(sizes(site)) == 16
+    rows = site.rows("SELECT job_id, outcome, log, cpu_time, peak_memory FROM job_runs ORDER BY job_id")
+    assert [(job, outcome) for job, outcome, *_ in rows] == [(job, "done") for job in jobs]
+    for _, _, log, cpu_time, peak_memory in rows:
+        assert [line.split()[1:] for line in log.splitlines()] == [["info", "together"], ["info", "the", "last"]]
+        assert cpu_time >= 0
+        assert peak_memory > 1 << 20
 
 
 def test_a_segmentation_fault_quarantines_one_job_of_sixteen_and_charges_nobody_else(site: Site) -> None:
@@ -158,15 +164,3 @@ def test_a_batch_waits_a_little_for_more(make_site: MakeSite) -> None:
     assert site.stop(supervisor, signal.SIGTERM) == 0
     job = site.job(last)
     assert (job.status, job.attempts, job.crashes) == (Status.PENDING, 0, 0)
-
-
-def test_what_a_batch_says_and_uses_is_each_jobs(site: Site) -> None:
-    jobs = site.queue.enqueue_many("batch", [{"tell": True}] * 4)
-    site.start()
-    site.verdict()
-    rows = site.rows("SELECT job_id, outcome, log, cpu_time, peak_memory FROM job_runs ORDER BY job_id")
-    assert [(job, outcome) for job, outcome, *_ in rows] == [(job, "done") for job in jobs]
-    for _, _, log, cpu_time, peak_memory in rows:
-        assert [line.split()[1:] for line in log.splitlines()] == [["info", "together"], ["info", "the", "last"]]
-        assert cpu_time >= 0
-        assert peak_memory > 1 << 20

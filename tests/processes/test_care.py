@@ -14,15 +14,14 @@ import psutil
 from supervisor import Status
 from supervisor.system.slot import State
 from tests import forkserver
-from tests.site_under_test import Site, descendants, wait_for
+from tests.site_under_test import Site, descendants, pool, wait_for
 
 MakeSite = Callable[..., Site]
 
 
 def test_a_job_of_a_pool_that_a_reload_took_away_keeps_its_lock_and_ends(make_site: MakeSite) -> None:
-    stays = '[pools.work]\nhandler = "jobs:work"\nworkers = 1\nlock_time = "1s"\n'
-    goes = '[pools.gone]\ntypes = ["gone"]\nhandler = "jobs:work"\nworkers = 1\nlock_time = "1s"\n'
-    site = make_site(stays + goes)
+    stays = pool(lock_time="1s")
+    site = make_site(stays + pool("gone", handler="jobs:work", lock_time="1s"))
     supervisor = site.start()
     job = site.queue.enqueue("gone", {"seconds": 3})
     site.running_pid(job)
@@ -36,13 +35,7 @@ def test_a_job_of_a_pool_that_a_reload_took_away_keeps_its_lock_and_ends(make_si
 
 def test_a_worker_without_beat_and_without_cpu_is_stuck_and_killed(make_site: MakeSite) -> None:
     site = make_site(
-        """
-        [pools.stuck]
-        handler = "jobs:stuck"
-        workers = 1
-        heartbeat_timeout = "1s"
-        max_crashes = 1
-        """,
+        pool("stuck", heartbeat_timeout="1s", max_crashes=1),
         "import ctypes\n"
         "def stuck(payload, ctx):\n"
         "    mutex = ctypes.create_string_buffer(64)\n"
@@ -57,12 +50,7 @@ def test_a_worker_without_beat_and_without_cpu_is_stuck_and_killed(make_site: Ma
 
 def test_a_set_up_that_takes_too_long_is_given_up_and_tried_again(make_site: MakeSite) -> None:
     site = make_site(
-        """
-        [pools.slow]
-        handler = "jobs:Slow"
-        workers = 1
-        startup_timeout = "500ms"
-        """,
+        pool("slow", handler="jobs:Slow", startup_timeout="500ms"),
         "import os, time\n"
         "class Slow:\n"
         "    def setup(self, ctx):\n"
@@ -77,12 +65,7 @@ def test_a_set_up_that_takes_too_long_is_given_up_and_tried_again(make_site: Mak
 
 def test_a_worker_over_its_memory_is_replaced_between_its_jobs_and_none_is_charged(make_site: MakeSite) -> None:
     site = make_site(
-        """
-        [pools.hoard]
-        handler = "jobs:hoard"
-        workers = 1
-        max_memory = "130MiB"
-        """,
+        pool("hoard", max_memory="130MiB"),
         "import os\nfrom ledger import record\nkept = []\n"
         "def hoard(payload, ctx):\n    record('start', ctx)\n    kept.append(os.urandom(50 << 20))\n"
         "    record('end', ctx)\n    return os.getpid()\n",
@@ -104,16 +87,7 @@ def test_a_worker_over_its_memory_is_replaced_between_its_jobs_and_none_is_charg
 
 
 def test_a_template_that_nobody_needs_gives_its_memory_back(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [pools.work]
-        handler = "jobs:work"
-        min_workers = 0
-        max_workers = 1
-        scale_down_delay = "100ms"
-        idle_timeout = "100ms"
-        """
-    )
+    site = make_site(pool(min_workers=0, max_workers=1, scale_down_delay="100ms", idle_timeout="100ms"))
     supervisor = site.start()
     first = site.done(site.queue.enqueue("work")).result["pid"]
     wait_for(lambda: len(descendants(supervisor.pid)) == 1, "the maintainer to be alone")
@@ -122,7 +96,7 @@ def test_a_template_that_nobody_needs_gives_its_memory_back(make_site: MakeSite)
 
 
 def test_systemd_hears_when_the_supervisor_is_ready_alive_and_stopping(make_site: MakeSite, tmp_path: Path) -> None:
-    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
+    site = make_site(pool())
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         address = str(tmp_path / "notify")
         systemd.bind(address)
@@ -143,14 +117,7 @@ def test_systemd_hears_when_the_supervisor_is_ready_alive_and_stopping(make_site
 
 
 def test_a_template_that_does_not_answer_is_replaced(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [pools.work]
-        handler = "jobs:work"
-        min_workers = 1
-        max_workers = 2
-        """
-    )
+    site = make_site(pool(min_workers=1, max_workers=2))
     site.start()
     [worker] = wait_for(lambda: site.workers("work"), "a worker")
     template = psutil.Process(worker.pid).parent()
@@ -163,7 +130,7 @@ def test_a_template_that_does_not_answer_is_replaced(make_site: MakeSite) -> Non
 
 
 def test_a_free_threaded_build_is_told(make_site: MakeSite) -> None:
-    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
+    site = make_site(pool())
     (site.folder / "sitecustomize.py").write_text(
         "import sysconfig\nusual = sysconfig.get_config_var\n"
         "sysconfig.get_config_var = lambda name: 1 if name == 'Py_GIL_DISABLED' else usual(name)\n"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from supervisor import Status
 from supervisor.telemetry import MOST_FAILURES
 from tests.site_under_test import Site, wait_for
@@ -21,6 +23,11 @@ import os, time
 from supervisor import Fail
 
 def flaky(payload, ctx):
+    while payload.get("deaf"):
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass
     if payload.get("dies"):
         os._exit(3)
     if payload.get("slow"):
@@ -50,13 +57,23 @@ def test_each_failed_attempt_is_an_event_with_what_one_looks_for(make_site: Make
     assert "hush" not in site.log.read_text()
 
 
-def test_a_success_is_no_failure_and_what_fails_for_good_is_an_error_at_once(make_site: MakeSite) -> None:
-    site = make_site(POOL, HANDLER)
+@pytest.mark.parametrize(
+    ("payload", "more", "kind", "error"),
+    [
+        ({"for_good": True}, "", "permanent", "never"),
+        ({"deaf": True}, 'timeout = "100ms"\nkill_grace = "1s"\n', "timeout", "over its time limit of 100ms"),
+    ],
+)
+def test_what_fails_for_good_or_for_the_last_time_is_an_error_at_once_and_a_success_is_no_failure(
+    make_site: MakeSite, payload: dict[str, object], more: str, kind: str, error: str
+) -> None:
+    site = make_site(POOL.replace("max_attempts = 2", "max_attempts = 1") + more, HANDLER)
     site.start()
     site.done(site.queue.enqueue("flaky", {}))
-    job = site.queue.enqueue("flaky", {"for_good": True})
+    job = site.queue.enqueue("flaky", payload)
     event = wait_for(lambda: site.event("job_given_up"), "the event")
-    assert (event["job"], event["level"], event["kind"], event["error"]) == (job, "error", "permanent", "never")
+    assert (event["job"], event["type"], event["level"], event["kind"]) == (job, "flaky", "error", kind)
+    assert event["error"].startswith(error)
 
 
 def test_a_failure_is_told_too_when_it_is_settled_beside_a_slow_job(make_site: MakeSite) -> None:
@@ -68,7 +85,7 @@ def test_a_failure_is_told_too_when_it_is_settled_beside_a_slow_job(make_site: M
     assert site.job(slow).status is Status.RUNNING
 
 
-def test_a_storm_of_failures_does_not_flood_the_log(make_site: MakeSite) -> None:
+def test_a_storm_of_failures_does_not_flood_the_log_and_a_burst_says_how_many_there_were(make_site: MakeSite) -> None:
     site = make_site(POOL, HANDLER)
     count = 500
     for _ in range(count):
@@ -79,6 +96,9 @@ def test_a_storm_of_failures_does_not_flood_the_log(make_site: MakeSite) -> None
     rest = sum(event["count"] for event in site.events() if event["event"] == "more_jobs_failed")
     assert told + rest == count
     assert MOST_FAILURES <= told < count / 2
+    said = site.log.read_text()
+    assert f"error: {count} jobs failed\n" in said
+    assert "hint: supervisor jobs list --status failed" in said
 
 
 def test_a_job_that_kills_its_workers_is_an_event_each_time_and_at_last_quarantined(make_site: MakeSite) -> None:
@@ -93,34 +113,6 @@ def test_a_job_that_kills_its_workers_is_an_event_each_time_and_at_last_quaranti
         assert (event["job"], event["type"], event["attempt"], event["kind"]) == (job, "flaky", 1, "crash")
         assert event["worker"].startswith("flaky-")
         assert "3" in event["error"]
-
-
-def test_a_job_killed_at_its_time_limit_on_its_last_attempt_is_given_up(make_site: MakeSite) -> None:
-    handler = """
-import time
-
-def flaky(payload, ctx):
-    while True:
-        try:
-            time.sleep(60)
-        except BaseException:
-            pass
-"""
-    site = make_site(POOL.replace("max_attempts = 2", "max_attempts = 1") + "timeout = '100ms'\n", handler)
-    site.start()
-    job = site.queue.enqueue("flaky")
-    event = wait_for(lambda: site.event("job_given_up"), "the event")
-    assert (event["job"], event["kind"], event["type"]) == (job, "timeout", "flaky")
-
-
-def test_a_burst_says_how_many_failed_and_how_to_list_them(make_site: MakeSite) -> None:
-    site = make_site(POOL, HANDLER)
-    for _ in range(2):
-        site.queue.enqueue("flaky", {"for_good": True})
-    assert site.start("--burst", wait=False).wait(30) == 1
-    said = site.log.read_text()
-    assert "error: 2 jobs failed\n" in said
-    assert "hint: supervisor jobs list --status failed" in said
 
 
 def failures(site: Site) -> list[dict[str, object]]:

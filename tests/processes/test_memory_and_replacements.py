@@ -72,27 +72,26 @@ def workers(site: Site, name: str) -> int:
     return len(site.supervisor_status(site.supervisors[-1])["pools"][name]["memory"])
 
 
-def test_no_more_spares_than_the_memory_takes(make_site: MakeSite) -> None:
-    site = make_site(pool("tag", "workers = 1\nspares = 4") + machine(215), MODELS)
+@pytest.mark.parametrize(
+    ("size", "memory", "shown"),
+    [
+        ("spares = 4", machine(215), r"1/1, ([12]) of 4 spare .* no memory for [23] of 4 spares"),
+        ('spares = 1\nmemory_budget = "100MiB"', "", "1/1, 0 of 1 spare .* no memory for 1 of 1 spares"),
+    ],
+)
+def test_there_are_no_more_spares_than_the_memory_takes_and_status_says_why(
+    make_site: MakeSite, size: str, memory: str, shown: str
+) -> None:
+    site = make_site(pool("tag", f"workers = 1\n{size}") + memory, MODELS)
     site.start()
-    wait_for(lambda: workers(site, "tag") >= 2, "a spare")
+    site.done(site.queue.enqueue("tag", {}))
+    # The reasons are wrapped.
+    wait_for(lambda: re.search(shown, " ".join(site.command("status").stdout.split())), "the reason")
 
     end = time.monotonic() + 4
     while time.monotonic() < end:
         assert workers(site, "tag") <= 3
         time.sleep(0.05)
-
-    shown = " ".join(site.command("status").stdout.split())  # the reasons are wrapped
-    assert re.search(r"1/1, ([12]) of 4 spare .* no memory for [23] of 4 spares", shown), shown
-    site.done(site.queue.enqueue("tag", {}))
-
-
-def test_spares_without_memory_are_shown_with_the_reason(make_site: MakeSite) -> None:
-    site = make_site(pool("tag", 'workers = 1\nspares = 1\nmemory_budget = "100MiB"'), MODELS)
-    site.start()
-    site.done(site.queue.enqueue("tag", {}))
-    for words in ("1/1, 0 of 1 spare", "no memory for 1 of 1 spares"):
-        wait_for(lambda words=words: words in " ".join(site.command("status").stdout.split()), words)
 
 
 def test_a_spare_makes_room_for_a_pool_with_jobs_and_comes_back(make_site: MakeSite) -> None:

@@ -47,16 +47,23 @@ def test_jobs_of_any_program_run_and_end(on_a_server: Callable[..., Site]) -> No
     assert site.rows("SELECT count(*) FROM job_workers") == [(0,)]
 
 
-def test_workers_whose_registration_is_gone_register_again(on_a_server: Callable[..., Site]) -> None:
-    """A crash of the server undoes it, as does who empties the table."""
+def test_what_somebody_deletes_pauses_and_cancels(on_a_server: Callable[..., Site]) -> None:
+    """A crash of the server undoes the registration of workers, as does who empties the table."""
     site = on_a_server()
     site.start()
-    site.done(site.queue.enqueue("work"))
+    running = site.queue.enqueue("work", {"seconds": 60})
+    site.running_pid(running)
     with psycopg.connect(site.url) as somebody:
         somebody.execute("DELETE FROM job_workers")
-    site.queue.enqueue_many("work", [{} for _ in range(20)])
-    wait_for(lambda: site.rows("SELECT count(*) FROM jobs WHERE status = 'done'") == [(21,)])
-    site.verdict()
+    for job in site.queue.enqueue_many("work", [{} for _ in range(20)]):
+        site.done(job)
+    site.command("pause", "work")
+    waiting = site.queue.enqueue("work")
+    site.command("jobs", "cancel", str(running))
+    wait_for(lambda: site.job(running).status.finished, "the cancelled one's end")
+    assert not site.runs("start", waiting)
+    site.command("resume", "work")
+    site.verdict(cancelled=[running], hit=[running])
 
 
 def test_a_killed_workers_job_runs_again_at_once(on_a_server: Callable[..., Site]) -> None:
@@ -73,21 +80,6 @@ def kill_a_worker(site: Site) -> None:
     assert site.queue.cancel(job)
     wait_for(lambda: site.job(job).status.finished, "its end")
     site.verdict(hit=[job], cancelled=[job])
-
-
-def test_pausing_and_cancelling_take_effect(on_a_server: Callable[..., Site]) -> None:
-    site = on_a_server()
-    site.start()
-    running = site.queue.enqueue("work", {"seconds": 60})
-    site.running_pid(running)
-    site.command("pause", "work")
-    waiting = site.queue.enqueue("work")
-    site.command("jobs", "cancel", str(running))
-    wait_for(lambda: site.job(running).status.finished, "the cancelled one's end")
-    assert not site.runs("start", waiting)
-    site.command("resume", "work")
-    site.done(waiting)
-    site.verdict(cancelled=[running], hit=[running])
 
 
 @pytest.mark.fault(89)
@@ -113,21 +105,24 @@ def test_a_restarted_server_loses_nothing_and_work_goes_on(
     site.verdict(hit=jobs)
 
 
-def test_jobs_that_have_succeeded_are_deleted_if_none_are_kept(
+NONE_KEPT = POOL + '[retention]\ndone = "0s"\n'
+
+
+def test_jobs_that_have_succeeded_are_deleted_if_none_are_kept_and_who_waits_gets_the_result(
     on_a_server: Callable[..., Site],
 ) -> None:
-    site = on_a_server(POOL + '[retention]\ndone = "0s"\n')
+    site = on_a_server(NONE_KEPT + ADMIN)
     jobs = site.queue.enqueue_many("work", [{} for _ in range(50)])
     supervisor = site.start()
     wait_for(lambda: site.rows("SELECT count(*) FROM jobs WHERE type = 'work'") == [(0,)], "an empty table")
     assert all(site.runs("end", job) for job in jobs)
     awaited = site.queue.enqueue("work", {"seconds": 1})
     assert site.queue.wait(awaited, timeout=20).status is Status.DONE
+    admin = admin_of(site, supervisor)
+    answer = httpx.post(f"{admin.listen}/run/work", json={}, headers=admin.bearer, timeout=60)
+    assert (answer.status_code, answer.json()["result"]["pid"] > 0) == (200, True)
     assert site.stop(supervisor) == 0
-    assert site.rows("SELECT sum(done)::int FROM job_history WHERE type = 'work'") == [(51,)]
-
-
-NONE_KEPT = POOL + '[retention]\ndone = "0s"\n'
+    assert site.rows("SELECT sum(done)::int FROM job_history WHERE type = 'work'") == [(52,)]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -153,17 +148,9 @@ def test_the_first_run_after_a_rest_returns_its_result_although_no_job_is_kept(
 def test_whoever_waits_for_longer_than_one_announcement_lasts_gets_the_result(
     on_a_server: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "SLEEP", 3)
-    monkeypatch.setattr(changes, "RENEWAL", 2.0)
-    monkeypatch.setattr(producer, "SLEEP", 3)
-    monkeypatch.setattr(producer, "RENEWAL", 2.0)
+    for module in (changes, producer):
+        monkeypatch.setattr(module, "SLEEP", 3)
+        monkeypatch.setattr(module, "RENEWAL", 2.0)
     site = on_a_server(NONE_KEPT)
     site.start()
     assert site.queue.run("work", {"seconds": 6}, timeout=60)["pid"]
-
-
-def test_a_request_gets_its_result_although_no_job_is_kept(on_a_server: Callable[..., Site]) -> None:
-    site = on_a_server(NONE_KEPT + ADMIN)
-    admin = admin_of(site, site.start())
-    answer = httpx.post(f"{admin.listen}/run/work", json={}, headers=admin.bearer, timeout=60)
-    assert (answer.status_code, answer.json()["result"]["pid"] > 0) == (200, True)

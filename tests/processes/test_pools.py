@@ -9,22 +9,14 @@ from collections.abc import Callable
 import psutil
 
 from supervisor import Status
-from tests.site_under_test import Site, wait_for
+from tests.site_under_test import Site, pool, wait_for
 from tests.stopwatch import Stopwatch
 
 MakeSite = Callable[..., Site]
 
 
 def test_a_pool_grows_from_nothing_to_its_most_and_back(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [pools.work]
-        handler = "jobs:work"
-        min_workers = 0
-        max_workers = 4
-        scale_down_delay = "200ms"
-        """
-    )
+    site = make_site(pool(min_workers=0, max_workers=4, scale_down_delay="200ms"))
     site.start()
     assert site.workers("work") == []
     jobs = site.queue.enqueue_many("work", [{"seconds": 0.3}] * 12)
@@ -41,25 +33,9 @@ def test_a_pool_grows_from_nothing_to_its_most_and_back(make_site: MakeSite) -> 
 
 
 def test_a_job_goes_only_to_a_worker_with_all_the_capabilities_it_requires(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [defaults]
-        min_workers = 1
-        max_workers = 1
-        [pools.ab]
-        types = ["work"]
-        handler = "jobs:work"
-        capabilities = ["a", "b"]
-        [pools.bc]
-        types = ["work"]
-        handler = "jobs:work"
-        capabilities = ["b", "c"]
-        [pools.all]
-        types = ["work"]
-        handler = "jobs:work"
-        capabilities = ["a", "b", "c", "d"]
-        """
-    )
+    able_to = {"ab": "ab", "bc": "bc", "all": "abcd"}
+    more = {"types": ["work"], "handler": "jobs:work"}
+    site = make_site("".join(pool(name, capabilities=list(words), **more) for name, words in able_to.items()))
     site.start()
     wait_for(lambda: sum(w.state == 2 for w in site.workers()) == 3, "three idle workers")
     [able] = [w.pid for w in site.workers("all")]
@@ -74,14 +50,7 @@ def test_a_job_goes_only_to_a_worker_with_all_the_capabilities_it_requires(make_
 
 
 def test_workers_are_replaced_when_they_have_done_their_share(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [pools.work]
-        handler = "jobs:work"
-        workers = 1
-        max_jobs_per_worker = 3
-        """
-    )
+    site = make_site(pool(max_jobs_per_worker=3))
     site.start()
     jobs = site.queue.enqueue_many("work", [{}] * 10)
     pids = [site.done(job).result["pid"] for job in jobs]
@@ -90,20 +59,15 @@ def test_workers_are_replaced_when_they_have_done_their_share(make_site: MakeSit
 
 
 def test_a_reload_replaces_the_workers_and_an_invalid_file_changes_nothing(make_site: MakeSite) -> None:
-    pools = """
-        [pools.work]
-        handler = "jobs:work"
-        workers = {}
-        """
-    site = make_site(pools.format(1))
+    site = make_site(pool())
     supervisor = site.start()
     before = site.done(site.queue.enqueue("work")).result["pid"]
-    site.configure(pools.format('"many"'))
+    site.configure(pool(workers="many"))
     supervisor.send_signal(signal.SIGHUP)
     refused = wait_for(lambda: site.event("reload_refused"), "the refusal")
     assert "pools.work.workers" in refused["problems"][0]
     assert site.done(site.queue.enqueue("work")).result["pid"] == before
-    site.configure(pools.format(3))
+    site.configure(pool(workers=3))
     supervisor.send_signal(signal.SIGHUP)
     wait_for(lambda: site.event("reloaded"), "the reload")
     wait_for(lambda: not psutil.pid_exists(before), "the old worker to leave")
@@ -112,15 +76,7 @@ def test_a_reload_replaces_the_workers_and_an_invalid_file_changes_nothing(make_
 
 
 def test_an_option_that_does_not_exist_and_a_wrong_signature_break_the_pool_before_any_job(make_site: MakeSite) -> None:
-    config = """
-        [pools.mail]
-        handler = "handlers.mail:send"
-        options = { hots = "x" }
-        workers = 1
-        [pools.noctx]
-        handler = "jobs:noctx"
-        workers = 1
-        """
+    config = pool("mail", handler="handlers.mail:send", options={"hots": "x"}) + pool("noctx")
     site = make_site(config, "def noctx(payload): return 1\n")
     jobs = [site.queue.enqueue(type_, {}) for type_ in ("mail", "noctx")]
     site.start()
@@ -132,14 +88,14 @@ def test_an_option_that_does_not_exist_and_a_wrong_signature_break_the_pool_befo
 
 
 def test_a_burst_ends_when_a_handler_cannot_be_set_up(make_site: MakeSite) -> None:
-    site = make_site('[pools.missing]\nhandler = "no_such_module:handle"\nworkers = 1\n')
+    site = make_site(pool("missing", handler="no_such_module:handle"))
     job = site.queue.enqueue("missing")
     assert site.start("--burst", wait=False).wait(30) == 1
     assert site.job(job).status is Status.PENDING
 
 
 def test_a_delayed_job_starts_when_it_is_due(make_site: MakeSite) -> None:
-    site = make_site('[pools.work]\nhandler = "jobs:work"\nworkers = 1\n')
+    site = make_site(pool())
     site.start()
     job = site.queue.enqueue("work", delay="700ms")
     due = site.job(job).scheduled_at
@@ -152,15 +108,7 @@ def test_a_delayed_job_starts_when_it_is_due(make_site: MakeSite) -> None:
 
 def test_children_are_enqueued_with_the_completion_or_not_at_all(make_site: MakeSite) -> None:
     site = make_site(
-        """
-        [pools.parent]
-        handler = "jobs:parent"
-        workers = 1
-        retry = { max_attempts = 2, base = "10ms", jitter = 0 }
-        [pools.again]
-        handler = "jobs:again"
-        workers = 1
-        """,
+        pool("parent", retry={"max_attempts": 2, "base": "10ms", "jitter": 0}) + pool("again"),
         "def parent(payload, ctx):\n"
         "    ctx.enqueue('child', {'of': ctx.job_id, 'attempt': ctx.attempt})\n"
         "    if ctx.attempt == 1: raise ValueError('the first child must not exist')\n"
@@ -176,7 +124,7 @@ def test_children_are_enqueued_with_the_completion_or_not_at_all(make_site: Make
 
 
 def test_another_program_gets_its_turn_at_writing_beside_saturating_workers(make_site: MakeSite) -> None:
-    site = make_site('[pools.noop]\nhandler = "jobs:noop"\nworkers = 4\nmax_jobs_per_worker = 10000000\n')
+    site = make_site(pool("noop", workers=4, max_jobs_per_worker=10000000))
     site.queue.enqueue_many("noop", [{}] * 150_000)
     site.start()
     wait_for(lambda: site.count("done") > 1000, "the workers to be at it")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from supervisor.system.slot import Snapshot, State
-from tests.site_under_test import Site, descendants, kill, wait_for
+from tests.site_under_test import Site, descendants, kill, pool, wait_for
 
 MakeSite = Callable[..., Site]
 
@@ -32,6 +32,11 @@ class Model:
     def teardown(self, ctx):
         record("teardown", ctx)
 """
+
+
+def warm(handler: str = "Model", name: str = "warm", **keys: object) -> str:
+    """A pool that is set up before the fork."""
+    return pool(name, handler=f"jobs:{handler}", preload_setup=True, **keys)
 
 
 def ready(site: Site, pool: str, count: int) -> list[Snapshot]:
@@ -60,20 +65,8 @@ def problems(site: Site) -> dict[str, str]:
 
 
 def test_workers_share_a_model_that_was_loaded_before_the_fork(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [defaults]
-        workers = 4
-        [pools.warm]
-        handler = "jobs:Model"
-        preload_setup = true
-        options = { bytes = 100_000_000 }
-        [pools.cold]
-        handler = "jobs:Model"
-        options = { bytes = 100_000_000 }
-        """,
-        MODEL,
-    )
+    large = {"handler": "jobs:Model", "workers": 4, "options": {"bytes": 100_000_000}}
+    site = make_site(pool("warm", preload_setup=True, **large) + pool("cold", **large), MODEL)
     site.start()
     warm, cold = ready(site, "warm", 4), ready(site, "cold", 4)
     assert shares(cold) > 400_000_000
@@ -89,7 +82,7 @@ def test_workers_share_a_model_that_was_loaded_before_the_fork(make_site: MakeSi
 
 
 def test_the_handler_is_set_up_once_and_torn_down_in_each_worker(make_site: MakeSite) -> None:
-    site = make_site('[pools.warm]\nhandler = "jobs:Model"\nworkers = 2\npreload_setup = true\n', MODEL)
+    site = make_site(warm(workers=2), MODEL)
     supervisor = site.start()
     pids = {worker.pid for worker in ready(site, "warm", 2)}
     [(token, template, _)] = site.runs("setup", 0)
@@ -100,13 +93,9 @@ def test_the_handler_is_set_up_once_and_torn_down_in_each_worker(make_site: Make
 
 
 def test_pools_share_a_set_up_only_if_it_was_told_the_same(make_site: MakeSite) -> None:
+    told = (("a", "x", "cpu"), ("b", "x", "cpu"), ("c", "y", "cpu"), ("d", "x", "gpu"))
     site = make_site(
-        "[defaults]\nworkers = 1\npreload_setup = true\n"
-        + "".join(
-            f'[pools.{name}]\nhandler = "jobs:Model"\noptions = {{ name = "{option}" }}\ncapabilities = ["{word}"]\n'
-            for name, option, word in (("a", "x", "cpu"), ("b", "x", "cpu"), ("c", "y", "cpu"), ("d", "x", "gpu"))
-        ),
-        MODEL,
+        "".join(warm(name=name, options={"name": option}, capabilities=[word]) for name, option, word in told), MODEL
     )
     site.start()
     results = {name: site.done(site.queue.enqueue(name)).result for name in "abcd"}
@@ -170,18 +159,8 @@ WHY = {
 
 
 def test_a_set_up_that_cannot_be_shared_breaks_only_its_own_pool_and_is_told_in_status(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [defaults]
-        workers = 1
-        preload_setup = true
-        [pools.good]
-        handler = "jobs:Good"
-        """
-        + "".join(f'[pools.{pool}]\nhandler = "jobs:{handler}"\n' for pool, (handler, _, _) in WHY.items())
-        + 'startup_timeout = "1s"\n',
-        UNFIT,
-    )
+    pools = {name: warm(handler, name=name) for name, (handler, _, _) in WHY.items()}
+    site = make_site(warm("Good", name="good") + "".join(pools.values()) + 'startup_timeout = "1s"\n', UNFIT)
     site.start()
     site.done(site.queue.enqueue("good"))
     waiting = [site.queue.enqueue(pool) for pool in WHY]
@@ -193,9 +172,9 @@ def test_a_set_up_that_cannot_be_shared_breaks_only_its_own_pool_and_is_told_in_
 
     wait_for(all_told, "each to be told", patience=60)
     assert found.keys() == WHY.keys()
-    for pool, (_, what, advice) in WHY.items():
-        assert what in found[pool]
-        assert advice in found[pool]
+    for name, (_, what, advice) in WHY.items():
+        assert what in found[name]
+        assert advice in found[name]
     tries = [e for e in site.events() if e.get("event") == "pool_broken" and e["pool"] == "slow"]
     assert len(tries) <= 10  # slowly
     site.done(site.queue.enqueue("good"))
@@ -203,16 +182,15 @@ def test_a_set_up_that_cannot_be_shared_breaks_only_its_own_pool_and_is_told_in_
         assert site.job(job).attempts == 0
 
 
-def test_a_thread_that_an_import_leaves_is_only_a_warning_without_set_up_before_the_fork(make_site: MakeSite) -> None:
-    site = make_site(
-        """
-        [pools.plain]
-        handler = "jobs:handle"
-        workers = 1
-        """,
-        UNFIT + "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
-    )
+def test_a_thread_that_an_import_leaves_breaks_a_pool_with_set_up_before_the_fork_and_no_other(
+    make_site: MakeSite,
+) -> None:
+    threads = UNFIT + "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    site = make_site(pool("plain", handler="jobs:handle") + warm("handle"), threads)
     site.start()
+    problem = wait_for(lambda: site.event("pool_broken", pool="warm"), "it to be refused")["problem"]
+    assert problem.startswith("jobs:handle: importing it left a thread (")
+    assert problem.endswith('or write start = "spawn" and preload_setup = false')
     site.done(site.queue.enqueue("plain"))
     warning = site.event("unsafe_to_fork")
     assert warning is not None
@@ -220,26 +198,14 @@ def test_a_thread_that_an_import_leaves_is_only_a_warning_without_set_up_before_
     assert warning["hint"] == 'make the library single-threaded, or write start = "spawn"'
 
 
-def test_an_import_that_cannot_be_shared_breaks_a_pool_with_set_up_before_the_fork(make_site: MakeSite) -> None:
-    site = make_site(
-        '[pools.warm]\nhandler = "jobs:handle"\nworkers = 1\npreload_setup = true\n',
-        UNFIT + "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
-    )
-    site.start()
-    problem = wait_for(lambda: site.event("pool_broken", pool="warm"), "it to be refused")["problem"]
-    assert problem.startswith("jobs:handle: importing it left a thread (")
-    assert problem.endswith('or write start = "spawn" and preload_setup = false')
-
-
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
 def test_nobody_waits_for_a_set_up_that_still_goes_on(make_site: MakeSite, how: int) -> None:
-    warm = '[pools.warm]\nhandler = "jobs:{}"\nworkers = 1\npreload_setup = true\n'
-    site = make_site(warm.format("Slow"), UNFIT)
+    site = make_site(warm("Slow"), UNFIT)
     supervisor = site.start()
     job = site.queue.enqueue("warm")
     wait_for(lambda: len(descendants(supervisor.pid)) == 2, "the template beside the maintainer")
     if how == signal.SIGHUP:
-        site.configure(warm.format("Good"))
+        site.configure(warm("Good"))
         supervisor.send_signal(how)
         site.done(job)
     assert site.stop(supervisor) == 0
@@ -248,7 +214,7 @@ def test_nobody_waits_for_a_set_up_that_still_goes_on(make_site: MakeSite, how: 
 
 def test_a_library_that_takes_our_signals_does_not_hide_how_workers_end(make_site: MakeSite) -> None:
     site = make_site(
-        '[pools.warm]\nhandler = "jobs:Model"\nworkers = 1\npreload_setup = true\n',
+        warm(),
         MODEL + "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_DFL)\nsignal.set_wakeup_fd(-1)\n",
     )
     site.start()
@@ -268,11 +234,14 @@ class Disk:
     def handle(self, payload, ctx):
         return os.getpid()
 """
-DISK = '[pools.disk]\nhandler = "jobs:Disk"\nworkers = 1\nheartbeat_timeout = "1s"\noptions = {{ seconds = {} }}\n'
+
+
+def disk(seconds: int) -> str:
+    return pool("disk", handler="jobs:Disk", heartbeat_timeout="1s", options={"seconds": seconds})
 
 
 def test_a_slow_set_up_in_native_code_is_no_hang(make_site: MakeSite) -> None:
-    site = make_site(DISK.format(4), SLOW)
+    site = make_site(disk(4), SLOW)
     site.start()
     worker = site.done(site.queue.enqueue("disk")).result
     assert [pid for _, pid, _ in site.runs("setup", 0)] == [worker]
@@ -280,7 +249,7 @@ def test_a_slow_set_up_in_native_code_is_no_hang(make_site: MakeSite) -> None:
 
 
 def test_a_worker_that_is_stopped_in_its_set_up_is_killed_and_replaced(make_site: MakeSite) -> None:
-    site = make_site(DISK.format(30), SLOW)
+    site = make_site(disk(30), SLOW)
     site.start()
     [(_, pid, _)] = wait_for(lambda: site.runs("setup", 0), "its set-up to begin")
     os.kill(pid, signal.SIGSTOP)

@@ -4,24 +4,92 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import json
 import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from supervisor import AsyncQueue, InvalidJob, JobNotFound, Queue, task
-
-Enqueue = Callable[[object], Any]
+from supervisor import AsyncQueue, Enqueue, InvalidJob, JobNotFound, Queue, task
+from tests.postgres_server import Databases
+from tests.queue.callers import AWAITED_ON_POSTGRESQL, AWAITED_ON_SQLITE, ON_POSTGRESQL, ON_SQLITE, Kinds, done, orders
 
 
 @task("note")
 def noted(text: str) -> None: ...
+
+
+@pytest.fixture
+def server(postgres: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a database on a server."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return postgres.fresh_database()
+
+
+async def enqueued(queue: Queue | AsyncQueue, connection: Any, key: str) -> int:
+    """Five jobs, in each way that there is. Returns the id of the first."""
+
+    async def ask(name: str, *given: Any, **options: Any) -> Any:
+        return await done(getattr(queue, name)(*given, connection=connection, **options))
+
+    first: int = await ask("enqueue", "tag", {"n": 1, "ü": "🎉"})
+    await ask("enqueue_many", "tag", [1, Enqueue(2, unique_key=f"many {key}", priority=3)])
+    for new in (True, False):
+        assert (await ask("put", "tag", unique_key=key, meta={"a": 1}, delay="1h"))[1] is new
+    await noted.options(queue=queue, connection=connection).aenqueue("a")
+    assert (await ask("job", first)).payload == {"n": 1, "ü": "🎉"}
+    return first
+
+
+async def conforms(url: str, kinds: Kinds, kind: str, *, awaited: bool) -> None:
+    """Rolled back, its jobs and its own row are gone; committed, both are there."""
+    with Queue(url) as queue:
+        queue.create_tables()
+        given = AsyncQueue.of(queue) if awaited else queue
+        async with kinds[kind](url) as own:
+            await done(own.begin())
+            await done(own.execute("CREATE TABLE orders (n INTEGER)"))
+            await done(own.commit())
+            for first, commit in itertools.product((True, False), repeat=2):
+                before = queue.count()
+                await done(own.begin())
+                if first:  # otherwise a job begins the transaction
+                    await done(own.execute("INSERT INTO orders VALUES (1)"))
+                job_id = await enqueued(given, own.connection, f"{first} {commit}")
+                assert queue.count() == before
+                with pytest.raises(JobNotFound):
+                    queue.job(job_id)
+                await done(own.commit() if commit else own.rollback())
+                assert queue.count() == before + 5 * commit
+        assert orders(url) == [(1,)]
+        await AsyncQueue.of(queue).close()
+
+
+@pytest.mark.parametrize("kind", ON_SQLITE)
+def test_on_sqlite(url: str, kind: str) -> None:
+    asyncio.run(conforms(url, ON_SQLITE, kind, awaited=False))
+
+
+@pytest.mark.parametrize("kind", AWAITED_ON_SQLITE)
+def test_on_sqlite_awaited(url: str, kind: str) -> None:
+    asyncio.run(conforms(url, AWAITED_ON_SQLITE, kind, awaited=True))
+
+
+@pytest.mark.parametrize("kind", ON_POSTGRESQL)
+def test_on_postgresql(server: str, kind: str) -> None:
+    asyncio.run(conforms(server, ON_POSTGRESQL, kind, awaited=False))
+
+
+@pytest.mark.parametrize("kind", AWAITED_ON_POSTGRESQL)
+def test_on_postgresql_awaited(server: str, kind: str) -> None:
+    asyncio.run(conforms(server, AWAITED_ON_POSTGRESQL, kind, awaited=True))
 
 
 def test_a_wrong_object_gets_one_sentence(queue: Queue) -> None:
@@ -64,31 +132,38 @@ def test_frameworks_are_not_imported_for_it(path: Path) -> None:
     assert ran.stdout.strip() == "set()"
 
 
-def test_aiosqlite(queue: Queue, url: str, path: Path) -> None:
+def test_a_connection_of_the_other_kind_is_refused_with_what_to_do(queue: Queue, url: str, path: Path) -> None:
     aiosqlite = pytest.importorskip("aiosqlite")
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    from sqlalchemy import orm
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
     async def use() -> None:
-        async with AsyncQueue(url) as many:
-            for commit in (False, True):
-                async with aiosqlite.connect(path) as own:
-                    await own.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY)")
-                    await own.execute("INSERT INTO orders DEFAULT VALUES")
-                    await many.enqueue("tag", connection=own)
-                    await many.enqueue_many("tag", [1, 2], connection=own)
-                    assert (await many.put("tag", connection=own))[1]
-                    await noted.options(queue=queue, connection=own).aenqueue("a")
-                    with pytest.raises(InvalidJob, match="is asynchronous"):
-                        queue.enqueue("tag", connection=own)
-                    assert await many.count() == 0
-                    await (own.commit() if commit else own.rollback())
-                assert await many.count() == (5 if commit else 0)
-            closed = aiosqlite.connect(path)
+        engine = create_async_engine(url.replace(":", "+aiosqlite:", 1))
+        many, closed = AsyncQueue.of(queue), aiosqlite.connect(path)
+        for call in (
+            many.enqueue("tag", connection=closed),
+            noted.options(queue=queue, connection=closed).aenqueue(""),
+        ):
             with pytest.raises(ValueError, match="Connection closed"):
-                await many.enqueue("tag", connection=closed)
-            with pytest.raises(ValueError, match="Connection closed"):
-                await noted.options(queue=queue, connection=closed).aenqueue("a")
+                await call
+        async with aiosqlite.connect(path) as own, engine.connect() as other, AsyncSession(engine) as session:
+            for wrong in (own, other, session):
+                with pytest.raises(InvalidJob, match="is asynchronous; use AsyncQueue"):
+                    queue.enqueue("tag", connection=wrong)
+            await session.run_sync(lambda one: queue.enqueue("tag", connection=one))
+            await session.commit()
+        with pytest.raises(InvalidJob, match="has no transaction of its own"):
+            await many.enqueue("tag", connection=engine)
+        await engine.dispose()
+        await many.close()
 
     asyncio.run(use())
+    engine = sqlalchemy.create_engine(url)
+    for wrong in (engine, orm.sessionmaker(engine)):
+        with pytest.raises(InvalidJob, match="has no transaction of its own; give the session or connection"):
+            queue.enqueue("tag", connection=wrong)
+    assert queue.count() == 1
 
 
 class Held:
@@ -135,48 +210,37 @@ def test_after_a_cancellation_nothing_more_happens_on_a_connection_of_aiosqlite(
     assert queue.count() == 0
 
 
-@pytest.mark.parametrize("proxy", [False, True])
-def test_peewee(queue: Queue, path: Path, proxy: bool) -> None:
+def test_savepoints_of_peewee(queue: Queue, path: Path) -> None:
     peewee = pytest.importorskip("peewee")
+    with pytest.raises(InvalidJob):
+        queue.enqueue("tag", connection=peewee.DatabaseProxy())
     database = peewee.SqliteDatabase(path)
-    own = peewee.DatabaseProxy() if proxy else database
-    if proxy:
-        with pytest.raises(InvalidJob):
-            queue.enqueue("tag", connection=own)
-        own.initialize(database)
     with contextlib.suppress(ZeroDivisionError), database.atomic():
-        queue.enqueue("tag", connection=own)
-        queue.enqueue_many("tag", [1, 2], connection=own)
+        queue.enqueue("tag", connection=database)
         raise ZeroDivisionError
     assert queue.count() == 0
-    with database.atomic():
-        queue.enqueue("tag", connection=own)
-        assert queue.count() == 0
-    assert queue.count() == 1
     with database.atomic() as outer:
         with database.atomic() as inner:
-            queue.enqueue("tag", connection=own)
+            queue.enqueue("tag", connection=database)
             inner.rollback()
-        queue.enqueue("other", connection=own)
+        queue.enqueue("other", connection=database)
         outer.commit()
-    assert [job.type for job in queue.jobs()] == ["other", "tag"]
+    assert [job.type for job in queue.jobs()] == ["other"]
     database.close()
 
 
 DJANGO = """
-import django
+import django, json, sys
 from django.conf import settings
+url, default = sys.argv[1], json.loads(sys.argv[2])
 settings.configure(
-    DATABASES={{
-        "default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": {path!r}}},
-        "none": {{"ENGINE": "django.db.backends.dummy", "NAME": "none"}},
-    }},
-    USE_TZ=True,
+    DATABASES={"default": default, "none": {"ENGINE": "django.db.backends.dummy", "NAME": "none"}}, USE_TZ=True
 )
 django.setup()
 from django.db import connection, connections, transaction
 from supervisor import InvalidJob, Queue
-queue = Queue("sqlite:///" + {path!r})
+queue = Queue(url)
+queue.create_tables()
 first = queue.enqueue("first", connection=connection)  # Django has not connected yet, and commits by itself
 assert queue.count() == 1
 queue.cancel(first)
@@ -209,24 +273,25 @@ except InvalidJob as error:
 """
 
 
-def test_djangos_connection(queue: Queue, path: Path) -> None:
+def run_django(url: str, **default: object) -> str:
     pytest.importorskip("django")
-    program = DJANGO.format(path=str(path))
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    default["ENGINE"] = f"django.db.backends.{default['ENGINE']}"
+    command = [sys.executable, "-c", DJANGO, url, json.dumps(default)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("connection: a django.DatabaseWrapper is none that can be used here; give SQLite's")
+    return ran.stdout
 
 
-def test_a_job_of_the_open_transaction_is_seen_with_its_connection(queue: Queue, path: Path) -> None:
-    queue.create_tables()
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        job_id = queue.enqueue("tag", connection=connection)
-        assert queue.job(job_id, connection=connection).type == "tag"
-        with pytest.raises(JobNotFound):
-            queue.job(job_id)
-        connection.rollback()
-        with pytest.raises(JobNotFound):
-            queue.job(job_id, connection=connection)
+def test_djangos_connection(url: str, path: Path) -> None:
+    said = run_django(url, ENGINE="sqlite3", NAME=str(path))
+    assert said.startswith("connection: a django.DatabaseWrapper is none that can be used here; give SQLite's")
+
+
+def test_djangos_connection_to_a_server(server: str) -> None:
+    at = urlsplit(server)
+    known = {"USER": at.username, "PASSWORD": at.password or "", "HOST": at.hostname, "PORT": at.port}
+    said = run_django(server, ENGINE="postgresql", NAME=at.path[1:], **known)
+    assert "give PostgreSQL's" in said
 
 
 def test_a_connection_to_another_database_is_refused_before_anything_is_made(

@@ -8,13 +8,15 @@ import pytest
 
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import done
-from supervisor.maintenance.recovery import Recovered, Recovery
+from supervisor.maintenance.recovery import Recovery
 from tests.store.kit import NOW, T0, Desk, supervisor_record, worker_record
 
 
-def recovered(recovery: Recovery) -> Recovered:
+def recovered(recovery: Recovery) -> tuple[int, int]:
+    """Supervisors and jobs."""
+    recovery.recovered.clear()
     recovery.run(NOW)
-    return recovery.recovered
+    return recovery.recovered["supervisors"], recovery.recovered["jobs"]
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def test_what_a_worker_claims_after_its_burial_goes_back_uncharged_as_well(desk:
     first, second = desk.put(), desk.put(priority=-1)
     late = desk.one()
     recovery = Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
-    assert recovered(recovery) == Recovered(1, 1)
+    assert recovered(recovery) == (1, 1)
     assert desk.claims.held_by("w1") == []  # a server has ended its session; now it has another one
     assert desk.settle(done(late, None)) == [first]
     if desk.engine.ownership.lease_time:  # a server lets it claim nothing any more
@@ -40,12 +42,12 @@ def test_what_a_worker_claims_after_its_burial_goes_back_uncharged_as_well(desk:
         return
     assert [claim.job_id for claim in desk.claim(want=2)] == [first, second]
 
-    assert recovered(recovery) == Recovered(0, 2)
+    assert recovered(recovery) == (0, 2)
 
     assert [desk.status(job_id) for job_id in (first, second)] == [Status.PENDING] * 2
     assert [(desk.job(job_id).crashes, desk.job(job_id).attempts) for job_id in (first, second)] == [(1, 0), (0, 0)]
     assert desk.job(second).scheduled_at == T0
-    assert recovered(recovery) == Recovered()
+    assert recovered(recovery) == (0, 0)
 
 
 @pytest.mark.usefixtures("dead")
@@ -54,6 +56,6 @@ def test_another_supervisors_jobs_are_never_touched(desk: Desk) -> None:
     other = desk.one(owner="w2")
     recovery = Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
 
-    assert [recovered(recovery) for _ in range(6)] == [Recovered(1, 0), *[Recovered()] * 5]
+    assert [recovered(recovery) for _ in range(6)] == [(1, 0), *[(0, 0)] * 5]
     assert desk.claims.held_by("w1") == []  # a server has ended the session, which both workers of this test use
     assert desk.settle(done(other, None), owner="w2") == []

@@ -6,7 +6,8 @@ from typing import Any
 
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import Failure, Settlement
-from supervisor.maintenance.finished_jobs import RedrivePolicy, Redriver
+from supervisor.maintenance.finished_jobs import Redriver
+from supervisor.maintenance.orders import PoolOrders
 from supervisor.store.base import Cursor, JobSelector, Redriven
 from tests.store.kit import BROKEN, NOW, Desk
 
@@ -83,7 +84,7 @@ def test_a_walk_is_bounded_and_goes_on_where_it_was(desk: Desk) -> None:
 
 
 def test_one_whose_unique_key_an_unfinished_job_has_is_retried_when_that_has_ended(desk: Desk) -> None:
-    redriver = Redriver(desk.maintenance.finished, [RedrivePolicy(TAG, 10.0, 1)])
+    redriver = Redriver(desk.maintenance.finished, [PoolOrders(TAG, 0, 60.0, 5.0, 10.0, 1)])
     old, other = fail(desk, unique_key="cat"), fail(desk)
     late = fail(desk, unique_key="cat", at=NOW + 1)
     unfinished = desk.put("tag", unique_key="cat", at=NOW + 1e6)
@@ -104,7 +105,7 @@ def test_one_whose_unique_key_an_unfinished_job_has_is_retried_when_that_has_end
 
 
 def test_a_clock_that_is_put_back_leaves_nobody_waiting(desk: Desk) -> None:
-    reviver = Redriver(desk.maintenance.finished, [RedrivePolicy(TAG, 60.0, 5)])
+    reviver = Redriver(desk.maintenance.finished, [PoolOrders(TAG, 0, 60.0, 5.0, 60.0, 5)])
     fail(desk)
     assert reviver.run(NOW + 60).done == 1
     fail(desk, at=NOW - 7200)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.system.chunk_ring import REGION, RING_BYTES, ChunkReader, ChunkWriter
+from supervisor.system.chunk_ring import REGION, RING_BYTES, ChunkReader, ChunkWriter, Record
 
 
 @dataclass
@@ -30,15 +30,17 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "scoreboard.chunks"
 
 
-def read(path: Path, slot: int = 1, since: int = 0) -> tuple[list[bytes], int]:
+def records(path: Path, slot: int = 1, since: int = 0) -> tuple[list[Record], int]:
     reader = ChunkReader(path)
     try:
-        if slot not in reader.slots():
-            return [], 0
-        records, end = reader.read(slot, since)
-        return [record.data for record in records], end
+        return reader.read(slot, since) if slot in reader.slots() else ([], 0)
     finally:
         reader.close()
+
+
+def read(path: Path, slot: int = 1, since: int = 0) -> tuple[list[bytes], int]:
+    found, end = records(path, slot, since)
+    return [record.data for record in found], end
 
 
 def test_what_was_added_is_read_in_order_and_once(path: Path) -> None:
@@ -58,11 +60,7 @@ def test_a_chunk_names_its_run_and_its_number(path: Path) -> None:
     for run in (first, second, first):
         writer.add(run, b"0")
 
-    reader = ChunkReader(path)
-    assert 2 in reader.slots()
-    records, _ = reader.read(2, 0)
-    reader.close()
-    assert [tuple(record[:4]) for record in records] == [(1, 5, 2, 1), (2, 9, 1, 1), (1, 5, 2, 2)]
+    assert [tuple(record[:4]) for record in records(path, 2)[0]] == [(1, 5, 2, 1), (2, 9, 1, 1), (1, 5, 2, 2)]
     assert first.emitted == 2
 
 
@@ -93,15 +91,12 @@ def test_the_latest_chunks_are_whole_whatever_their_sizes(
         writer.add(run, bytes([number % 251]) * size)
         if number % stride == 0:
             reader.slots()
-            records, since = reader.read(0, since)
-            assert [record.number for record in records] == [*range(number - len(records) + 1, number + 1)]
-    reader.slots()
-    records, _ = reader.read(0, 0)
+            found, since = reader.read(0, since)
+            assert [record.number for record in found] == [*range(number - len(found) + 1, number + 1)]
     reader.close()
-    kept = len(records)
-    assert [record.data for record in records] == [
-        bytes([number % 251]) * size for number, size in [*enumerate(sizes, 1)][-kept:]
-    ]
+    left, _ = read(path, 0)
+    kept = len(left)
+    assert left == [bytes([number % 251]) * size for number, size in [*enumerate(sizes, 1)][-kept:]]
     if kept < len(sizes):
         assert sum(size + 32 for size in sizes[-kept - 1 :]) > RING_BYTES
 
@@ -146,25 +141,14 @@ def test_threads_number_their_chunks_without_gaps(path: Path) -> None:
     for thread in threads:
         thread.join()
 
-    reader = ChunkReader(path)
-    assert reader.slots()
-    records, _ = reader.read(0, 0)
-    reader.close()
-    assert [record.number for record in records] == [*range(1, 2001)]
+    assert [record.number for record in records(path, 0)[0]] == [*range(1, 2001)]
 
 
 WRITER = """
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from supervisor.system.chunk_ring import ChunkWriter
-@dataclass
-class Run:
-    job_id: int = 7
-    token: int = 1
-    attempt: int = 1
-    emitted: int = 0
+from tests.unit.test_chunk_ring import Run
 writer, run = ChunkWriter(Path(sys.argv[1]), 0), Run()
 print("go", flush=True)
 while True:
@@ -175,7 +159,9 @@ while True:
 
 @pytest.fixture
 def writer(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         yield process
@@ -195,9 +181,9 @@ def test_a_reader_beside_an_endless_writer_sees_whole_chunks_also_when_that_is_k
         if not reader.slots():
             time.sleep(0.01)
             continue
-        records, since = reader.read(0, since)
-        looks += bool(records) or looks >= 190  # while it lives, only those that have found something
-        for record in records:
+        found, since = reader.read(0, since)
+        looks += bool(found) or looks >= 190  # while it lives, only those that have found something
+        for record in found:
             assert record.number > seen
             assert record.data == str(record.number).encode() * ((record.number - 1) % 50 + 1)
             seen = record.number

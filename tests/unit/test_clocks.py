@@ -17,38 +17,32 @@ def told(*notes: tuple[float, float]) -> Clocks:
     return clocks
 
 
-def test_a_clock_that_only_runs_is_steady() -> None:
-    clocks = told(*((second, 50.0 + second) for second in range(100)))
-    assert clocks.steadily(NOON + 30) == 80
-    assert clocks.steadily(NOON - 30) == 20
-
-
 @pytest.mark.parametrize("shifts", [(2,), (2, 0), (2, 0, -2), (2, 0, -2, 2), (-2,), (-2, 2, -2, 0, 2)])
 def test_what_was_dated_before_all_leaps_is_no_older_than_it_is(shifts: tuple[int, ...]) -> None:
     clocks = told((0, 0), *((shift * HOURS + 10 * number, 10 * number) for number, shift in enumerate(shifts, 1)))
     assert clocks.steadily(NOON - 60) >= -60
 
 
-def test_what_was_dated_after_a_leap_is_as_old_as_it_looks() -> None:
-    clocks = told((0, 0), (2 * HOURS, 0))
-    assert clocks.steadily(NOON + 2 * HOURS + 5) == 5
+RUNS = [(second, 50.0 + second) for second in range(100)]
 
 
-def test_what_the_clock_showed_twice_is_taken_for_the_later() -> None:
-    clocks = told((0, 0), (100, 100), (50, 100))
-    assert clocks.steadily(NOON + 70) == 120
-
-
-def test_what_the_clock_has_never_shown_is_dated_by_its_latest_leap() -> None:
-    clocks = told((0, 0), (2 * HOURS, 100))
-    assert clocks.steadily(NOON + HOURS) == 100 - HOURS
+@pytest.mark.parametrize(
+    ("notes", "dated", "steady"),
+    [
+        pytest.param(RUNS, 30, 80, id="a clock that only runs"),
+        pytest.param(RUNS, -30, 20, id="and before its first note"),
+        pytest.param([(0, 0), (2 * HOURS, 0)], 2 * HOURS + 5, 5, id="after a leap: as old as it looks"),
+        pytest.param([(0, 0), (100, 100), (50, 100)], 70, 120, id="shown twice: the later"),
+        pytest.param([(0, 0), (2 * HOURS, 100)], HOURS, 100 - HOURS, id="never shown: by its latest leap"),
+        pytest.param([(0, 100), (8 * HOURS, 101)], -5, 95, id="a suspend counts as a leap"),
+    ],
+)
+def test_a_date_is_that_moment_of_the_steady_clock(
+    notes: list[tuple[float, float]], dated: float, steady: float
+) -> None:
+    assert told(*notes).steadily(NOON + dated) == steady
 
 
 def test_an_adjusted_clock_is_followed_when_it_has_drifted_far() -> None:
     clocks = told(*((second * 1.1, float(second)) for second in range(100)))
     assert clocks.steadily(NOON + 99 * 1.1) == pytest.approx(99, abs=1.1)
-
-
-def test_a_suspend_counts_as_a_leap() -> None:
-    clocks = told((0, 100), (8 * HOURS, 101))
-    assert clocks.steadily(NOON - 5) == 95

@@ -24,7 +24,8 @@ from supervisor.system.slot import SLOT_BYTES, Slot, State
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.event_loop import CURRENT
 from supervisor.worker.recorder import SlotBoard
-from supervisor.worker.runners.concurrent.calls import ConcurrentRun, JobThreads, RunLogs, interrupt, seal
+from supervisor.worker.runners.concurrent.calls import JobThreads, interrupt, seal
+from supervisor.worker.runners.concurrent.runs import ConcurrentRun, RunLogs, Runs
 
 KILLED = int(signal.SIGKILL)
 
@@ -44,30 +45,30 @@ def claim(job: int) -> Claim:
 
 def a_run(job: int) -> ConcurrentRun:
     common = cast("SlotBoard", SimpleNamespace(_chunks=None))
-    return ConcurrentRun(claim(job), common, 0.0, 0.0, 10.0, CANCEL_GRACE, 50, lambda: None, lambda: None)
+    runs = Runs(Slot(memoryview(bytearray(SLOT_BYTES))))
+    return ConcurrentRun(claim(job), runs, common, 0.0, 10.0, 50)
 
 
 def test_a_death_charges_none_of_several_and_halves_their_number(slot: Slot) -> None:
     slot.show((7, 1, 0.0, 9.0), 3)
     slot.end(2, (9, 1), 3)  # two that have ended are not committed
     ended = explain(slot.read(), Circumstances(KILLED))
-    assert (ended.charge, ended.run, ended.batch, ended.uncommitted, ended.effect) == (
-        "crash",
-        (7, 1),
-        5,
-        0,
-        Effect.DIED,
-    )
+    assert (ended.charge, ended.run, ended.batch) == ("crash", (7, 1), 5)
+    assert (ended.uncommitted, ended.effect) == (0, Effect.DIED)
     held = [claim(job) for job in (7, 8, 9, 10, 11)]
     failure, policy = Failure("crash", ""), JobPolicy()
     settled = settle_held(held, ended.run, ended.charge, failure, policy, 0.5, ended.batch)
     assert {(one.status, one.attempts, one.crashes, one.batch_limit) for one in settled} == {("pending", -1, 0, 3)}
 
 
-def test_a_death_after_several_have_ended_suspects_all_of_them(slot: Slot) -> None:
+def test_a_death_suspects_those_that_have_ended_and_charges_one_that_runs_alone(slot: Slot) -> None:
     slot.end(3, (9, 1), 0)
     ended = explain(slot.read(), Circumstances(KILLED))
     assert (ended.charge, ended.run, ended.batch, ended.uncommitted) == ("crash", (9, 1), 3, 0)
+    slot.page.settled = 3
+    slot.show((7, 1, 0.0, 9.0), 1)
+    ended = explain(slot.read(), Circumstances(KILLED))
+    assert (ended.charge, ended.run, ended.batch) == ("crash", (7, 1), 1)
 
 
 def test_a_run_that_has_ended_is_shown_no_longer_than_others_run(slot: Slot) -> None:
@@ -81,27 +82,21 @@ def test_a_run_that_has_ended_is_shown_no_longer_than_others_run(slot: Slot) -> 
     assert (slot.read().job, ended.run, ended.uncommitted, ended.last_job) == (0, (0, 0), 1, 8)
 
 
-def test_a_death_with_one_run_charges_it(slot: Slot) -> None:
-    slot.end(3, (9, 1), 1)
-    slot.page.settled = 3
-    slot.show((7, 1, 0.0, 9.0), 1)
-    ended = explain(slot.read(), Circumstances(KILLED))
-    assert (ended.charge, ended.run, ended.batch) == ("crash", (7, 1), 1)
-
-
-@pytest.mark.parametrize(("reason", "charge"), [(Cause.TIME_LIMIT, "attempt"), (Cause.CANCELLED, "cancel")])
-def test_a_run_that_ignores_its_own_limit_is_charged_alone(slot: Slot, reason: Cause, charge: str) -> None:
+@pytest.mark.parametrize(
+    ("reason", "charge", "batch"),
+    [(Cause.TIME_LIMIT, "attempt", 1), (Cause.CANCELLED, "cancel", 1), (Cause.STUCK, "crash", 3)],
+)
+def test_a_run_that_ignores_its_own_limit_is_charged_alone_and_a_stuck_worker_suspects_all(
+    slot: Slot, reason: Cause, charge: str, batch: int
+) -> None:
     slot.show((7, 1, 0.0, 9.0), 3)
-    ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(reason, (7, 1))))
-    assert (ended.charge, ended.run, ended.batch) == (charge, (7, 1), 1)
+    killed = Circumstances(KILLED, kill=Kill(reason, (7, 1)))
+    ended = explain(slot.read(), killed)
+    assert (ended.charge, ended.batch) == (charge, batch)
+    assert ended.run == (7, 1)
     slot.show((8, 1, 0.0, 9.0), 2)  # it has ended in the meantime
-    assert explain(slot.read(), Circumstances(KILLED, kill=Kill(reason, (7, 1)))).charge == "nothing"
-
-
-def test_a_stuck_worker_suspects_all_whichever_run_was_shown(slot: Slot) -> None:
-    slot.show((8, 1, 0.0, 9.0), 2)
-    ended = explain(slot.read(), Circumstances(KILLED, kill=Kill(Cause.STUCK, (7, 1))))
-    assert (ended.charge, ended.batch) == ("crash", 2)
+    ended = explain(slot.read(), killed)
+    assert (ended.charge, ended.batch) == (("crash", 2) if reason is Cause.STUCK else ("nothing", 1))
 
 
 def test_the_ladder_stops_a_cancelled_run_among_several(slot: Slot) -> None:

@@ -35,30 +35,29 @@ def quick(number: int, at: float, **fields: float | str) -> Settlement:
     return done(claim(number, **fields), None, started_at=at)  # type: ignore[arg-type]
 
 
-def test_what_ends_well_or_fails_counts_with_the_seconds_that_are_known() -> None:
-    usage = Usage(BEGAN, 2.0)
-    failure = Failure("exception", "no", duration=0.5)
-    dead = Failure("crash", "dead", duration=3.0)
-    assert finished_run(quick(1, BEGAN), BEGAN + 0.25) == FinishedRun("tag", False, 0.25, 5.0)
-    assert finished_run(done(claim(), None, started_at=BEGAN, usage=usage), BEGAN + 9) == FinishedRun(
-        "tag", False, 2.0, 5.0
-    )
-    assert finished_run(failed(claim(), failure, POLICY, chance=0, started_at=BEGAN), BEGAN + 9) == FinishedRun(
-        "tag", True, 0.5, 5.0
-    )
-    assert finished_run(crashed(claim(), dead, POLICY, 3, chance=0), BEGAN + 3) == FinishedRun("tag", True, 3.0, 5.0)
-    assert finished_run(crashed(claim(), Failure("expired", "?"), POLICY, 3, chance=0), BEGAN) == FinishedRun(
-        "tag", True, None, None
-    )
+TIMED = Usage(BEGAN, 2.0)
+BROKEN = Failure("exception", "no", duration=0.5)
+DEAD = Failure("crash", "dead", duration=3.0)
 
 
-def test_what_was_cancelled_or_goes_back_uncharged_does_not_count() -> None:
-    gone_back = [
-        cancelled(claim(), started_at=BEGAN),
-        released(claim()),
-        suspected(claim(), 4, usage=Usage(BEGAN, 2.0)),
-    ]
-    assert [finished_run(settlement, BEGAN + 1) for settlement in gone_back] == [None] * 3
+@pytest.mark.parametrize(
+    ("settlement", "seconds", "expected"),
+    [
+        (quick(1, BEGAN), 0.25, FinishedRun("tag", False, 0.25, 5.0)),
+        (done(claim(), None, started_at=BEGAN, usage=TIMED), 9, FinishedRun("tag", False, 2.0, 5.0)),
+        (failed(claim(), BROKEN, POLICY, chance=0, started_at=BEGAN), 9, FinishedRun("tag", True, 0.5, 5.0)),
+        (crashed(claim(), DEAD, POLICY, 3, chance=0), 3, FinishedRun("tag", True, 3.0, 5.0)),
+        (crashed(claim(), Failure("expired", "?"), POLICY, 3, chance=0), 0, FinishedRun("tag", True, None, None)),
+        # What was cancelled, or goes back uncharged, does not count.
+        (cancelled(claim(), started_at=BEGAN), 1, None),
+        (released(claim()), 1, None),
+        (suspected(claim(), 4, usage=TIMED), 1, None),
+    ],
+)
+def test_what_ends_well_or_fails_counts_with_the_seconds_that_are_known(
+    settlement: Settlement, seconds: float, expected: FinishedRun | None
+) -> None:
+    assert finished_run(settlement, BEGAN + seconds) == expected
 
 
 @pytest.mark.parametrize("due", [0.0, BEGAN + 3600.0, BEGAN - LONGEST_WAIT - 1])

@@ -8,30 +8,14 @@ from typing import Any
 
 import pytest
 
-import supervisor as package
 from supervisor.ops.diagnosis import diagnose, unmet
-from supervisor.ops.views import (
-    AdminView,
-    DutyView,
-    MemoryView,
-    ScheduleView,
-)
+from supervisor.ops.views import AdminView, DutyView, MemoryView, ScheduleView
 from supervisor.store.base import GoneView, KeeperView, ServerView, TableView
-from tests.cli.test_top_screen import overview, pool, type_
-from tests.cli.test_top_screen import supervisor as some_supervisor
-
-
-def supervisor(pid: int = 7, **given: Any) -> Any:
-    return some_supervisor(pid, **{"version": package.__version__} | given)
+from tests.cli.test_top_screen import overview, pool, supervisor, type_
 
 
 def server(*keepers: KeeperView, tables: Sequence[TableView] = (), notifications: float = 0.0) -> ServerView:
     return ServerView(0.0, False, 1, 100, notifications, True, list(tables), list(keepers))
-
-
-def test_on_a_sound_server_nothing_is_found() -> None:
-    seen = server(KeeperView("transaction", "pid 7", 5.0, 10**6), tables=[TableView("jobs", 9, 50_000)])
-    assert names(server=seen) == []
 
 
 def names(**given: Any) -> list[str]:
@@ -40,6 +24,8 @@ def names(**given: Any) -> list[str]:
 
 def test_nothing_is_found_where_nothing_is_wrong() -> None:
     assert names() == []
+    sound = server(KeeperView("transaction", "pid 7", 5.0, 10**6), tables=[TableView("jobs", 9, 50_000)])
+    assert names(server=sound) == []
 
 
 def test_without_a_supervisor_only_jobs_that_wait_are_counted() -> None:

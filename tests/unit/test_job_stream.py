@@ -14,7 +14,6 @@ from supervisor.domain.job_stream import (
     Chunk,
     Follower,
     FollowEvent,
-    Position,
     encoded_chunk,
     position_of,
 )
@@ -58,28 +57,6 @@ def test_a_job_is_followed_from_its_wait_to_its_end() -> None:
     }
 
 
-def test_who_comes_later_gets_the_run_from_its_start() -> None:
-    found = Follower().news(state(), chunks(1, 2))
-    assert told(found) == [
-        ("1.0", "attempt", 1),
-        ("1.0", "job", "running"),
-        ("1.1", "chunk", 1),
-        ("1.2", "chunk", 2),
-    ]
-
-
-def test_who_comes_after_the_end_gets_what_is_left_and_the_end() -> None:
-    found = Follower().news(state(Status.DONE, 3, 2), chunks(4, 5, token=3, attempt=2))
-    assert told(found) == [
-        ("3.0", "attempt", 2),
-        ("3.3", "lost", 3),
-        ("3.4", "chunk", 4),
-        ("3.5", "chunk", 5),
-        ("3.5", "end", "done"),
-    ]
-    assert told(Follower().news(state(Status.CANCELLED, 1, 0), [])) == [("0.0", "end", "cancelled")]
-
-
 def test_a_retry_begins_a_new_attempt_behind_all_that_the_one_before_has_emitted() -> None:
     follower = Follower()
     follower.news(state(), chunks(1))
@@ -93,22 +70,14 @@ def test_a_retry_that_was_quicker_than_the_look_loses_nothing_either() -> None:
     follower = Follower()
     follower.news(state(), chunks(1))
     both = [*chunks(2), *chunks(1, token=3, attempt=2)]
-    assert [name for _, name, _ in told(follower.news(state(token=3, attempt=2), both))] == [
-        "chunk",
-        "attempt",
-        "job",
-        "chunk",
-    ]
+    found = told(follower.news(state(token=3, attempt=2), both))
+    assert [name for _, name, _ in found] == ["chunk", "attempt", "job", "chunk"]
 
 
 def test_a_run_that_has_lost_its_claim_reaches_nobody() -> None:
     follower = Follower()
     follower.news(state(token=3, attempt=2), [])
     assert follower.news(state(token=3, attempt=2), chunks(5)) == []
-    assert told(Follower().news(state(token=3, attempt=2), chunks(5))) == [
-        ("3.0", "attempt", 2),
-        ("3.0", "job", "running"),
-    ]
 
 
 def test_chunks_that_come_before_the_news_of_their_run_wait_for_it() -> None:
@@ -119,23 +88,32 @@ def test_chunks_that_come_before_the_news_of_their_run_wait_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last_id", "expected"),
+    ("last_id", "now", "there", "expected"),
     [
-        ("1.2", [("1.3", "chunk", 3), ("1.3", "job", "running")]),
-        ("1.1", [("1.2", "chunk", 2), ("1.3", "chunk", 3), ("1.3", "job", "running")]),
-        ("1.3", [("1.3", "job", "running")]),
+        pytest.param("", state(), chunks(1, 2), "0 attempt 1, 0 job running, 1 chunk 1, 2 chunk 2", id="later"),
+        pytest.param(
+            "",
+            state(Status.DONE, 1, 2),
+            chunks(4, 5),
+            "0 attempt 2, 3 lost 3, 4 chunk 4, 5 chunk 5, 5 end done",
+            id="after the end: what is left of it",
+        ),
+        pytest.param("1.2", state(), chunks(3), "3 chunk 3, 3 job running", id="behind an id"),
+        pytest.param("1.1", state(), chunks(2, 3), "2 chunk 2, 3 chunk 3, 3 job running", id="behind another"),
+        pytest.param("1.3", state(), [], "3 job running", id="behind the last"),
+        pytest.param("0.5", state(), chunks(1), "0 attempt 1, 0 job running, 1 chunk 1", id="in another attempt"),
+        pytest.param("", state(), chunks(5, token=3), "0 attempt 1, 0 job running", id="of a run without its claim"),
     ],
 )
-def test_a_stream_goes_on_behind_the_last_id(last_id: str, expected: list[tuple[str, str, Any]]) -> None:
-    at = position_of(last_id)
-    assert at is not None
-    there = [chunk for chunk in chunks(1, 2, 3) if chunk.at > at]
-    assert told(Follower(at).news(state(), there)) == expected
+def test_whoever_comes_or_returns_gets_what_is_there_behind_the_last_id(
+    last_id: str, now: JobEvent, there: list[Chunk], expected: str
+) -> None:
+    found = told(Follower(position_of(last_id)).news(now, there))
+    assert ", ".join(f"{at.removeprefix('1.')} {name} {first}" for at, name, first in found) == expected
 
 
-def test_whoever_goes_on_in_another_attempt_is_told_so() -> None:
-    found = Follower(Position(1, 5)).news(state(token=4, attempt=3), chunks(1, token=4, attempt=3))
-    assert told(found) == [("4.0", "attempt", 3), ("4.0", "job", "running"), ("4.1", "chunk", 1)]
+def test_a_job_that_was_cancelled_before_its_first_run_only_ends() -> None:
+    assert told(Follower().news(state(Status.CANCELLED, 1, 0), [])) == [("0.0", "end", "cancelled")]
 
 
 @pytest.mark.parametrize("last_id", ["", "1", "a.b", "1.2.3", "-1.2", "1" * 19 + ".0"])

@@ -57,24 +57,14 @@ def test_a_death_in_a_run_no_longer_current_charges_nobody(begun: tuple[int, int
     assert [(s.attempts, s.crashes) for s in settled] == [(-1, 0)] * 3
 
 
-def test_where_nobody_can_tell_the_first_in_order_had_begun() -> None:
-    assert [s.crashes for s in settle_interrupted(HELD, None, POLICY, 0.5)] == [1, 0, 0]
+def test_what_becomes_of_claims_whose_supervisor_has_died() -> None:
+    unknown, nothing = settle_interrupted(HELD, None, POLICY, 0.5), settle_interrupted(HELD, (0, 0), POLICY, 0.5)
+    assert [s.crashes for s in unknown] == [1, 0, 0]  # the first in order had begun
+    assert [s.crashes for s in nothing] == [0, 0, 0]  # the scoreboard tells that none had
     assert settle_interrupted([], None, POLICY, 0.5) == []
-
-
-def test_where_the_scoreboard_tells_that_nothing_had_begun_nobody_is_charged() -> None:
-    assert [s.crashes for s in settle_interrupted(HELD, (0, 0), POLICY, 0.5)] == [0, 0, 0]
-
-
-def test_recover_failed_leaves_the_interrupted_job_for_a_person() -> None:
-    settled = settle_interrupted(HELD, (2, 12), JobPolicy(recover="failed"), 0.5)
-
-    assert [s.status for s in settled] == [Status.PENDING, Status.FAILED, Status.PENDING]
-
-
-def test_a_poisoned_job_cannot_loop_across_restarts() -> None:
-    last = HELD[0]._replace(crashes=1)
-
+    failed = settle_interrupted(HELD, (2, 12), JobPolicy(recover="failed"), 0.5)
+    assert [s.status for s in failed] == [Status.PENDING, Status.FAILED, Status.PENDING]
+    last = HELD[0]._replace(crashes=1)  # a poisoned job cannot loop across restarts
     assert settle_interrupted([last], None, POLICY, 0.5)[0].status is Status.QUARANTINED
 
 
@@ -93,12 +83,10 @@ def test_of_a_batch_that_had_begun_all_are_suspected_and_nobody_is_charged(
     charge: Charge, batch: int, half: int
 ) -> None:
     settled = settle_held(HELD, (1, 11), charge, BROKEN, POLICY, 0.5, batch)
+    on_purpose = settle_held(HELD, (1, 11), "nothing", BROKEN, POLICY, 0.5, batch)
 
+    assert [s.batch_limit for s in on_purpose] == [0] * 3
     assert [(s.status, s.attempts, s.crashes, s.batch_limit) for s in settled] == [(Status.PENDING, -1, 0, half)] * 3
-
-
-def test_a_batch_given_back_on_purpose_is_not_suspected() -> None:
-    assert [s.batch_limit for s in settle_held(HELD, (1, 11), "nothing", BROKEN, POLICY, 0.5, 16)] == [0] * 3
 
 
 def test_a_batch_whose_supervisor_died_is_suspected_or_failed_as_a_whole() -> None:

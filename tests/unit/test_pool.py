@@ -59,15 +59,11 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
     os.close(made.pool.wake)
 
 
-def test_a_new_worker_gets_the_device_that_the_fewest_have(crew: Crew) -> None:
-    assert [crew.ask().request.device for _ in range(3)] == ["0", "1", "0"]
-
-
-def test_the_replacements_of_dead_workers_get_their_devices(crew: Crew) -> None:
+def test_workers_are_spread_over_the_devices_and_the_dead_are_replaced_on_theirs(crew: Crew) -> None:
     workers = [crew.ask() for _ in range(4)]
+    assert [worker.request.device for worker in workers] == ["0", "1", "0", "1"]
     for worker in workers[1:3]:
         crew.lose(worker)
-
     successors = [crew.ask(), crew.ask()]
     assert [worker.request.name for worker in successors] == ["tag-2", "tag-3"]
     assert {worker.request.device for worker in successors} == {"0", "1"}
@@ -198,17 +194,11 @@ def serve(crew: Crew) -> list[WorkerProcess]:
     return chosen
 
 
-def test_no_more_workers_serve_than_the_target_allows(crew: Crew) -> None:
-    first, second, third = with_spares(crew, "0", "1", "0", target=2)
-    assert serve(crew) == [first, second]
-    assert [worker.slot.page.serve for worker in (first, second, third)] == [True, True, False]
-    assert serve(crew) == []
-
-
 @pytest.mark.fault(97)
 def test_a_place_is_free_when_its_worker_and_all_that_it_has_started_have_ended(crew: Crew) -> None:
-    first, second = with_spares(crew, "0", "1")
-    assert serve(crew) == [first]
+    first, second, third, fourth = workers = with_spares(crew, "0", "1", "0", "1", target=2)
+    assert serve(crew) == [first, second]
+    assert [worker.slot.page.serve for worker in workers] == [True, True, False, False]
     first.drain()
     assert serve(crew) == []
     first.ended(1.0)
@@ -217,7 +207,11 @@ def test_a_place_is_free_when_its_worker_and_all_that_it_has_started_have_ended(
     crew.pool.workers.unswept[first.request.incarnation] = cast("Any", None)
     assert serve(crew) == []
     crew.pool.workers.unswept.clear()
-    assert serve(crew) == [second]
+    assert serve(crew) == [third]
+    second.end.swept = True  # the kernel has not told us yet
+    assert serve(crew) == []
+    second.ended(1.0)
+    assert serve(crew) == [fourth]  # although its end has not been reported
 
 
 @pytest.mark.fault(113)
@@ -243,22 +237,14 @@ def test_a_worker_in_its_teardown_is_leaving_although_nobody_asked_it_to(crew: C
     assert worker.leaving
 
 
-def test_a_swept_worker_has_left_its_place_before_its_end_is_reported(crew: Crew) -> None:
-    first, second = with_spares(crew, "0", "1")
-    serve(crew)
-    first.end.swept = True  # the kernel has not told us yet
-    assert serve(crew) == []
-    first.ended(1.0)
-    assert serve(crew) == [second]
-
-
-def test_spares_of_the_current_code_come_first(crew: Crew) -> None:
-    old, new = with_spares(crew, "0", "1")
+def test_spares_of_the_current_code_come_first_and_then_those_on_the_least_used_device(crew: Crew) -> None:
+    old, first, second, third = with_spares(crew, "0", "0", "0", "1", target=2, spares=2)
     old.stale = RELOADED
-    assert serve(crew) == [new]
-    new.ended(1.0)
-    new.end.swept = True
-    assert serve(crew) == [old]
+    assert serve(crew) == [first, third]
+    for ended, successor in ((first, second), (second, old)):
+        ended.ended(1.0)
+        ended.end.swept = True
+        assert serve(crew) == [successor]
 
 
 def death(*, uncommitted: int = 0, last_job: int = 0) -> ExitReport:
@@ -323,15 +309,6 @@ def commit(worker: WorkerProcess, jobs: int) -> None:
     worker.slot.page.settled = jobs
 
 
-def test_a_spare_on_the_least_used_device_comes_first(crew: Crew) -> None:
-    first, second, third, fourth = with_spares(crew, "0", "0", "1", "1", target=2, spares=2)
-    assert serve(crew) == [first, third]
-    first.ended(1.0)
-    first.end.swept = True
-    assert serve(crew) == [second]
-    assert not fourth.serving
-
-
 def test_at_the_start_a_device_is_not_passed_over_because_its_worker_is_slower(crew: Crew) -> None:
     first, second, third = with_spares(crew, "0", "0", "1", target=2)
     third.set_up = False
@@ -359,26 +336,17 @@ def test_surplus_workers_and_surplus_spares_leave_separately(crew: Crew) -> None
     assert plan(crew.pool, 0.0).leave == [spare]
 
 
-def test_spares_are_no_workers_that_the_load_needs(crew: Crew) -> None:
-    with_spares(crew, "0", "1", target=1)
-    serve(crew)
-    assert crew.pool.desired == 2
-    assert len(crew.pool.workers.serving()) == 1
-    assert plan(crew.pool, 0.0).start == Missing(0, 0)
-
-
 def test_what_is_shown_of_a_pool_in_a_reload_adds_up(crew: Crew) -> None:
-    workers = with_spares(crew, "0", "1", "0", "1", "0", target=2)
-    first, second = serve(crew)
-    for worker in (first, second):
+    with_spares(crew, "0", "1", "0", "1", "0", target=2, spares=3)
+    serving = serve(crew)
+    assert crew.pool.desired == 5
+    assert plan(crew.pool, 0.0).start == Missing(0, 0)  # spares are no workers that the load needs
+    for worker in serving:
         worker.stale = RELOADED
-    pools = Pools(tag=crew.pool)
-    shown = pools.status(0.0)["tag"]
-    assert [shown[key] for key in ("size", "leaving", "spares")] == [2, 0, 3]
-    first.drain()
-    shown = pools.status(0.0)["tag"]
-    assert [shown[key] for key in ("size", "leaving", "spares")] == [2, 1, 3]
-    assert shown["size"] + shown["spares"] == len(workers)
+    for leaving in (0, 1):
+        shown = Pools(tag=crew.pool).status(0.0)["tag"]
+        assert [shown[key] for key in ("size", "leaving", "spares")] == [2, leaving, 3]
+        serving[0].drain()
 
 
 @pytest.mark.parametrize(

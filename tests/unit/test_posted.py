@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.domain.job import Claim
-from supervisor.maintenance.lease import PublishedBoard, publish, read_published
 from supervisor.maintenance.recovery import begun_run
+from supervisor.system.published import PublishedBoard, publish, read_published
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
 

@@ -17,12 +17,13 @@ from supervisor.domain.errors import ConfigError, Conflict
 
 
 def test_the_starter_is_a_configuration_that_loads_and_a_module_with_its_tasks(tmp_path: Path) -> None:
-    written = write_starter(tmp_path)
+    folder = tmp_path / "new" / "project"  # which is created
+    written = write_starter(folder)
 
-    assert written == [tmp_path / "supervisor.toml", tmp_path / "jobs.py"]
-    assert sorted(tmp_path.iterdir()) == sorted(written)
-    settings = load(tmp_path / "supervisor.toml")
-    assert settings.database == f"sqlite:///{tmp_path}/jobs.db"
+    assert written == [folder / "supervisor.toml", folder / "jobs.py"]
+    assert sorted(folder.iterdir()) == sorted(written)
+    settings = load(folder / "supervisor.toml")
+    assert settings.database == f"sqlite:///{folder}/jobs.db"
     assert list(settings.pools) == ["default"]
     assert settings.pools["default"].types == ("greet",)
 
@@ -64,29 +65,18 @@ def test_every_commented_key_of_the_starter_shows_its_default(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["supervisor.toml", "jobs.py"])
-def test_an_existing_file_is_left_as_it_is_and_nothing_is_written_beside_it(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("mine")
-
+@pytest.mark.parametrize("dangling", [False, True])
+def test_an_existing_file_or_link_is_left_as_it_is_and_nothing_is_written_beside_it(
+    tmp_path: Path, name: str, dangling: bool
+) -> None:
+    if dangling:
+        (tmp_path / name).symlink_to(tmp_path / "elsewhere")
+    else:
+        (tmp_path / name).write_text("mine")
     with pytest.raises(Conflict, match=f"{name} already exists"):
         write_starter(tmp_path)
-
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert (tmp_path / name).read_text() == "mine"
-
-
-def test_a_dangling_link_counts_as_an_existing_file(tmp_path: Path) -> None:
-    (tmp_path / "jobs.py").symlink_to(tmp_path / "elsewhere.py")
-
-    with pytest.raises(Conflict):
-        write_starter(tmp_path)
-
-    assert [path.name for path in tmp_path.iterdir()] == ["jobs.py"]
-
-
-def test_a_folder_is_created_if_need_be(tmp_path: Path) -> None:
-    write_starter(tmp_path / "new" / "project")
-
-    assert load(tmp_path / "new" / "project" / "supervisor.toml").folder == tmp_path / "new" / "project"
+    assert dangling or (tmp_path / name).read_text() == "mine"
 
 
 def test_a_place_that_cannot_be_written_is_one_readable_line(tmp_path: Path) -> None:

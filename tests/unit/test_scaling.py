@@ -9,54 +9,44 @@ from hypothesis import strategies as st
 from supervisor.domain.scaling import Load, ScalingPolicy, Taken, decide, still_due
 
 POLICY = ScalingPolicy(min_workers=1, max_workers=8, scale_down_delay=30)
+FIXED = POLICY._replace(min_workers=4, max_workers=4)
 IDLE = Load(due=0, busy=0, size=1, target=1, now=1000, needed_at=0, shrunk_at=0)
 
 
 @pytest.mark.parametrize(
-    ("load", "target", "reason"),
+    ("load", "policy", "target", "reason"),
     [
-        (IDLE, 1, "min_workers = 1"),
-        (IDLE._replace(due=5), 5, "5 due, 0 busy"),
-        (IDLE._replace(due=5, busy=2, size=2, target=2), 7, "5 due, 2 busy"),
-        (IDLE._replace(due=100), 8, "max_workers = 8"),
-        (IDLE._replace(due=1), 1, "is enough"),
-        (IDLE._replace(fixed=3), 3, "an operator set 3"),
-        (IDLE._replace(due=100, size=4, target=4, drain_rate=1000.0), 4, "done within"),
+        (IDLE, POLICY, 1, "min_workers = 1"),
+        (IDLE._replace(due=5), POLICY, 5, "5 due, 0 busy"),
+        (IDLE._replace(due=5, busy=2, size=2, target=2), POLICY, 7, "5 due, 2 busy"),
+        (IDLE._replace(due=100), POLICY, 8, "max_workers = 8"),
+        (IDLE._replace(due=1), POLICY, 1, "is enough"),
+        (IDLE._replace(fixed=3), POLICY, 3, "an operator set 3"),
+        (IDLE._replace(due=100, size=4, target=4, drain_rate=1000.0), POLICY, 4, "done within"),
+        # A fixed size is named by its own key.
+        (IDLE._replace(target=4), FIXED, 4, "nothing due: workers = 4"),
+        (IDLE._replace(due=3, target=4), FIXED, 4, "3 due: workers = 4 is enough"),
+        (IDLE._replace(due=100, target=4), FIXED, 4, "100 due, 0 busy: workers = 4"),
+        # An old job is not put off by a good drain rate.
+        (IDLE._replace(due=5, drain_rate=1000.0), POLICY, 1, ""),
+        (IDLE._replace(due=5, drain_rate=1000.0, oldest_age=5.0), POLICY, 5, ""),
+        # Several jobs may share a worker.
+        (IDLE._replace(due=21), POLICY._replace(jobs_per_worker=10), 3, ""),
+        # It goes down one step after a delay without need.
+        (IDLE._replace(size=5, target=5, needed_at=980), POLICY, 5, ""),
+        (IDLE._replace(size=5, target=5, needed_at=980, now=1010), POLICY, 4, ""),
+        (IDLE._replace(size=5, target=5, needed_at=980, now=1010, shrunk_at=1000), POLICY, 5, ""),
+        # It may go down to nothing, and wakes on the first job.
+        (IDLE, POLICY._replace(min_workers=0), 0, ""),
+        (IDLE._replace(size=0, target=0), POLICY._replace(min_workers=0), 0, ""),
+        (IDLE._replace(size=0, target=0, due=1), POLICY._replace(min_workers=0), 1, ""),
     ],
 )
-def test_the_target_follows_the_load_and_says_why(load: Load, target: int, reason: str) -> None:
-    decision = decide(load, POLICY)
+def test_the_target_follows_the_load_and_says_why(load: Load, policy: ScalingPolicy, target: int, reason: str) -> None:
+    decision = decide(load, policy)
 
     assert decision.target == target
     assert reason in decision.reason
-
-
-def test_a_fixed_size_is_named_by_its_own_key() -> None:
-    policy = POLICY._replace(min_workers=4, max_workers=4)
-    reasons = [decide(IDLE._replace(due=due, target=4), policy).reason for due in (0, 3, 100)]
-    assert reasons == ["nothing due: workers = 4", "3 due: workers = 4 is enough", "100 due, 0 busy: workers = 4"]
-
-
-@pytest.mark.parametrize(
-    ("load", "policy", "target"),
-    [
-        # An old job is not put off by a good drain rate.
-        (IDLE._replace(due=5, drain_rate=1000.0), POLICY, 1),
-        (IDLE._replace(due=5, drain_rate=1000.0, oldest_age=5.0), POLICY, 5),
-        # Several jobs may share a worker.
-        (IDLE._replace(due=21), POLICY._replace(jobs_per_worker=10), 3),
-        # It goes down one step after a delay without need.
-        (IDLE._replace(size=5, target=5, needed_at=980), POLICY, 5),
-        (IDLE._replace(size=5, target=5, needed_at=980, now=1010), POLICY, 4),
-        (IDLE._replace(size=5, target=5, needed_at=980, now=1010, shrunk_at=1000), POLICY, 5),
-        # It may go down to nothing, and wakes on the first job.
-        (IDLE, POLICY._replace(min_workers=0), 0),
-        (IDLE._replace(size=0, target=0), POLICY._replace(min_workers=0), 0),
-        (IDLE._replace(size=0, target=0, due=1), POLICY._replace(min_workers=0), 1),
-    ],
-)
-def test_the_target_in_special_cases(load: Load, policy: ScalingPolicy, target: int) -> None:
-    assert decide(load, policy).target == target
 
 
 loads = st.builds(
@@ -95,19 +85,18 @@ def test_whatever_the_load_the_target_keeps_to_the_bounds(load: Load, policy: Sc
 
 
 @pytest.mark.parametrize(
-    ("due", "taken", "left"),
+    ("due", "taken", "places", "left"),
     [
-        (1, [], 1),
-        (1, [Taken(since=10.5, jobs=1)], 0),  # it is the one that was due
-        (1, [Taken(since=9.5, jobs=1)], 1),  # it was busy when somebody looked
-        (8, [Taken(since=10.5, jobs=4), Taken(since=10.6, jobs=0)], 3),
-        (1, [Taken(since=10.5, jobs=4)], 0),
+        (1, [], 0, 1),
+        (1, [Taken(since=10.5, jobs=1)], 0, 0),  # it is the one that was due
+        (1, [Taken(since=9.5, jobs=1)], 0, 1),  # it was busy when somebody looked
+        (8, [Taken(since=10.5, jobs=4), Taken(since=10.6, jobs=0)], 0, 3),
+        (1, [Taken(since=10.5, jobs=4)], 0, 0),
+        (8, [Taken(since=10.5, jobs=4)], 3, 1),  # for which busy workers have places
+        (8, [], 50, 0),
     ],
 )
-def test_a_job_that_was_taken_since_somebody_looked_is_not_due(due: int, taken: list[Taken], left: int) -> None:
-    assert still_due(due, 10.0, taken) == left
-
-
-def test_jobs_for_which_busy_workers_have_places_need_no_new_worker() -> None:
-    assert still_due(8, 10.0, [Taken(since=10.5, jobs=4)], places=3) == 1
-    assert still_due(8, 10.0, [], places=50) == 0
+def test_a_job_that_was_taken_since_somebody_looked_is_not_due(
+    due: int, taken: list[Taken], places: int, left: int
+) -> None:
+    assert still_due(due, 10.0, taken, places) == left

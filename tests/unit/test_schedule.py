@@ -106,22 +106,6 @@ def test_changes_of_the_clock_neither_lose_nor_double_a_time(line: str, start: s
     assert written(times, berlin) == expected
 
 
-@pytest.mark.parametrize(
-    ("line", "start", "expected"),
-    [
-        ("30 * * * *", "2026-10-04 01:00", ["04 01:30 +1030", "04 02:30 +1100", "04 03:30 +1100"]),
-        ("15 2 * * *", "2026-10-04 01:00", ["04 02:30 +1100", "05 02:15 +1100"]),
-        ("30 * * * *", "2027-04-04 00:45", ["04 01:30 +1100", "04 01:30 +1030", "04 02:30 +1030"]),
-        ("30 1 * * *", "2027-04-04 00:45", ["04 01:30 +1100", "05 01:30 +1030"]),
-    ],
-)
-def test_clocks_may_change_by_half_an_hour(line: str, start: str, expected: list[str]) -> None:
-    lord_howe = "Australia/Lord_Howe"
-    times = list(itertools.islice(cron(line, lord_howe).after(at(start, lord_howe)), len(expected)))
-
-    assert written(times, lord_howe) == expected
-
-
 def local(moment: float, zone: zoneinfo.ZoneInfo) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(moment, zone).replace(tzinfo=None)
 

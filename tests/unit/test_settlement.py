@@ -32,10 +32,12 @@ def test_every_settlement_names_its_job_and_token(settlement: object) -> None:
     assert (settlement.job_id, settlement.token) == (7, 3)  # type: ignore[attr-defined]
 
 
-def test_only_a_plain_success_is_simple() -> None:
+def test_only_a_plain_success_is_simple_and_a_release_charges_nothing() -> None:
     assert done(claim(), None).simple
     assert not done(claim(), None, children=(NewJob("tag", "{}"),)).simple
-    assert not released(claim()).simple
+    given_back = released(claim())
+    assert not given_back.simple
+    assert (given_back.status, given_back.attempts, given_back.crashes) == (Status.PENDING, -1, 0)
 
 
 @given(st.integers(1, 50), st.integers(1, 50), st.none() | st.integers(1, 50))
@@ -48,22 +50,11 @@ def test_a_job_fails_exactly_when_its_attempts_are_used_up(attempt: int, pools: 
     assert settlement.attempts == 0  # the claim has charged it
 
 
-def test_a_permanent_failure_has_no_further_attempts() -> None:
-    settlement = failed(claim(), BROKEN, POLICY, chance=0.5, permanent=True, after=5)
-
-    assert (settlement.status, settlement.delay) == (Status.FAILED, 0)
-
-
 @pytest.mark.parametrize(("after", "delay"), [(None, 10), (0.0, 0), (99.0, 99), (1e300, LONGEST_DELAY)])
 def test_the_handlers_delay_goes_before_the_policys(after: float | None, delay: float) -> None:
     assert failed(claim(), BROKEN, POLICY, chance=0.5, after=after).delay == delay
-
-
-def test_a_release_charges_nothing() -> None:
-    settlement = released(claim())
-
-    assert (settlement.status, settlement.attempts, settlement.crashes) == (Status.PENDING, -1, 0)
-    assert settlement.failure is None
+    for_good = failed(claim(), BROKEN, POLICY, chance=0.5, permanent=True, after=after)
+    assert (for_good.status, for_good.delay) == (Status.FAILED, 0)
 
 
 @given(st.integers(0, 20), st.integers(1, 20))

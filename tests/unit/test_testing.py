@@ -34,9 +34,7 @@ def test_due_jobs_are_run_best_first_and_returned_as_they_ended(queue: Queue) ->
     low = queue.enqueue("double", 1, priority=-1)
     high = queue.enqueue("double", 2, priority=1)
     queue.enqueue("other", 3)
-
     jobs = run_due(queue, {"double": double})
-
     assert [(job.id, job.status, job.result, job.attempts) for job in jobs] == [
         (high, "done", 4, 1),
         (low, "done", 2, 1),
@@ -44,12 +42,16 @@ def test_due_jobs_are_run_best_first_and_returned_as_they_ended(queue: Queue) ->
     assert queue.job(3).status == "pending"
 
 
-def test_a_database_s_url_and_a_handler_s_name_will_do(queue: Queue) -> None:
+async def later(payload: Any, ctx: Context) -> str:
+    return "late"
+
+
+@pytest.mark.parametrize(
+    "handler", [double, "tests.unit.test_testing:double", later], ids=["function", "name", "async"]
+)
+def test_any_kind_of_handler_and_a_database_s_url_will_do(queue: Queue, handler: Any) -> None:
     queue.enqueue("sqrt", 9)
-
-    [job] = run_due(queue.url, {"sqrt": "tests.unit.test_testing:double"})
-
-    assert job.result == 18
+    assert [job.result for job in run_due(queue.url, {"sqrt": handler})] == ["late" if handler is later else 18]
 
 
 def test_a_class_is_set_up_once_and_torn_down(queue: Queue) -> None:
@@ -67,17 +69,7 @@ def test_a_class_is_set_up_once_and_torn_down(queue: Queue) -> None:
 
     queue.enqueue_many("count", [{}, {}])
     run_due(queue, {"count": Counter}, options={"unit": "pieces"})
-
     assert life == ["setup 0 pieces", "handle 1 1", "handle 2 1", "teardown"]
-
-
-def test_a_coroutine_is_awaited(queue: Queue) -> None:
-    async def later(payload: Any, ctx: Context) -> str:
-        return "late"
-
-    queue.enqueue("later")
-
-    assert [job.result for job in run_due(queue, {"later": later})] == ["late"]
 
 
 def test_a_failed_job_waits_for_its_next_attempt_and_now_brings_it(queue: Queue) -> None:
@@ -86,7 +78,6 @@ def test_a_failed_job_waits_for_its_next_attempt_and_now_brings_it(queue: Queue)
 
     queue.enqueue("fail")
     policy = RetryPolicy(max_attempts=2, base=60.0, jitter=0.0)
-
     [first] = run_due(queue, {"fail": fail}, retry=policy)
     assert (first.status, first.last_error) == ("pending", "ValueError: attempt 1")
     assert run_due(queue, {"fail": fail}, retry=policy) == []
@@ -100,9 +91,7 @@ def test_whatever_an_exception_holds_its_job_is_settled(queue: Queue, error: Exc
         raise error
 
     queue.enqueue("fail")
-
     [job] = run_due(queue, {"fail": fail})
-
     assert (job.status, job.attempts) == ("pending", 1)
     assert job.last_error is not None
     assert job.last_error.isprintable()
@@ -115,9 +104,7 @@ def test_fail_and_retry_decide_as_in_a_worker(queue: Queue) -> None:
         raise Retry("later", after="1h")
 
     queue.enqueue_many("decide", ["fail", "retry"])
-
     failed, retried = run_due(queue, {"decide": decide})
-
     assert (failed.status, failed.last_error) == ("failed", "never")
     assert retried.status == "pending"
     assert retried.scheduled_at > time.time() + 3500
@@ -125,7 +112,6 @@ def test_fail_and_retry_decide_as_in_a_worker(queue: Queue) -> None:
 
 def test_a_delayed_job_runs_when_its_time_has_come(queue: Queue) -> None:
     queue.enqueue("double", 1, delay="10m")
-
     assert run_due(queue, {"double": double}) == []
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=11)
     assert [job.result for job in run_due(queue, {"double": double}, now=later)] == [2]
@@ -154,16 +140,13 @@ def test_what_handlers_enqueue_runs_too_and_limit_ends_what_has_no_end(queue: Qu
         return payload
 
     queue.enqueue("again", 0)
-
     jobs = run_due(queue, {"again": again}, limit=3)
-
     assert [job.result for job in jobs] == [0, 1, 2]
     assert queue.job(4).status == "pending"
 
 
 def test_jobs_that_require_more_than_there_is_are_left_alone(queue: Queue) -> None:
     queue.enqueue("double", 1, requires="gpu")
-
     assert run_due(queue, {"double": double}) == []
     assert len(run_due(queue, {"double": double}, capabilities=("cpu", "gpu"))) == 1
 
@@ -192,9 +175,7 @@ def test_what_handlers_print_and_log_is_left_to_the_test(queue: Queue, capsys: p
         time.sleep(0.02)
 
     job_id = queue.enqueue("talk")
-
     [job] = run_due(queue, {"talk": talk})
-
     assert job.status == "done"
     said = capsys.readouterr()
     assert "printed\n" in said.out
@@ -213,7 +194,6 @@ def test_a_handler_may_be_called_with_a_context_of_its_own() -> None:
         return "cancelled" if ctx.cancelled else f"{ctx.type} {ctx.attempt} {ctx.options['k']}"
 
     ctx = context(job_id=7, type="tag", attempt=2, options={"k": 1})
-
     assert handle({}, ctx) == "tag 2 1"
     assert ctx.reported == 0.25
     assert [(job.type, job.payload) for job in ctx.children] == [("next", '{"of":7}')]

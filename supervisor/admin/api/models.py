@@ -308,6 +308,15 @@ class ScheduleAnswer(BaseModel):
     changed: bool = Field(description="Whether this was a change.")
 
 
+class Health(BaseModel):
+    status: Literal["alive"]
+    version: str
+
+
+class Ready(BaseModel):
+    ready: Literal[True]
+
+
 class NotReady(BaseModel):
     """Why the system is not ready."""
 

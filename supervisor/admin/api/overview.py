@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 import supervisor
 from supervisor.admin.answers import AGAIN, answer, reading, streaming
-from supervisor.admin.api.models import Moment, NotReady
+from supervisor.admin.api.models import Health, Moment, NotReady, Ready
 from supervisor.admin.state import TheState
 from supervisor.domain.errors import StoreError
 from supervisor.domain.history import DAY, HOUR, Minute, hour_of
@@ -29,7 +29,7 @@ open_router = APIRouter(tags=["health"])  # without a token
 router = APIRouter()
 
 
-@open_router.get("/healthz", response_model=dict[str, str])
+@open_router.get("/healthz", response_model=Health)
 async def healthz() -> JSONResponse:
     """This process answers. It checks nothing else, so it says nothing about the database or the workers."""
     return answer({"status": "alive", "version": supervisor.__version__})
@@ -38,7 +38,7 @@ async def healthz() -> JSONResponse:
 @router.get(
     "/readyz",
     tags=["health"],
-    response_model=dict[str, bool],
+    response_model=Ready,
     responses={**reading(), 503: {"model": NotReady, "description": "Not ready; `reasons` say why."}},
 )
 async def readyz(state: TheState) -> JSONResponse:

@@ -16,10 +16,10 @@ from supervisor.config.settings import AdminSettings, Settings
 from supervisor.domain.errors import StoreError
 from supervisor.domain.text import human, text_of
 from supervisor.engine import open_engine
-from supervisor.maintenance.lease import read_published
 from supervisor.ops.diagnosis import Finding, Level, fault, good, note, warning
 from supervisor.ops.views import Overview
 from supervisor.store.base import Operations, ServerView
+from supervisor.system.published import read_published
 
 _WRONG = 2.0  # seconds that a clock may differ
 _OF_A_SUPERVISOR, _OF_A_WORKER = 3, 2  # connections at most

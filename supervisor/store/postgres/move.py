@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
-from supervisor.store.moving import MoveEnd, Unfit
+from supervisor.store.moving import MoveEnd
 from supervisor.store.postgres import schema
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.connection import Connection
@@ -19,10 +19,6 @@ SQL: Queries = load("supervisor.store.postgres", "move.sql")
 
 _LARGEST = {"bigint": 2**63, "integer": 2**31}
 _REAL = "double precision"
-_TEXTS = {
-    ("job_controls", "kind"),
-    ("job_meta", "key"),
-}  # keys that have the database's order, which others do not know
 # Of this engine alone: what rows of another one get.
 _ADDED = {"job_supervisors": {"lease_until": 0.0, "node": None, "posted": None}}
 
@@ -40,43 +36,43 @@ class PostgresMoveEnd(MoveEnd):
         except BaseException:
             self.close()
             raise
-        self._types: Callable[[str], dict[str, str]] = cache(
-            lambda table: dict(connection.rows(*self._statement(SQL.columns, table=table)))
-        )
+        self._types: dict[str, dict[str, str]] = {}  # by table and column
 
     def columns(self, table: str) -> list[str]:
-        return [name for name in self._types(table) if name not in _ADDED.get(table, ())]
+        if table not in self._types:
+            self._types[table] = dict(self._connection.rows(_for_driver(SQL.columns), {"table": table}))
+        return [name for name in self._types[table] if name not in _ADDED.get(table, ())]
 
-    def fitted(self, table: str, columns: Sequence[str], row: Row) -> Row | Unfit:
-        types, changed = self._types(table), list(row)
+    def fitted(self, table: str, columns: Sequence[str], row: Row) -> Row | str:
+        types, changed = self._types[table], list(row)
         for at, (column, value) in enumerate(zip(columns, row, strict=True)):
             kind = types[column]
             if value is None or (value.__class__ is float and kind == _REAL):
                 continue
             if kind == "text":
                 if value.__class__ is not str:
-                    return Unfit(column, "not text" if not isinstance(value, bytes) else "not valid UTF-8")
+                    return f"{column}: not {'valid UTF-8' if isinstance(value, bytes) else 'text'}"
                 if "\0" in value:
-                    return Unfit(column, "a text with a NUL character")
+                    return f"{column}: a text with a NUL character"
             elif kind == _REAL:
-                seconds = _seconds(value)
-                if seconds is None:
-                    return Unfit(column, "not a number")
-                changed[at] = seconds
+                changed[at] = _seconds(value)
+                if changed[at] is None:
+                    return f"{column}: not a number"
             elif value.__class__ is not int or not -_LARGEST[kind] <= value < _LARGEST[kind]:
-                return Unfit(column, "not a whole number" if value.__class__ is not int else "too large a number")
+                return f"{column}: not a whole number, or too large a one"
         return tuple(changed)
 
-    def _name(self, table: str, column: str, *, ordered: bool = False) -> str:
+    def _name(self, table: str, column: str) -> str:
+        """This key alone has the order of the database, which others do not know."""
         name = super()._name(table, column)
-        return f'{name} COLLATE "C"' if ordered and (table, column) in _TEXTS else name
+        return f'{name} COLLATE "C"' if (table, column) == ("job_meta", "key") else name
 
-    def _statement(self, sql: str, **values: Any) -> tuple[str, dict[str, Any]]:
-        return _for_driver(sql), values
+    def _statement(self, sql: str) -> str:
+        return _for_driver(sql)
 
     def _insert(self, raw: Any, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         added = _ADDED.get(table, {})
-        names, values = self._listed(table, [*columns, *added]), tuple(added.values())
+        names, values = ", ".join(f'"{name}"' for name in [*columns, *added]), tuple(added.values())
         raw.copy_rows(SQL.insert.format(table=table, columns=names), (row + values for row in rows))
 
 
@@ -84,12 +80,8 @@ def _seconds(value: Any) -> float | None:
     """What an adopted table has for a time: a whole number, or a text with a date."""
     if value.__class__ is int and abs(value) <= 2**53:
         return float(value)
-    if not isinstance(value, str):
-        return None
     try:
         moment = datetime.datetime.fromisoformat(value)
-    except ValueError:
+    except (ValueError, TypeError):
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return moment.timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()

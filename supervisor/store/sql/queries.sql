@@ -155,4 +155,4 @@ INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPD
 -- name: flags
 -- The schema's version, and who may use the tables: see store/migrate.py.
 SELECT key, value FROM job_meta
-WHERE key IN ('schema', 'oldest_writer', 'closed_for', 'moved_to', 'moved_from');
+WHERE key IN ('schema', 'oldest_writer', 'epoch', 'closed_for', 'moved_to', 'moved_from');

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from supervisor.store.migrate import statements
-from supervisor.store.moving import MoveEnd, Unfit
+from supervisor.store.moving import MoveEnd
 from supervisor.store.sql.connection import Queries, Row, load
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import Connection
@@ -30,13 +30,13 @@ class SqliteMoveEnd(MoveEnd):
         names = [str(row[0]) for row in self._connection.rows(SQL.columns, {"table": table})]
         return [*names, "number"] if table == "job_runs" else names
 
-    def fitted(self, table: str, columns: Sequence[str], row: Row) -> Row | Unfit:
+    def fitted(self, table: str, columns: Sequence[str], row: Row) -> Row | str:
         for column, value in zip(columns, row, strict=True):
             if isinstance(value, float) and math.isnan(value):
-                return Unfit(column, "a number that SQLite has none for, NaN")
+                return f"{column}: a number that SQLite has none for, NaN"
         return row
 
-    def _name(self, table: str, column: str, *, ordered: bool = False) -> str:
+    def _name(self, table: str, column: str) -> str:
         """The order in which runs were written is that of their rowids here."""
         return "rowid" if (table, column) == ("job_runs", "number") else super()._name(table, column)
 

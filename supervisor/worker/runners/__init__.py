@@ -38,6 +38,6 @@ def recorder_for(pool: PoolSettings, *, cautious: bool) -> Recorder:
     """What keeps that which the runs of a worker use and print."""
     if not is_concurrent(pool, cautious=cautious):
         return Recorder()
-    from supervisor.worker.runners.concurrent.calls import RunLogs
+    from supervisor.worker.runners.concurrent.runs import RunLogs
 
     return Recorder(RunLogs)

@@ -18,9 +18,14 @@ from supervisor.worker import forked
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.exchange import Run
 from supervisor.worker.handler import Handler
-from supervisor.worker.heartbeat import Beside
+from supervisor.worker.heartbeat import EVERY
 from supervisor.worker.loop import Parts
 from supervisor.worker.recorder import SlotBoard
+
+PATIENCE = 0.05  # seconds that claims may wait behind a run
+REST = 2.0  # seconds without such claims, and without progress, after which the heartbeat thread sleeps between beats
+Call = Callable[[list[Claim]], list[Settlement]]
+Failed = Callable[[list[Claim], BaseException, float], list[Settlement]]
 
 _STDERR = 2
 _SHORTEST = 0.001  # seconds of a time limit
@@ -30,35 +35,37 @@ _MANY_CHILDREN = 1000  # jobs that the runs of one round may enqueue together be
 
 class Sequential:
     """What runners have in common that have one run at a time: the loop is in the main thread, and `take` returns when
-    its runs, together a round, have ended. `done` counts jobs. A subclass has `take` and `room`, and calls the handler.
+    its runs, together a round, have ended. `done` counts jobs. A subclass has `take` and `room`.
+
+    `call` calls the handler for a run: whatever it does becomes settlements. `failed` makes those of a run that started
+    at a Unix time and during which an error was raised, also of a JobInterrupted outside of `call`.
+
+    When a run takes longer than PATIENCE, the heartbeat thread commits what has ended before and returns what has not
+    begun. Handlers report progress to the slot as often as they like; the thread copies it to the table, none of a job
+    that ends within EVERY seconds. It looks twice in PATIENCE seconds, but not while nothing has asked for that for
+    REST seconds: an idle worker costs almost nothing.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, call: Call, failed: Failed) -> None:
         self._parts = parts
+        self._call, self._failed = call, failed
         self._timeouts = {type_: settings.timeout for type_, settings in parts.pool.by_type.items()}
         self._running: Claim | None = None
+        self._began = 0.0  # when the latest run did, monotonic seconds
         self._interrupted: Run | None = None  # the current run, if it was
         self._enqueued = 0  # jobs, by the runs of the current round
         self._unread = False  # there may be output that the supervisor has not read
-        self._began = 0.0  # when the latest run did, monotonic seconds
         self._rested = False  # the worker had no jobs before the next ones
         self.done = 0
-        self._beside = Beside(parts.slot, parts.exchange, parts.heartbeat.wake)
-        self.watch: Callable[[float], float | None] = self._beside.look
+        self._asked = False  # for a look of the heartbeat thread, since the last one
+        self._asked_at = 0.0
+        self._unwatched = True  # that thread is not looking
+        self._written: tuple[object, ...] = ()  # the progress that is in the table
+        self._write_at = 0.0
         executor, slot = parts.executor, parts.slot
         assert isinstance(executor.board, SlotBoard)
         executor.timed_out = lambda claim: slot.page.cancel_requested(claim.job_id, claim.token) is Cancel.TIMEOUT
-        executor.board.reported = self._beside.attend
-
-    # Of a subclass
-
-    def _call(self, claims: list[Claim]) -> list[Settlement]:
-        """Call the handler for a run: whatever it does becomes settlements, also a JobInterrupted raised in it."""
-        raise NotImplementedError
-
-    def _failed(self, claims: list[Claim], error: BaseException, started_at: float) -> list[Settlement]:
-        """The settlements of a run that has raised, or during which something was raised outside of `_call`."""
-        raise NotImplementedError
+        executor.board.reported = self._attend
 
     # Of `Runner`
 
@@ -91,6 +98,41 @@ class Sequential:
             self._interrupted = (claim.job_id, claim.token)
             raise JobInterrupted
 
+    def watch(self, now: float) -> float | None:
+        if self._asked:
+            self._asked, self._asked_at = False, now
+        began = self._began
+        if self._running is not None and now - began >= PATIENCE:
+            self._parts.exchange.aside(now - began)
+        if now >= self._write_at:
+            self._copy_progress(now)
+        self._unwatched = now - self._asked_at > REST
+        if self._asked:  # meanwhile: whoever asks from now on wakes us
+            self._unwatched = False
+        return None if self._unwatched else PATIENCE / 2
+
+    def _attend(self) -> None:
+        """Have the heartbeat thread look soon: several claims were taken, or a run has reported progress. By any
+        thread; cheap: called thousands of times a second.
+        """
+        self._asked = True
+        if self._unwatched:
+            self._unwatched = False
+            self._parts.heartbeat.wake()
+
+    def _copy_progress(self, now: float) -> None:
+        slot = self._parts.slot
+        run = slot.read()
+        reported = (run.job, run.token, run.progress, run.text)
+        if not run.job or run.progress is None or reported == self._written:
+            return
+        self._asked = True  # until it is written
+        if now - run.started < EVERY or slot.page.run != (run.job, run.token):
+            return  # young, or another run has begun: the rest may be another's, too
+        if self._parts.exchange.show_progress((run.job, run.token), run.batch, run.progress, run.text):
+            self._written = reported
+        self._write_at = monotonic() + EVERY
+
     # A round, and each run in it
 
     def _begin_round(self) -> float:
@@ -99,19 +141,17 @@ class Sequential:
         parts.slot.state(State.BUSY)
         self._enqueued = 0
         if parts.exchange.held.waiting > 1:
-            self._beside.attend()
+            self._attend()
         now = monotonic()
         if not rested:
             parts.executor.recorder.read_meters(now)
         return now
 
     def _end_round(self) -> float:
-        """No job runs until the next one. Returns the time."""
-        fitness = self._parts.fitness
-        self._beside.began = 0.0
+        """Returns the time."""
         now = monotonic()
-        if fitness.due(self.done, now):
-            fitness.look(self.done)
+        if self._parts.fitness.due(self.done, now):
+            self._parts.fitness.look(self.done)
         return now
 
     def _run(self, claims: list[Claim]) -> list[Settlement]:
@@ -137,11 +177,10 @@ class Sequential:
         earlier = _earlier_output() if self._unread or started - self._began >= _LONG else 0
         self._unread, self._began = earlier > 0, started
         parts.slot.begin(claim.job_id, claim.token, started, deadline, len(claims), unread=earlier)
-        self._beside.began = started
         self._running = claim
 
     def _end(self, claims: list[Claim], settlements: list[Settlement]) -> None:
-        parts, fitness, exchange = self._parts, self._parts.fitness, self._parts.exchange
+        parts, exchange = self._parts, self._parts.exchange
         self.done += len(claims)
         parts.slot.finish(self.done)
         for settlement in settlements:
@@ -150,43 +189,37 @@ class Sequential:
         if self._enqueued >= _MANY_CHILDREN:  # together they would be a transaction that blocks other writers
             self._enqueued = 0
             exchange.turn(0)
-        settlement = settlements[0]
-        if settlement.failure is not None or settlement.usage is not None or parts.cautious:
+        if settlements[0].failure is not None or settlements[0].usage is not None or parts.cautious:
             self._unread = True
-            fitness.after(settlement, self.done, always=parts.cautious)
+            parts.fitness.look(self.done)
         if parts.executor.handler.loop_changed:
             parts.executor.handler.loop_changed = False
-            fitness.report("the event loop")
+            parts.fitness.report("the event loop")
 
     def _end_interruption(self) -> None:
-        """What the run has begun may go on, on a device or in a thread. No other job begins before that is over."""
-        exchange = self._parts.exchange
+        """What the run has begun may go on, on a device or in a thread. No other job begins before the handler says
+        that it does not. If it does not answer in time, the process ends: a thread of C sees to that, whatever holds
+        the interpreter's lock.
+        """
+        parts, executor, exchange = self._parts, self._parts.executor, self._parts.exchange
         self._interrupted = None
         exchange.held.release()
         exchange.turn(0)  # the run itself ends in time, and the others are run elsewhere
-        if not self._is_quiet():
-            self._parts.fitness.replace(RecycleReason.INTERRUPTED)
-
-    def _is_quiet(self) -> bool:
-        """Asks the handler. If it does not answer in time, the process ends: a thread of C sees to that, whatever holds
-        the interpreter's lock.
-        """
-        slot, executor = self._parts.slot, self._parts.executor
-        ctx, handler = executor.context(), executor.handler
-        slot.page.phase_number = Phase.AFTER_INTERRUPT
-        faulthandler.dump_traceback_later(max(self._parts.pool.kill_grace, _SHORTEST), exit=True)
+        ctx, handler, quiet = executor.context(), executor.handler, False
+        parts.slot.page.phase_number = Phase.AFTER_INTERRUPT
+        faulthandler.dump_traceback_later(max(parts.pool.kill_grace, _SHORTEST), exit=True)
         try:
             quiet = isinstance(handler, Handler) and handler.after_interrupt(ctx)  # no program
         except BaseException as error:
             forked.leave(error)
-            quiet = False
             executor.log.warning("after_interrupt_failed", error=repr(error), exc_info=True)
         finally:
             faulthandler.cancel_dump_traceback_later()
-            slot.page.phase_number = Phase.SET_UP
+            parts.slot.page.phase_number = Phase.SET_UP
             ctx.close()
         forked.leave()
-        return quiet and not self._parts.fitness.leftovers.go_on()
+        if not quiet:
+            parts.fitness.replace(RecycleReason.INTERRUPTED)
 
 
 def _earlier_output() -> int:
@@ -200,15 +233,11 @@ class OneAtATime(Sequential):
     """Implements `Runner`. It claims several quick jobs together, and runs one after the other."""
 
     def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
+        run, failed = parts.executor.run, parts.executor.failed
+        super().__init__(
+            parts, lambda claims: [run(claims[0])], lambda claims, error, at: [failed(claims[0], error, at)]
+        )
         self._pace = Prefetch(parts.pool.prefetch)
-        self._execute = parts.executor.run
-
-    def _call(self, claims: list[Claim]) -> list[Settlement]:
-        return [self._execute(claims[0])]
-
-    def _failed(self, claims: list[Claim], error: BaseException, started_at: float) -> list[Settlement]:
-        return [self._parts.executor.failed(claims[0], error, started_at)]
 
     def room(self) -> int:
         """The first job after a rest begins sooner if it is claimed alone."""

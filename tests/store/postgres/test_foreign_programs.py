@@ -15,7 +15,7 @@ from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import done, released
 from supervisor.store.base import Engine, JobSelector
-from supervisor.store.postgres.move import PostgresMoveEnd
+from supervisor.store.moving import MOVED_TO
 from tests.docs.markdown import ROOT, blocks
 from tests.store.kit import LOCK, NOW, Desk, until, worker_record
 from tests.store.postgres.meanwhile import Meanwhile
@@ -197,9 +197,8 @@ class TestWithAnotherSearchPath:
     def test_whoever_inserts_into_tables_that_were_moved_is_told_so(self, elsewhere: Elsewhere) -> None:
         desk, foreign = elsewhere()
         with closing(desk.engine.move_end()) as end:
-            assert isinstance(end, PostgresMoveEnd)
-            end.shut("the jobs are elsewhere", {})
-        with pytest.raises(psycopg.errors.RaiseException, match="the jobs are elsewhere"):
+            end.shut(MOVED_TO, "postgresql://elsewhere")
+        with pytest.raises(psycopg.errors.RaiseException, match="the jobs were moved to postgresql://elsewhere"):
             foreign.execute("INSERT INTO jobs.jobs (type) VALUES ('tag')")
 
     def test_a_callers_connection_that_does_not_find_the_tables_is_refused_with_what_helps(

@@ -11,7 +11,7 @@ import pytest
 from supervisor.domain.errors import LeaseHeld, StoreError
 from supervisor.domain.settlement import done, released
 from supervisor.maintenance.lease import LeaseRenewal
-from supervisor.maintenance.recovery import Recovered, Recovery
+from supervisor.maintenance.recovery import Recovery
 from supervisor.maintenance.reports import ControlWatch
 from supervisor.store.base import Engine, JobSelector, SupervisorRecord
 from supervisor.store.postgres.maintenance import PostgresRegistry
@@ -46,9 +46,11 @@ def recovery(desk: Desk, record: SupervisorRecord, monkeypatch: pytest.MonkeyPat
     return Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
 
 
-def recovered(recovery: Recovery) -> Recovered:
+def recovered(recovery: Recovery) -> tuple[int, int]:
+    """Supervisors and jobs."""
+    recovery.recovered.clear()
     recovery.run(NOW)
-    return recovery.recovered
+    return recovery.recovered["supervisors"], recovery.recovered["jobs"]
 
 
 def test_renewing_says_what_time_it_is_for_all(desk: Desk, record: SupervisorRecord) -> None:
@@ -67,12 +69,12 @@ def test_the_jobs_of_a_lease_that_holds_are_not_taken(
 ) -> None:
     claim = desk.one()
     for _ in range(5):
-        assert recovered(recovery) == Recovered()
+        assert recovered(recovery) == (0, 0)
     with pytest.raises(LeaseHeld):
         desk.maintenance.locks.settle_dead("w1", [released(claim)], NOW, supervisor="far")
     assert desk.maintenance.registry.worker("w1") is not None
     foreign.execute(END)
-    assert recovered(recovery) == Recovered(1, 1)
+    assert recovered(recovery) == (1, 1)
     assert desk.maintenance.registry.supervisors() == []
     assert desk.claims.held_by("w1") == []  # its session was ended: now it has another one
     assert desk.settle(done(claim, None)) == [claim.job_id]  # too late
@@ -83,11 +85,11 @@ def test_leases_that_ended_while_nobody_could_reach_the_server_are_waited_for(
 ) -> None:
     desk.one()
     for _ in range(6):
-        assert recovered(recovery) == Recovered()
+        assert recovered(recovery) == (0, 0)
     foreign.execute(END)
     for _ in range(4):  # from when it could ask again, as long as a lease
-        assert recovered(recovery) == Recovered()
-    assert recovered(recovery) == Recovered(1, 1)
+        assert recovered(recovery) == (0, 0)
+    assert recovered(recovery) == (1, 1)
 
 
 def test_who_is_started_while_nobody_could_reach_the_server_waits_for_the_others_too(
@@ -96,8 +98,8 @@ def test_who_is_started_while_nobody_could_reach_the_server_waits_for_the_others
     desk.one()
     foreign.execute(END)
     for _ in range(4):
-        assert recovered(recovery) == Recovered()
-    assert recovered(recovery) == Recovered(1, 1)
+        assert recovered(recovery) == (0, 0)
+    assert recovered(recovery) == (1, 1)
 
 
 def test_a_host_that_comes_back_meanwhile_keeps_what_is_not_settled(
@@ -149,7 +151,7 @@ def test_who_is_certainly_dead_here_is_not_waited_for(desk: Desk, engine: Engine
     desk.put()
     desk.one()
     recovery = Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
-    assert recovered(recovery) == Recovered(1, 1)
+    assert recovered(recovery) == (1, 1)
 
 
 def test_a_process_in_another_name_space_of_this_machine_is_judged_by_its_lease(desk: Desk, engine: Engine) -> None:

@@ -35,31 +35,27 @@ def pool(name: str) -> str:
     return f"li.pool:has(h3 a:text-is('{name}'))"
 
 
-def test_a_failed_job_is_retried(common: Site, kind: str, visit: Visit) -> None:
-    [job] = failed(common, kind)
+def test_a_failed_job_is_retried_or_deleted_unless_one_says_no(common: Site, kind: str, visit: Visit) -> None:
+    retried, deleted = failed(common, kind, 2)
     visitor = visit(common)
 
-    page = visitor.open(f"/jobs/{job}")
-    dialog = visitor.press("Retry")
-    expect(dialog).to_contain_text("and its attempts and crashes are reset")
-    assert visitor.confirm("Retry") == f"Job {job} is pending again."
-
-    expect(page.locator(".heading .badge")).to_have_text("pending")
-    assert (common.job(job).status, common.job(job).attempts) == ("pending", 0)
-
-
-def test_saying_no_changes_nothing_and_returns_to_the_button(common: Site, kind: str, visit: Visit) -> None:
-    [job] = failed(common, kind)
-    visitor = visit(common)
-
-    page = visitor.open(f"/jobs/{job}")
+    page = visitor.open(f"/jobs/{retried}")
     visitor.press("Delete…").get_by_role("button", name="Go back").click()
     expect(page.locator("#delete")).to_be_focused()
     visitor.press("Delete…")
     page.keyboard.press("Escape")
     expect(page.locator("#delete")).to_be_focused()
+    assert common.job(retried).status == "failed"
+    expect(visitor.press("Retry")).to_contain_text("and its attempts and crashes are reset")
+    assert visitor.confirm("Retry") == f"Job {retried} is pending again."
+    expect(page.locator(".heading .badge")).to_have_text("pending")
+    assert (common.job(retried).status, common.job(retried).attempts) == ("pending", 0)
 
-    assert common.job(job).status == "failed"
+    visitor.open(f"/jobs/{deleted}")
+    visitor.press("Delete…")
+    assert visitor.confirm("Delete") == f"Job {deleted} is deleted."
+    page.wait_for_url("**/jobs")  # back to the list, which says so
+    assert common.rows("SELECT id FROM jobs WHERE type = ?", kind) == [(retried,)]
 
 
 def test_all_that_match_are_retried_after_their_number_was_confirmed(common: Site, kind: str, visit: Visit) -> None:
@@ -140,6 +136,11 @@ def test_a_job_is_enqueued_by_a_form_that_checks_its_json(common: Site, kind: st
     expect(page.locator("#payload-told")).to_contain_text("not valid JSON")
     page.get_by_role("button", name="Enqueue").click()
     expect(page).to_have_url(re.compile("/enqueue$"))
+    page.get_by_label("Payload").fill("[" * 70 + "]" * 70)
+    page.get_by_role("button", name="Enqueue").click()
+    expect(page.locator("#new-problem")).to_contain_text("nested deeper than 64 levels")
+    assert common.rows("SELECT count(*) FROM jobs WHERE type = ?", kind) == [(0,)]
+    visitor.complaints = [complaint for complaint in visitor.complaints if "422" not in complaint]
     page.get_by_label("Payload").fill('{"n": 12345678901234567890, "x": 1.0}')
     expect(page.locator("#payload-told")).to_contain_text("Valid JSON, 37 bytes")
     page.get_by_label("Priority").fill("7")
@@ -160,18 +161,6 @@ def test_a_job_is_enqueued_by_a_form_that_checks_its_json(common: Site, kind: st
     page.get_by_role("button", name="Enqueue").click()
     expect(page.locator("#said")).to_contain_text("Nothing was enqueued")
     assert common.rows("SELECT count(*) FROM jobs WHERE type = ?", kind) == [(1,)]
-
-
-def test_what_is_refused_is_said_in_the_form(common: Site, kind: str, visit: Visit) -> None:
-    visitor = visit(common)
-    page = visitor.open(f"/enqueue?type={kind}")
-
-    page.get_by_label("Payload").fill("[" * 70 + "]" * 70)
-    page.get_by_role("button", name="Enqueue").click()
-
-    expect(page.locator("#new-problem")).to_contain_text("nested deeper than 64 levels")
-    assert common.rows("SELECT count(*) FROM jobs WHERE type = ?", kind) == [(0,)]
-    visitor.complaints = [complaint for complaint in visitor.complaints if "422" not in complaint]
 
 
 def test_a_job_is_cloned_and_retried_with_another_payload(openly: Site, visit: Visit) -> None:
@@ -216,18 +205,6 @@ def test_a_job_that_has_succeeded_runs_again_after_a_warning(openly: Site, visit
     page.get_by_role("button", name="Retry with this payload").click()
     page.wait_for_url(f"**/jobs/{job}")
     wait_for(lambda: openly.job(job).payload == {"n": 2} and openly.job(job).status == "done", "its third run")
-
-
-def test_a_deleted_job_leads_back_to_the_list_which_says_so(common: Site, kind: str, visit: Visit) -> None:
-    [job] = failed(common, kind)
-    visitor = visit(common)
-
-    page = visitor.open(f"/jobs/{job}")
-    visitor.press("Delete…")
-    assert visitor.confirm("Delete") == f"Job {job} is deleted."
-
-    page.wait_for_url("**/jobs")
-    assert common.rows("SELECT count(*) FROM jobs WHERE id = ?", job) == [(0,)]
 
 
 def test_a_running_job_is_cancelled(common: Site, visit: Visit) -> None:
@@ -303,6 +280,11 @@ def test_a_pool_is_scaled_and_given_back(common: Site, visit: Visit) -> None:
 
     page = visitor.open("/")
     dialog = visitor.press("Scale…", within=pool("elastic"))
+    for nonsense in ("", "-3"):  # refused before anything is sent
+        dialog.get_by_label("Workers").fill(nonsense)
+        dialog.get_by_role("button", name="Scale").click()
+        expect(dialog).to_be_visible()
+    assert controls(common, "elastic") == []
     dialog.get_by_label("Workers").fill("2")
     assert visitor.confirm("Scale") == "The pool elastic now has 2 workers."
     wait_for(lambda: len(common.workers("elastic")) == 2, "two workers")
@@ -313,19 +295,6 @@ def test_a_pool_is_scaled_and_given_back(common: Site, visit: Visit) -> None:
 
     assert controls(common, "elastic") == []
     expect(page.locator(pool("elastic")).get_by_role("button", name="Automatic")).to_have_count(0)
-
-
-def test_a_number_that_is_none_is_refused_before_anything_is_sent(common: Site, visit: Visit) -> None:
-    visitor = visit(common)
-
-    visitor.open("/")
-    dialog = visitor.press("Scale…", within=pool("patient"))
-    for nonsense in ("", "-3"):
-        dialog.get_by_label("Workers").fill(nonsense)
-        dialog.get_by_role("button", name="Scale").click()
-
-    expect(dialog).to_be_visible()
-    assert controls(common, "patient") == []
 
 
 def test_a_job_is_retried_with_the_keyboard_alone(common: Site, kind: str, visit: Visit) -> None:

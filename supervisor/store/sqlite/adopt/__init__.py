@@ -16,7 +16,7 @@ from supervisor.store.migrate import shipped
 from supervisor.store.sql.connection import literal
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.adopt.plan import Plan, propose
-from supervisor.store.sqlite.adopt.statements import given_up, statements_for
+from supervisor.store.sqlite.adopt.statements import must_go, statements_for
 from supervisor.store.sqlite.adopt.table import SQL, TABLE, quoted, refusal
 from supervisor.store.sqlite.connection import Connection, compile_changes
 from supervisor.store.sqlite.driver_errors import is_general, translated
@@ -127,11 +127,9 @@ def _step(raw: sqlite3.Connection, sql: str) -> None:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """What people are told beside the columns and words."""
-    yield from given_up(plan)
-    yield from _notes_on_words(plan)
-    if not plan.key.shared and not plan.integer_ids:
-        yield f"`id` is a number now; the application's ids are in `{plan.key.name}`"
+    """What people should know beside the columns and the states."""
+    yield from _lost(plan)
+    yield from _words(plan)
     if plan.part("priority") is not None:
         yield "the job with the highest `priority` runs first"
     if plan.view:
@@ -147,7 +145,19 @@ def _notes(plan: Plan) -> Iterator[str]:
             yield f"a finished job that {table}.{column} points at stays until that row is gone"
 
 
-def _notes_on_words(plan: Plan) -> Iterator[str]:
+def _lost(plan: Plan) -> Iterator[str]:
+    for item in plan.table.constraints:
+        if "PRIMARY" not in item.keywords and must_go(plan, item):
+            yield f"a constraint on columns of ours was left out: {item.text}"
+    for part in plan.parts:
+        lost = sorted(part.column.item.keywords & {"CHECK", "COLLATE", "REFERENCES"})
+        if part.ours is not None and part.shared and part.column.not_null and not part.ours.not_null:
+            lost.append("NOT NULL")
+        if lost and (part.ours is not None or part.name != part.old):
+            yield f"`{part.name}` gave up its {' and '.join(lost)}"
+
+
+def _words(plan: Plan) -> Iterator[str]:
     for status in dict.fromkeys(plan.statuses.values()):
         words = [literal(word) for word, meaning in plan.statuses.items() if meaning == status]
         if len(words) > 1:

@@ -8,7 +8,7 @@
 SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid;
 
 -- name: kind
-SELECT type, wr, strict FROM pragma_table_list WHERE schema = 'main' AND lower(name) = lower(:table);
+SELECT type, wr FROM pragma_table_list WHERE schema = 'main' AND lower(name) = lower(:table);
 
 -- name: columns
 SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(:table);
@@ -103,42 +103,15 @@ CASE WHEN {status} NOT IN ('pending', 'running') THEN coalesce({sources}, {now})
 -- Plain seconds; a column declared TEXT has made text of them.
 (NEW.{column} GLOB '[0-9]*' AND NEW.{column} NOT GLOB '*[^0-9.e+]*' AND CAST(NEW.{column} AS REAL) < 1e11);
 
--- name: times_insert
-CREATE TRIGGER jobs_times_insert AFTER INSERT ON jobs WHEN {ours} BEGIN
-  UPDATE jobs SET {assignments} WHERE id = NEW.id;
-END;
-
--- name: times_update
-CREATE TRIGGER jobs_times_update AFTER UPDATE OF updated_at ON jobs WHEN {ours} BEGIN
-  UPDATE jobs SET {assignments} WHERE id = NEW.id;
-END;
-
--- name: words_insert
-CREATE TRIGGER jobs_words_insert AFTER INSERT ON jobs WHEN NEW.status IN ({words}) BEGIN
-  UPDATE jobs SET status = {ours} WHERE id = NEW.id;
-END;
-
--- name: words_update
-CREATE TRIGGER jobs_words_update AFTER UPDATE OF status ON jobs WHEN NEW.status IN ({words}) BEGIN
-  UPDATE jobs SET status = {ours} WHERE id = NEW.id;
-END;
-
--- name: kept_insert
-CREATE TRIGGER jobs_kept_insert AFTER INSERT ON jobs BEGIN
+-- name: trigger
+CREATE TRIGGER jobs_{name} AFTER {event} ON jobs WHEN {when} BEGIN
   {checks}
   UPDATE jobs SET {assignments} WHERE id = NEW.id;
 END;
 
--- name: kept_update
-CREATE TRIGGER jobs_kept_update AFTER UPDATE OF {columns} ON jobs WHEN {differs} BEGIN
-  UPDATE jobs SET {assignments} WHERE id = NEW.id;
-END;
-
--- name: no_time
-SELECT RAISE(ABORT, {message}) WHERE NEW.{column} <> '' AND {value} IS NULL;
-
--- name: no_type
-SELECT RAISE(ABORT, {message}) WHERE NEW.{column} IS NULL AND NEW.type = '{none}';
+-- name: check
+-- Refuses the row.
+SELECT RAISE(ABORT, {message}) WHERE {when};
 
 
 -- The view -----------------------------------------------------------------------------------------

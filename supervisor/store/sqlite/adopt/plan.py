@@ -229,9 +229,7 @@ def _misnamed(table: Table, name: str, new: str, renames: Mapping[str, str]) -> 
         return f"the table has a column `{new}` already; rename that one, too"
     if new.lower() in _CLAIM:
         return f"`{new}` holds the claims of job-supervisor's workers"
-    if column.name == table.key and new.lower() in our_schema().columns and new.lower() != "id":
-        return f"`{table.key}` is the primary key, and can only be the id"
-    if column.name != table.key and new.lower() == "id":
+    if new.lower() in our_schema().columns and (column.name == table.key) != (new.lower() == "id"):
         return f"`{table.key}` is the primary key, and only that can be the id"
     return None
 

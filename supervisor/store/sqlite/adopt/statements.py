@@ -14,7 +14,7 @@ what they meant: the old values stay, and a trigger turns what we write into tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from supervisor.domain.job import Status
@@ -43,7 +43,7 @@ def statements_for(plan: Plan) -> Iterator[str]:
     """All of them, in order. The old table is called `jobs` already."""
     new = list(columns(plan))
     filled = {column.name: column.value for column in new if column.value is not None}
-    constraints = [item.text for item in plan.table.constraints if not _gone(plan, item)]
+    constraints = [item.text for item in plan.table.constraints if not must_go(plan, item)]
     yield "PRAGMA legacy_alter_table = ON"  # references and views of other tables go by the name jobs
     yield SQL.rename_old_table
     yield SQL.create.format(definitions=",\n  ".join([*(column.text for column in new), *constraints]))
@@ -61,26 +61,11 @@ def statements_for(plan: Plan) -> Iterator[str]:
     yield from plan.table.triggers
 
 
-def _gone(plan: Plan, constraint: Item) -> bool:
+def must_go(plan: Plan, constraint: Item) -> bool:
     """Whether a constraint cannot stay: it is about a column that is ours now."""
     taken = {part.old.lower() for part in plan.parts if part.name != part.old or part.ours is not None}
     kept = {part.old.lower() for part in plan.parts if part.name == part.old and "CHECK" not in constraint.keywords}
     return "PRIMARY" in constraint.keywords or bool(constraint.names & (taken - kept))
-
-
-def given_up(plan: Plan) -> Iterator[str]:
-    """Notes on what the new table does not have."""
-    if plan.table.strict:
-        yield "the table is no longer STRICT; CHECKs hold the types of our columns"
-    for item in plan.table.constraints:
-        if "PRIMARY" not in item.keywords and _gone(plan, item):
-            yield f"a constraint on columns of ours was left out: {item.text}"
-    for part in plan.parts:
-        if part.ours is not None or part.name != part.old:
-            gone = sorted(part.column.item.keywords & {"CHECK", "COLLATE", "REFERENCES"})
-            if part.shared and part.column.not_null and part.ours is not None and not part.ours.not_null:
-                gone.append("NOT NULL")
-            yield from (f"`{part.name}` gave up its {word}" for word in gone)
 
 
 # Columns
@@ -178,26 +163,27 @@ def _with_words(plan: Plan, statement: str) -> str:
     return _STATUS.sub(lambda match: f"({cases(match[0], plan.foreign)})", statement)
 
 
+def _trigger(name: str, event: str, when: str, assignments: Iterable[str], checks: Iterable[str] = ()) -> str:
+    listed = {"checks": "\n  ".join(checks), "assignments": ", ".join(assignments)}
+    return SQL.trigger.format(name=name, event=event, when=when, **listed)
+
+
 def _triggers(plan: Plan) -> Iterator[str]:
-    yield from _times(plan)
-    if plan.foreign:
-        parts = {"words": ", ".join(map(literal, plan.foreign)), "ours": cases("status", plan.foreign)}
-        yield SQL.words_insert.format(**parts)
-        yield SQL.words_update.format(**parts)
-    yield from _kept_equal(plan)
-
-
-def _times(plan: Plan) -> Iterator[str]:
-    """Times of ours in the application's form."""
     forms = {name: plan.forms[part.old] for name in AS_WRITTEN if (part := plan.part(name)) and part.old in plan.forms}
-    for template, names in ((SQL.times_insert, AS_WRITTEN), (SQL.times_update, ("updated_at",))):
-        mine = {name: SQL.written_by_us.format(column=name) for name in names if name in forms}
-        if mine:
-            each = [
-                f"{name} = CASE WHEN {ours} THEN {forms[name].format(value=f'NEW.{name}')} ELSE NEW.{name} END"
-                for name, ours in mine.items()
-            ]
-            yield template.format(ours=" OR ".join(mine.values()), assignments=", ".join(each))
+    ours = {name: SQL.written_by_us.format(column=name) for name in forms}
+    times = {  # of ours in the application's form
+        name: f"{name} = CASE WHEN {ours[name]} THEN {form.format(value=f'NEW.{name}')} ELSE NEW.{name} END"
+        for name, form in forms.items()
+    }
+    if times:
+        yield _trigger("times_insert", "INSERT", " OR ".join(ours.values()), times.values())
+    if "updated_at" in times:
+        yield _trigger("times_update", "UPDATE OF updated_at", ours["updated_at"], [times["updated_at"]])
+    if plan.foreign:
+        written, meaning = f"NEW.status IN ({', '.join(map(literal, plan.foreign))})", cases("status", plan.foreign)
+        yield _trigger("words_insert", "INSERT", written, [f"status = {meaning}"])
+        yield _trigger("words_update", "UPDATE OF status", written, [f"status = {meaning}"])
+    yield from _kept_equal(plan)
 
 
 def _kept_equal(plan: Plan) -> Iterator[str]:
@@ -213,12 +199,12 @@ def _kept_equal(plan: Plan) -> Iterator[str]:
             continue
         ours, value, back = model.name, plan.into(model, f"NEW.{column}"), plan.back(part, f"NEW.{model.name}")
         filled += [f"{column} = coalesce(NEW.{column}, {back})", f"{ours} = coalesce({value}, NEW.{ours})"]
-        if model.is_time:
-            message = literal(f"jobs.{part.name} is no time")
-            checks.append(SQL.no_time.format(column=column, value=value, message=message) + ";")
+        wrong = f"NEW.{column} <> '' AND {value} IS NULL" if model.is_time else ""
         if ours == "type":
-            message = literal(f"jobs.{part.name} may not be NULL")
-            checks.append(SQL.no_type.format(column=column, none=_NO_TYPE, message=message) + ";")
+            wrong = f"NEW.{column} IS NULL AND NEW.type = '{_NO_TYPE}'"
+        if wrong:
+            message = literal(f"jobs.{part.name} {'is no time' if model.is_time else 'may not be NULL'}")
+            checks.append(f"{SQL.check.format(message=message, when=wrong)};")
         theirs = f"NEW.{column} IS NOT OLD.{column}"
         watched += [column, ours]
         differing.append(f"(({theirs} OR NEW.{ours} IS NOT OLD.{ours}) AND {value} IS NOT NEW.{ours})")
@@ -227,11 +213,9 @@ def _kept_equal(plan: Plan) -> Iterator[str]:
             f"{column} = CASE WHEN NOT {theirs} AND {differing[-1]} THEN {back} ELSE {column} END",
         ]
     if filled:
-        yield SQL.kept_insert.format(checks="\n  ".join(checks), assignments=", ".join(filled))
+        yield _trigger("kept_insert", "INSERT", "1", filled, checks)
     if watched:
-        yield SQL.kept_update.format(
-            columns=", ".join(watched), differs=" OR ".join(differing), assignments=", ".join(followed)
-        )
+        yield _trigger("kept_update", f"UPDATE OF {', '.join(watched)}", " OR ".join(differing), followed)
 
 
 # The view

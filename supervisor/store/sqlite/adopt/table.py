@@ -80,12 +80,10 @@ class Table(NamedTuple):
     columns: tuple[Column, ...]
     constraints: tuple[Item, ...]
     key: str  # the column that is the primary key
-    strict: bool
     indexes: tuple[str, ...]
     triggers: tuple[str, ...]
     pointing: tuple[tuple[str, str, str], ...]  # (table, column, ON DELETE) of other tables' foreign keys
     reading: tuple[tuple[str, str, str], ...]  # (kind, name, text) of all triggers and views
-    taken: frozenset[str]  # the names of everything else in the database, in lower case
 
     def column(self, name: str) -> Column | None:
         """A column by its name; case does not matter, as in SQL."""
@@ -121,7 +119,7 @@ def read(raw: sqlite3.Connection, table: str) -> Table:
     if row is None:
         hint = "`supervisor migrate` makes one" if table == TABLE else "--table names the application's table"
         raise StoreError(f"there is no table `{table}` to adopt; {hint}")
-    kind, without_rowid, strict = row
+    kind, without_rowid = row
     if kind != "table" or without_rowid:
         raise StoreError(f"`{table}` is no ordinary table (a view, a virtual table, or WITHOUT ROWID)")
     name, sql = next((o[1], o[3]) for o in objects if o[0] == "table" and o[1].lower() == table.lower())
@@ -142,12 +140,10 @@ def read(raw: sqlite3.Connection, table: str) -> Table:
         columns,
         tuple(item for item in items if not item.column),
         keys[0],
-        bool(strict),
         tuple(o[3] for o in mine if o[0] == "index"),
         tuple(o[3] for o in mine if o[0] == "trigger"),
         tuple(raw.execute(SQL.pointing_here, {"table": name}).fetchall()),
         tuple((o[0], o[1], o[3]) for o in objects if o[0] in ("trigger", "view")),
-        taken,
     )
 
 

@@ -5,5 +5,5 @@
     thread "claims"     Loop, and what it calls of Concurrent: so a slow database never holds up the event loop
     heartbeat thread    Watch: time limits, cancels, progress, and what blocks the event loop
 
-`Calls` calls the handler for each run, and `Shown` shows the runs in the worker's slot.
+`Runs` are those that have begun, and shows them in the worker's slot; `Calls` calls the handler for each of them.
 """

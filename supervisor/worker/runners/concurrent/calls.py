@@ -1,4 +1,4 @@
-"""One run among several: what its context does, what it prints, how its handler is called and interrupted."""
+"""How the handler is called for a run among several, on the event loop or in a thread, and interrupted there."""
 
 from __future__ import annotations
 
@@ -12,144 +12,19 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
-from threading import Lock
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
-from supervisor.domain.job import Claim
-from supervisor.domain.settlement import Settlement
 from supervisor.system import signals
-from supervisor.system.run_log import RunLog
 from supervisor.system.slot import Cancel
 from supervisor.worker import forked
 from supervisor.worker.context import Context, JobInterrupted
 from supervisor.worker.event_loop import CURRENT, run_of
 from supervisor.worker.executor import Executor, decoded
 from supervisor.worker.handler import Handler
-from supervisor.worker.recorder import SlotBoard
+from supervisor.worker.runners.concurrent.runs import ConcurrentRun
 
-Ended = Callable[["ConcurrentRun", Any], None]
-
-
-class ConcurrentRun(SlotBoard):
-    """A run, and the board of its context. Times are monotonic seconds, but for `started_at`.
-
-    It runs `on_loop`, in its `task`, or in a `thread`; these two are set when it has begun. `stopped_for` says why it
-    was interrupted; `ended`, that its settlement is known. `changed` is called when its time limit has changed, `told`
-    when it has reported its progress.
-    """
-
-    ctx: Context
-    settlement: Settlement
-    on_loop: bool
-
-    def __init__(
-        self,
-        claim: Claim,
-        common: SlotBoard,
-        started: float,
-        started_at: float,
-        timeout: float,
-        cancel_grace: float,
-        together: int,
-        changed: Callable[[], None],
-        told: Callable[[], None],
-    ) -> None:
-        self.claim = claim
-        self._common, self._chunks = common, common._chunks
-        self.started, self.started_at = started, started_at
-        self.deadline = started + timeout
-        self._cancel_grace = cancel_grace  # from `cancelled_at` until it is interrupted
-        self.together = together  # the number of jobs that may run while this one does
-        self._changed, self._told = changed, told
-        self.cancelled_at = 0.0
-        self.stopped_for = Cancel.NONE
-        self.ended = False
-        self.interrupted = False  # by an exception that was raised in its thread, not at an await
-        self.task: asyncio.Task[None] | None = None
-        self.thread = 0  # until it is interrupted there
-        self.log: RunLog | None = None
-        self.reported_progress: tuple[float, str] | None = None  # that is not in the table yet
-        self._permit = Lock()
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.claim.job_id, self.claim.token
-
-    @property
-    def must_end(self) -> float:
-        """When it is interrupted."""
-        return min(self.deadline, self.cancelled_at + self._cancel_grace) if self.cancelled_at else self.deadline
-
-    def take_permit(self) -> bool:
-        """Whether the caller may interrupt it, or end it where it runs: the first one may."""
-        return self._permit.acquire(blocking=False)
-
-    def own_log(self) -> RunLog:
-        """Created when it says something first."""
-        if self.log is None:
-            self.log = RunLog()
-            self.log.run = self.claim
-        return self.log
-
-    # As the board of its context
-
-    def keep(self, line: str) -> None:
-        if forked.mark[0]:
-            self.own_log().line(line)
-
-    def progress(self, fraction: float, text: str) -> None:
-        if forked.mark[0]:
-            self.reported_progress = (fraction, text)
-            self._told()
-
-    def extend(self, seconds: float) -> None:
-        self.check("extend")
-        if self.stopped_for is Cancel.NONE:  # else it is too late
-            self.deadline = monotonic() + seconds
-            self._changed()
-
-    def cancelled(self, job: int, token: int) -> bool:
-        return self.cancelled_at > 0 or self._common.cancelled(job, token)
-
-    def epoch(self) -> str:
-        return self._common.epoch()
-
-    def meta(self, job: int) -> Any:
-        return self._common.meta(job)
-
-
-class RunLogs(RunLog):
-    """What is printed or logged belongs to the run in whose context that happens. What a run says that began alone is
-    in `memory`, which outlives this process.
-    """
-
-    def __init__(self, memory: memoryview | None = None) -> None:
-        super().__init__()
-        self.run = ()  # something is always captured
-        self._lasting = RunLog(memory)
-
-    def begin(self, run: ConcurrentRun, *, alone: bool) -> None:
-        if alone and self._lasting.run is None:
-            self._lasting.run, run.log = run.claim, self._lasting
-
-    def end(self, run: ConcurrentRun) -> str | None:
-        """All that it has said; None if nothing."""
-        if run.log is None:
-            return None
-        text = run.log.text()
-        run.log.run = None
-        run.log.forget()
-        return text
-
-    def add(self, data: bytes) -> None:
-        run: ConcurrentRun | None = CURRENT.get()
-        if run is not None:
-            run.own_log().add(data)
-
-    def forget_in_child(self) -> None:
-        super().forget_in_child()
-        self._lasting.forget_in_child()
+Ended = Callable[[ConcurrentRun, Any], None]
 
 
 class Calls:

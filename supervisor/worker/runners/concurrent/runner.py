@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from concurrent.futures.thread import _worker
 from contextvars import Context as Variables
 from math import inf
-from operator import attrgetter
-from threading import Lock
-from time import monotonic
 from typing import Any
 
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement, Usage
-from supervisor.system.slot import Cancel, RecycleReason, Slot, State
+from supervisor.system.slot import Cancel, RecycleReason, State
 from supervisor.worker import forked
 from supervisor.worker.context import RUN_ENDED
-from supervisor.worker.exchange import Run
-from supervisor.worker.fitness import Ruined, an_executor_is_at_work, leave_ruined
+from supervisor.worker.fitness import Ruined, leave_ruined
 from supervisor.worker.handler import Handler
 from supervisor.worker.loop import Parts
 from supervisor.worker.recorder import WORTH, SlotBoard
-from supervisor.worker.runners.concurrent.calls import Calls, ConcurrentRun, RunLogs
+from supervisor.worker.runners.concurrent.calls import Calls
+from supervisor.worker.runners.concurrent.runs import ConcurrentRun, RunLogs, Runs
 from supervisor.worker.runners.concurrent.watch import Watch
 
 _NO_TOKEN = 0  # no claim has it
@@ -31,8 +30,8 @@ _MAIN_PATIENCE = 1.0  # seconds in which the main thread should answer while no 
 
 
 class Concurrent:
-    """Implements `Runner`. `_runs` are those that have begun and were not collected; the thread of the loop alone
-    changes it. `_finished` are those of them that have ended. Created in the main thread, when the handler is loaded.
+    """Implements `Runner`. `_finished` are the runs that have ended and were not collected. Created in the main thread,
+    when the handler is loaded.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -44,17 +43,14 @@ class Concurrent:
         self._handler, self._logs = handler, logs
         self._loop = handler.event_loop
         self._main = threading.get_ident()
-        self._runs: dict[Run, ConcurrentRun] = {}
+        self._runs = Runs(parts.slot)
         self._finished: deque[ConcurrentRun] = deque()
-        self._void: set[Run] = set()  # runs whose job was deleted
         self._awake = True
         self._left = False
         self.done = 0
         self._calls = Calls(handler, executor, self._ended, uses_device=bool(pool.gpus))
-        self._shown = Shown(parts.slot, self._runs)
-        self._most = pool.concurrency
         self._full = 0  # with that many running a claim did not fit: none is claimed until there are fewer
-        self._watch = Watch(parts, self._runs, self._shown.refresh, self._calls.stop)
+        self._watch = Watch(parts, self._runs, self._calls.stop)
         self.watch: Callable[[float], float | None] = self._watch.look
         self.interrupt: Callable[[], None] = self._calls.interrupt
         self.running = self._runs.keys
@@ -63,16 +59,11 @@ class Concurrent:
     # In the main thread
 
     def host(self, loop: Callable[[], None]) -> None:
-        self._parts.slot.page.concurrency = self._most
+        self._parts.slot.page.concurrency = self._parts.pool.concurrency
         self._handler.shares_loop = True  # the set-up had the event loop for itself
         self._loop.tidy()
         thread = threading.Thread(target=self._host, args=(loop,), name="claims", daemon=True)
         thread.start()
-        self._serve()
-        thread.join()
-
-    def _serve(self) -> None:
-        """Run the event loop until the worker leaves. Raises Ruined if a job has broken it."""
         while not self._left:
             try:
                 self._loop.serve()
@@ -83,6 +74,7 @@ class Concurrent:
                 # raised by what a job has started
                 self._parts.executor.log.warning("event_loop_interrupted", error=repr(error))
             forked.leave()
+        thread.join()
 
     def detach(self) -> None:
         """In a process that a handler has forked: the other jobs are not its own."""
@@ -101,23 +93,20 @@ class Concurrent:
         self._loop.pause()
 
     def collect(self) -> int:
-        exchange, collected = self._parts.exchange, 0
+        collected = 0
         self._awake = True
         while self._finished:
             run = self._finished.popleft()
-            key = run.key
-            if key in self._void:
-                self._void.discard(key)
-                run.settlement = run.settlement._replace(token=_NO_TOKEN)  # the claim was lost
-            exchange.held.ended(run.settlement)
+            settlement = run.settlement._replace(token=_NO_TOKEN) if run.lost else run.settlement
+            self._parts.exchange.held.ended(settlement)
             stopped = run.stopped_for is not Cancel.NONE
             if stopped and (run.interrupted or an_executor_is_at_work()):  # what it has begun may go on
                 self._parts.fitness.replace(RecycleReason.INTERRUPTED)
             collected += 1
-            del self._runs[key]
+            del self._runs[run.key]
         if collected:
             self.done += collected
-            self._shown.refresh()  # first: settling them may take long
+            self._runs.show()  # first: settling them may take long
         return collected
 
     def room(self) -> int:
@@ -132,12 +121,16 @@ class Concurrent:
         """A job that ran beside others when a worker died has a limit: it runs beside fewer others the next time. What
         has ended before is committed first. The first that does not fit returns to the queue, with those behind it.
         """
-        exchange, most = self._parts.exchange, self._most
+        exchange, most = self._parts.exchange, self._parts.pool.concurrency
         held, limits = exchange.held, exchange.limits(claims) if claims else {}
         together, running = self._together(), len(self._runs)
         fitting: list[tuple[Claim, int]] = []
         while (claim := held.next()) is not None:
-            if self._is_void(claim):
+            if (other := self._runs.get((claim.job_id, claim.token))) is not None:
+                # Its job was deleted, and another was given its id, whose tokens began anew. That one goes back, for a
+                # claim with another token, and the outcome of the run is discarded.
+                other.lost = True
+                held.give_back([claim])
                 continue
             limit = min(limits.get(claim.job_id, most), most)
             together = min(together, limit)
@@ -153,7 +146,7 @@ class Concurrent:
 
     def _together(self) -> int:
         """How many may run at the same time beside those that run."""
-        return min([run.together for run in self._runs.values()], default=self._most)
+        return min([run.together for run in self._runs.values()], default=self._parts.pool.concurrency)
 
     def rest(self) -> float:
         """Until a run has ended."""
@@ -182,33 +175,21 @@ class Concurrent:
         if not looked.cancel():
             looked.result()
 
-    def _is_void(self, claim: Claim) -> bool:
-        """Whether a run of ours has its id and token: its job was deleted, and another was given its id, whose tokens
-        began anew. That one goes back, for a claim with another token, and the outcome of the run is discarded.
-        """
-        key = (claim.job_id, claim.token)
-        if key not in self._runs:
-            return False
-        self._void.add(key)
-        self._parts.exchange.held.give_back([claim])
-        return True
-
     def _begin(self, claims: Sequence[tuple[Claim, int]]) -> None:
         """Each with the number of jobs that may run while it does."""
         pool, executor = self._parts.pool, self._parts.executor
         board = executor.board
         assert isinstance(board, SlotBoard)
-        now, at, alone = monotonic(), executor.clock(), not self._runs
+        at, alone = executor.clock(), not self._runs
         self._parts.slot.state(State.BUSY)
-        new: dict[Run, ConcurrentRun] = {}
+        new: list[ConcurrentRun] = []
         for claim, together in claims:
-            limits = pool.timeout_of(claim.type), pool.cancel_grace, together
-            run = ConcurrentRun(claim, board, now, at, *limits, self._shown.refresh, self._watch.attend)
+            run = ConcurrentRun(claim, self._runs, board, at, pool.timeout_of(claim.type), together)
             run.ctx = executor.context(claim, run)
-            new[run.key] = run
-            self._logs.begin(run, alone=alone and len(new) == 1)
-        self._shown.begin(new)  # before anything can happen to them
-        self._calls.begin(new.values())
+            self._logs.begin(run, alone=alone and not new)
+            new.append(run)
+        self._runs.begin(new)  # before anything can happen to them
+        self._calls.begin(new)
         self._watch.attend()
 
     # In any thread
@@ -219,7 +200,7 @@ class Concurrent:
         forked.leave(value if isinstance(value, BaseException) else None)
         run.ctx._board = RUN_ENDED
         run.settlement = self._recorded(run, executor.outcome(run.claim, run.ctx, value, run.started_at))
-        self._shown.end(run)
+        self._runs.end(run)
         self._finished.append(run)
         if not self._awake:
             self._awake = True
@@ -235,41 +216,15 @@ class Concurrent:
         return settlement._replace(usage=Usage(run.started_at, duration, log=said))
 
 
-class Shown:
-    """How many runs there are, and the one that must end first, in the worker's slot: the supervisor kills the worker
-    if that run does not end in time. May be used by any thread, but `begin` by that of the loop, which alone adds to
-    `runs`.
+def an_executor_is_at_work() -> bool:
+    """Whether a thread of an executor of `concurrent.futures` has work: it does not end with the task that waits for
+    it.
     """
-
-    def __init__(self, slot: Slot, runs: dict[Run, ConcurrentRun]) -> None:
-        self._slot = slot
-        self._runs = runs
-        self._lock = Lock()
-        self._shown: ConcurrentRun | None = None
-        self._running = self._ended = 0  # runs; changed under the lock
-
-    def begin(self, new: dict[Run, ConcurrentRun]) -> None:
-        with self._lock:
-            self._running += len(new)
-            self._runs.update(new)
-        self.refresh()
-
-    def end(self, run: ConcurrentRun) -> None:
-        """At once: it may take long until its outcome is written, and until then it must not be taken to run."""
-        with self._lock:
-            run.ended = True
-            self._running -= 1
-            self._ended += 1
-            if run is self._shown:
-                self._slot.page.deadline = 0.0  # its limit is over; the next one is shown in a moment
-            self._slot.end(self._ended, run.key, self._running)
-
-    def refresh(self) -> None:
-        with self._lock:
-            runs = [run for run in list(self._runs.values()) if not run.ended]
-            first = min(runs, key=attrgetter("must_end"), default=None)
-            self._shown = first
-            if first is None:
-                self._slot.show((0, 0, 0.0, 0.0), 0)
-                return
-            self._slot.show((*first.key, first.started, first.deadline), len(runs))
+    code = _worker.__code__
+    for innermost in sys._current_frames().values():
+        frame = innermost.f_back
+        while frame is not None and frame.f_code is not code:
+            frame = frame.f_back
+        if frame is not None and innermost.f_code is not code:
+            return True
+    return False

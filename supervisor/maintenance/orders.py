@@ -1,0 +1,40 @@
+"""What a supervisor tells its maintainer when it starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from supervisor.domain.alerts import Alert
+from supervisor.domain.schedule import Schedule
+from supervisor.store.base import JobSelector, SupervisorRecord
+
+
+class PoolOrders(NamedTuple):
+    """What concerns one pool; times are seconds. `wake` is the eventfd on which its idle workers sleep. Its failed jobs
+    are retried `redrive_every` seconds after the failure (0: never), each at most `redrive_times` times.
+    """
+
+    wanted: JobSelector
+    wake: int
+    lock_time: float
+    heartbeat_timeout: float
+    redrive_every: float
+    redrive_times: int
+
+
+class Orders(NamedTuple):
+    """The instructions for one maintainer. Retentions are seconds, None means forever.
+
+    `leaving` are pools that a reload has removed: their workers get no more jobs, but finish the ones they have.
+    """
+
+    record: SupervisorRecord
+    pools: Mapping[str, PoolOrders]
+    leaving: Mapping[str, PoolOrders]
+    keep_done: float | None
+    keep_failed: float | None
+    schedules: tuple[Schedule, ...]
+    alerts: tuple[Alert, ...]
+    burst: bool
+    since: float  # Unix seconds: when the supervisor started
