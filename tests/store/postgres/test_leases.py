@@ -12,7 +12,7 @@ from supervisor.domain.errors import LeaseHeld, StoreError
 from supervisor.domain.settlement import done, released
 from supervisor.maintenance.lease import LeaseRenewal
 from supervisor.maintenance.recovery import Recovery
-from supervisor.maintenance.reports import ControlWatch
+from supervisor.maintenance.reports import Poller, control_settings
 from supervisor.store.base import Engine, JobSelector, SupervisorRecord
 from supervisor.store.postgres.maintenance import PostgresRegistry
 from supervisor.system.scoreboard import ClaimGate, boot_time
@@ -206,7 +206,7 @@ def test_without_an_answer_the_lease_ends_by_itself(desk: Desk, record: Supervis
 
 
 def test_draining_is_passed_on(desk: Desk, gate: ClaimGate) -> None:
-    watch = ControlWatch(desk.maintenance.controls, (), "far", gate, lambda _: None)
+    watch = Poller("controls", lambda: control_settings(desk.maintenance.controls, (), "far", gate), lambda _: None)
     gate.renewed(boot_time() + 60, 0.0, again=True)
     controls = desk.operations.controls
     assert controls.drain("far", NOW)
