@@ -140,7 +140,7 @@ class Requests:
         self._insert_or_find = put
         self._now = now
         # The statement after which no other transaction inserts such jobs, if writing alone does not ensure it.
-        self._alone = queries.statements.get("one_request_at_a_time", "")
+        self._alone = queries.statements.get("one_request_at_a_time")
         self._waiting: dict[tuple[str, int, int], int] = {}
 
     def put(self, job: NewJob) -> Put:
@@ -163,7 +163,7 @@ class Requests:
         """Before anything else that such a transaction may have to wait for: others wait for its end."""
         if self._alone:
             self._raw.execute(self._alone)
-            self._alone = ""
+            self._alone = None
 
     def put_or_full(self, job: NewJob) -> Put | Exception:
         """The same for one of several jobs: that one finds no room concerns no other."""

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from supervisor.domain.errors import StoreError, StoreUnavailable
+from supervisor.domain.errors import StoreError
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine, JobSelector
 from supervisor.store.postgres import connection as connections
@@ -111,16 +111,6 @@ def test_the_first_exchange_of_another_session_is_doubtful(engine: Engine, postg
     postgres.kill_backends(engine.url)
     claims.limits([1])
     assert [exchange(), exchange()] == [True, False]
-    claims.close()
-
-
-def test_a_lost_connection_is_unavailability_not_a_bug(engine: Engine, postgres: Databases) -> None:
-    engine.database.migrate()
-    claims = engine.claims()
-    postgres.kill_backends(engine.url)
-    with contextlib.suppress(StoreUnavailable):
-        claims.held_by("w1")
-    assert claims.held_by("w1") == []
     claims.close()
 
 

@@ -24,6 +24,7 @@ from tests.store.postgres.meanwhile import Meanwhile
 CLAIM = "UPDATE jobs SET status = 'running', attempts = attempts + 1 WHERE id = {} RETURNING id"
 ONE = CLAIM.format("(SELECT id FROM jobs WHERE status = 'pending' ORDER BY id LIMIT 1)")
 RESET = "UPDATE jobs SET status = 'pending' WHERE status = 'running'"
+FOREIGN = ("foreign", 2, 8)  # its owner, attempts and token
 DECOYS = ("jobs", "job_meta", "job_sleepers", "job_timeline")
 
 
@@ -52,16 +53,41 @@ def ours(held: psycopg.Connection, job: int) -> None:
 
 
 class TestAtTheSameTime:
-    def test_a_poller_never_gets_what_a_worker_is_just_claiming(
-        self, desk: Desk, engine: Engine, foreign: psycopg.Connection, held: psycopg.Connection
+    @pytest.mark.parametrize(
+        ("change", "gets", "left"),
+        [
+            ("", False, (Status.RUNNING, "w1", 1, 1)),
+            *(
+                (f"UPDATE jobs SET status = '{status}', locked_by = NULL", False, (status, None, 1, 1))
+                for status in ("done", "failed", "quarantined", "cancelled")
+            ),
+            (
+                "UPDATE jobs SET status = 'pending', locked_by = NULL, claim_token = 7",
+                True,
+                ("running", "foreign", 2, 8),
+            ),
+        ],
+        ids=["claimed", "done", "failed", "quarantined", "cancelled", "given back"],
+    )
+    def test_a_poller_that_has_waited_gets_only_what_is_pending_by_then(
+        self,
+        change: str,
+        gets: bool,
+        left: tuple[object, ...],
+        desk: Desk,
+        engine: Engine,
+        foreign: psycopg.Connection,
+        held: psycopg.Connection,
     ) -> None:
         job = desk.put()
         ours(held, job)
+        if change:
+            held.execute(change.encode())
         poller = late(engine.url, foreign, ONE)
         held.commit()
-        assert poller.result() == []
+        assert poller.result() == ([(job,)] if gets else [])
         now = desk.job(job)
-        assert (now.status, now.locked_by, now.attempts, now.claim_token) == (Status.RUNNING, "w1", 1, 1)
+        assert (now.status, now.locked_by, now.attempts, now.claim_token) == left
 
     def test_of_two_pollers_one_gets_the_job(
         self, desk: Desk, engine: Engine, foreign: psycopg.Connection, held: psycopg.Connection
@@ -73,28 +99,6 @@ class TestAtTheSameTime:
         assert other.result() == []
         now = desk.job(job)
         assert (now.locked_by, now.attempts, now.claim_token) == ("foreign", 1, 1)
-
-    @pytest.mark.parametrize("status", ["done", "failed", "quarantined", "cancelled"])
-    def test_a_poller_that_comes_late_does_not_run_again_what_has_ended(
-        self, status: str, desk: Desk, engine: Engine, foreign: psycopg.Connection, held: psycopg.Connection
-    ) -> None:
-        job = desk.put()
-        ours(held, job)
-        held.execute("UPDATE jobs SET status = %s, locked_by = NULL WHERE id = %s", (status, job))
-        poller = late(engine.url, foreign, ONE)
-        held.commit()
-        assert poller.result() == []
-        assert desk.status(job).value == status
-
-    def test_a_poller_gets_what_was_given_back_while_it_waited(
-        self, desk: Desk, engine: Engine, foreign: psycopg.Connection, held: psycopg.Connection
-    ) -> None:
-        job = desk.put()
-        held.execute("UPDATE jobs SET progress = 0 WHERE id = %s", (job,))
-        poller = late(engine.url, foreign, ONE)
-        held.commit()
-        assert poller.result() == [(job,)]
-        assert desk.job(job).locked_by == "foreign"
 
     def test_a_reset_of_running_rows_releases_none_that_is_being_claimed(
         self, desk: Desk, engine: Engine, foreign: psycopg.Connection, held: psycopg.Connection

@@ -169,8 +169,8 @@ def test_a_lease_is_counted_from_before_it_was_asked_for(
     assert renewal.run(NOW).news
     assert gate.is_open()
     [(until,)] = foreign.execute("SELECT lease_until - extract(epoch FROM clock_timestamp()) FROM job_supervisors")
-    assert not gate._floats[1] > boot_time() + float(until)
-    assert gate._floats[1] - before == pytest.approx(14.0, abs=1.0)
+    assert not gate.until > boot_time() + float(until)
+    assert gate.until - before == pytest.approx(14.0, abs=1.0)
     generation = gate.generation
     assert not renewal.run(NOW).news
     assert gate.generation == generation

@@ -8,9 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
-import pytest
 
-from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import done
 from supervisor.engine import open_engine
@@ -96,11 +94,6 @@ def test_the_doctor_names_a_lease_that_has_ended(desk: Desk, engine: Engine, for
 
 def test_a_database_without_tables_is_no_fault(postgres: Databases, engine: Engine) -> None:
     assert "has no job tables yet" in facts(engine, "note")
-
-
-def test_a_server_that_is_not_there_is_told_in_one_sentence() -> None:
-    with pytest.raises(StoreError, match="refused"):
-        database.examine("postgresql://127.0.0.1:1/x")
 
 
 def test_users_who_may_not_end_the_sessions_of_other_hosts_are_named_with_what_to_grant(

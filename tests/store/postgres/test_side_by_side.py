@@ -43,44 +43,26 @@ def take(held: psycopg.Connection, job: int) -> None:
     )
 
 
-class TestCancelling:
-    def test_a_job_that_is_just_being_given_back_is_cancelled(
-        self, desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection
-    ) -> None:
-        job = desk.put()
-        desk.one()
-        give_back(held, job)
-        cancel = Meanwhile(foreign, lambda: desk.operations.actions.cancel(job, NOW))
-        held.commit()
-        assert cancel.result() is Status.CANCELLED
-        assert desk.status(job) is Status.CANCELLED
-
-    def test_a_job_that_is_just_being_claimed_is_asked_to_stop(
-        self, desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection
-    ) -> None:
-        job = desk.put()
-        take(held, job)
-        cancel = Meanwhile(foreign, lambda: desk.operations.actions.cancel(job, NOW))
-        held.commit()
-        assert cancel.result() is Status.RUNNING
-        assert desk.job(job).cancel_requested_at == NOW
-
-    @pytest.mark.parametrize("change", [give_back, take])
-    def test_a_bulk_cancel_leaves_none_of_them_out(
-        self,
-        change: Callable[[psycopg.Connection, int], None],
-        desk: Desk,
-        foreign: psycopg.Connection,
-        held: psycopg.Connection,
-    ) -> None:
-        jobs = [desk.put() for _ in range(3)]
-        if change is give_back:
-            desk.claim(want=3)
-        change(held, jobs[1])
-        cancel = Meanwhile(foreign, lambda: desk.operations.actions.cancel_all(jobs, NOW))
-        held.commit()
-        assert cancel.result() == 3
-        assert all(desk.job(job).cancel_requested_at == NOW for job in jobs)
+@pytest.mark.parametrize(("change", "status"), [(give_back, Status.CANCELLED), (take, Status.RUNNING)])
+def test_a_cancel_sees_what_is_just_being_given_back_or_claimed(
+    change: Callable[[psycopg.Connection, int], None],
+    status: Status,
+    desk: Desk,
+    foreign: psycopg.Connection,
+    held: psycopg.Connection,
+) -> None:
+    jobs = [desk.put() for _ in range(4)]
+    if change is give_back:
+        desk.claim(want=4)
+    change(held, jobs[0])
+    one = Meanwhile(foreign, lambda: desk.operations.actions.cancel(jobs[0], NOW))
+    held.commit()
+    assert one.result() is status
+    change(held, jobs[2])
+    several = Meanwhile(foreign, lambda: desk.operations.actions.cancel_all(jobs[1:], NOW))
+    held.commit()
+    assert several.result() == 3
+    assert all(desk.job(job).cancel_requested_at == NOW for job in jobs)
 
 
 class TestEnqueueing:
@@ -183,49 +165,39 @@ class TestClaiming:
         assert [claim.job_id for claim in desk.claim(self.TYPES, 2)] == others[2:]
 
 
-class TestTheOrderOfLocks:
-    """A row of a lower id is waited for before one of a higher id is locked, whoever asks."""
+def settle_both(desk: Desk) -> Callable[[], object]:
+    first, second = desk.claim(want=2)
+    return lambda: desk.settle(done(second, None), released(first))
 
-    @pytest.fixture
-    def jobs(self, desk: Desk, held: psycopg.Connection) -> tuple[int, int]:
-        low, high = desk.put(), desk.put()
-        return low, high
 
-    def _waits(
-        self, desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection, low: int, high: int, call: Any
-    ) -> Any:
-        held.execute(FREE, (low,))
-        waiting = Meanwhile(foreign, call)
-        assert foreign.execute(FREE, (high,)).fetchone() == (high,)
-        held.commit()
-        return waiting.result()
+def settle_dead(desk: Desk) -> Callable[[], object]:
+    ends = [released(claim) for claim in reversed(desk.claim(want=2))]
+    return lambda: desk.maintenance.locks.settle_dead("w1", ends, NOW)
 
-    def test_of_a_bulk_cancel_in_any_order(
-        self, desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection, jobs: tuple[int, int]
-    ) -> None:
-        low, high = jobs
-        assert (
-            self._waits(desk, foreign, held, low, high, lambda: desk.operations.actions.cancel_all([high, low], NOW))
-            == 2
-        )
 
-    def test_of_a_worker_that_settles_successes_and_others(
-        self, desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection, jobs: tuple[int, int]
-    ) -> None:
-        low, high = jobs
-        first, second = desk.claim(want=2)
-        exchange = lambda: desk.settle(done(second, None), released(first))  # noqa: E731
-        assert self._waits(desk, foreign, held, low, high, exchange) == []
-
-    def test_of_whoever_settles_a_death(
-        self, desk: Desk, foreign: psycopg.Connection, held: psycopg.Connection, jobs: tuple[int, int]
-    ) -> None:
-        low, high = jobs
-        ends = [released(claim) for claim in reversed(desk.claim(want=2))]
-        assert (
-            self._waits(desk, foreign, held, low, high, lambda: desk.maintenance.locks.settle_dead("w1", ends, NOW))
-            == 2
-        )
+@pytest.mark.parametrize(
+    ("prepared", "answer"),
+    [
+        (lambda desk: lambda: desk.operations.actions.cancel_all([2, 1], NOW), 2),
+        (settle_both, []),
+        (settle_dead, 2),
+    ],
+    ids=["a bulk cancel in any order", "a worker that settles successes and others", "a death"],
+)
+def test_a_row_of_a_lower_id_is_waited_for_before_one_of_a_higher_id_is_locked_whoever_asks(
+    desk: Desk,
+    foreign: psycopg.Connection,
+    held: psycopg.Connection,
+    prepared: Callable[[Desk], Callable[[], object]],
+    answer: object,
+) -> None:
+    low, high = desk.put(), desk.put()
+    call = prepared(desk)
+    held.execute(FREE, (low,))
+    waiting = Meanwhile(foreign, call)
+    assert foreign.execute(FREE, (high,)).fetchone() == (high,)
+    held.commit()
+    assert waiting.result() == answer
 
 
 @pytest.mark.parametrize("action", ["retry", "cancel", "delete", "redrive"])

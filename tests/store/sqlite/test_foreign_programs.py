@@ -114,31 +114,6 @@ class TestForeignClaims:
         assert job.lock_expires_at == pytest.approx(time.time() + 3600, abs=5)
         assert job.started_at == pytest.approx(time.time(), abs=5)
 
-    def test_ours_never_get_a_job_that_it_holds(self, desk: Desk, foreign: sqlite3.Connection) -> None:
-        desk.put()
-        foreign.execute(CLAIM).fetchall()
-
-        assert desk.claim(want=10, now=4e9) == []
-        assert take_back(desk, time.time()) == 0
-
-    def test_it_never_gets_a_job_that_ours_hold(self, desk: Desk, foreign: sqlite3.Connection) -> None:
-        desk.put()
-        desk.one()
-
-        assert foreign.execute(CLAIM).fetchall() == []
-
-    @pytest.mark.parametrize("status", ["done", "failed"])
-    def test_its_settlement_leaves_the_row_as_ours_would(
-        self, desk: Desk, foreign: sqlite3.Connection, status: str
-    ) -> None:
-        job_id = desk.put()
-        foreign.execute(CLAIM).fetchall()
-        settle(foreign, job_id, status)
-
-        job = desk.job(job_id)
-        assert (job.status.value, job.locked_by, job.lock_expires_at) == (status, None, None)
-        assert job.completed_at == pytest.approx(time.time(), abs=5)
-
     def test_after_its_expiry_ours_run_it_and_its_late_settlement_does_not_count(
         self, desk: Desk, foreign: sqlite3.Connection
     ) -> None:
@@ -183,44 +158,8 @@ class TestForeignClaims:
         assert (job.status, job.locked_by, job.lock_expires_at) == (Status.DONE, None, None)
         assert job.completed_at == pytest.approx(time.time(), abs=5)
 
-    def test_a_reset_that_clears_the_owner_too_releases_none_of_ours(
-        self, desk: Desk, foreign: sqlite3.Connection
-    ) -> None:
-        job_id = desk.put()
-        claim = desk.one()
-        before = desk.job(job_id)
-
-        foreign.execute("UPDATE jobs SET status='pending', locked_by=NULL, locked_at=NULL WHERE status='running'")
-
-        assert desk.job(job_id) == before
-        assert desk.settle(done(claim, None)) == []
-
-    def test_one_outcome_is_recorded_even_where_two_programs_settle(
-        self, desk: Desk, foreign: sqlite3.Connection
-    ) -> None:
-        job_id = desk.put()
-        desk.settle(done(desk.one(), '"ours"'))
-
-        assert [settle(foreign, job_id, status) for status in ("failed", "cancelled")] == [0, 0]
-        assert desk.status(job_id) is Status.DONE
-
-    def test_it_may_put_a_failed_job_back(self, desk: Desk, foreign: sqlite3.Connection) -> None:
-        job_id = desk.put()
-        desk.finish(job_id, Status.FAILED)
-
-        assert settle(foreign, job_id, "pending") == 1
-        assert desk.job(job_id).completed_at is None
-        assert desk.one(now=4e9).job_id == job_id
-
 
 class TestMeddling:
-    def test_a_running_row_deleted_by_hand_is_a_lost_claim(self, desk: Desk, foreign: sqlite3.Connection) -> None:
-        desk.put()
-        claim = desk.one()
-        foreign.execute("DELETE FROM jobs")
-
-        assert desk.settle(done(claim, None)) == [claim.job_id]
-
     @pytest.mark.parametrize(
         "change",
         [
