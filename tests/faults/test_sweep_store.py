@@ -26,7 +26,7 @@ from supervisor.store.failing import OTHERS
 from supervisor.store.sqlite.connection import QUERIES
 from supervisor.system import failpoints
 from supervisor.system.failpoints import VARIABLE
-from tests.faults.test_killed_adoptions import arm, killed
+from tests.armed import in_a_child
 from tests.postgres_server import Databases
 from tests.site_under_test import wait_for
 from tests.stopwatch import Stopwatch
@@ -192,6 +192,11 @@ class Trial:
         self.role.close()
 
 
+def arm(points: str) -> None:
+    os.environ[VARIABLE] = points
+    failpoints._armed.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def disarmed() -> Iterator[None]:
     before = os.environ.pop(VARIABLE, None)
@@ -291,7 +296,7 @@ def test_a_process_killed_inside_a_write_transaction_leaves_nothing_of_it(
     last = places.index("commit.before")  # of its first transaction
     for at in {places.index("begin") + 1, last}:
         folder = tmp_path / f"{at}"
-        assert killed(lambda folder=folder, at=at: Trial(deed, world, folder).act(f"*=kill@{at + 1}"), NEVER)  # type: ignore[misc]
+        assert in_a_child(lambda folder=folder, at=at: Trial(deed, world, folder).act(f"*=kill@{at + 1}"), NEVER)  # type: ignore[misc]
         engine = open_engine(f"sqlite:///{folder}/jobs.db")
         assert world.is_free(engine)
         assert contents(engine) == untouched
@@ -306,7 +311,7 @@ def test_a_process_killed_inside_a_write_transaction_leaves_nothing_of_it(
 @pytest.mark.fault(2)
 def test_a_process_killed_while_it_makes_the_tables_leaves_none(tmp_path: Path) -> None:
     engine = open_engine(f"sqlite:///{tmp_path}/jobs.db")
-    assert killed(engine.database.migrate, "program:set_meta=kill@2")
+    assert in_a_child(engine.database.migrate, "program:set_meta=kill@2")
     with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
         assert list(connection.iterdump()) == ["BEGIN TRANSACTION;", "COMMIT;"]
     assert engine.database.migrate()
