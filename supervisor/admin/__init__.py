@@ -2,6 +2,7 @@
 
     app.py       the process from its fork to its end, and the application; state.py is what every route may use
     server.py    the HTTP server, controlled by the supervisor, with limits of times and connections
+    answers.py   values as JSON; `Refused`, which anything here raises, and how it and other errors are answered
     access.py    access control: hosts, tokens, origins, sizes; keys.py has the tokens and sessions, login.py the form
     store_executor.py  database calls on separate threads
     watch.py     the overview, read once for all who request it or listen to it; who follows a job

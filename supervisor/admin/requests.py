@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from supervisor.admin.answers import Refused
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.client.asynchronous import InTask
-from supervisor.client.lanes import Put
+from supervisor.client.connections import Put
 from supervisor.client.queue import Queue
 from supervisor.client.waiting import naming, result_of
 from supervisor.domain.errors import JobFailed, JobNotFound, QueueError, StoreError

@@ -1,10 +1,11 @@
 """The command line: parses arguments and prints results. It contains no rules.
 
-    program.py    the application: finds and runs a command
-    options.py    options that many commands share, and the database they select
-    errors.py     every failure as one readable line, with its exit code
-    output.py     what goes to standard output: one JSON document, or text and tables for people
-    tables.py     jobs, runs, times and schedules for people
+    program.py          the application: finds and runs a command
+    options.py          options that many commands share, the database they select, and a command's answer
+    errors.py           every failure as one readable line, with its exit code
+    output.py           what goes to standard output: one JSON document, or text and tables for people
+    tables.py           jobs, runs, times and schedules for people
+    screen.py, live.py  `top`: the screen and its keys, and the terminal
 
 Each command imports what it needs when it runs, so that `supervisor enqueue` starts quickly.
 """

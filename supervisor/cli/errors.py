@@ -28,12 +28,6 @@ class Stop(Exception):
         self.hint = hint
 
 
-class NoDatabase(ConfigError):
-    """There is no valid configuration, and only its database URL was needed."""
-
-    hint = "--database URL names the database; then no configuration is read"
-
-
 # The first match counts. An unknown id is a plain failure: it does not conflict with a job's state.
 _CODES: tuple[tuple[type[QueueError], int], ...] = (
     *((kind, USAGE) for kind in (ConfigError, InvalidJob, InvalidOption)),
@@ -52,7 +46,7 @@ def report(error: Exception) -> int:
     if isinstance(error, OSError):
         what = error.strerror or str(error)
         return _say([what if error.filename is None else f"{error.filename}: {what}"], FAILED)
-    hint = getattr(error, "hint", "")
+    hint = getattr(error, "hint", "") or " ".join(getattr(error, "__notes__", ()))
     if isinstance(error, Stop):
         return _say([str(error)], error.code, hint)
     for kind, code in _CODES:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.exceptions import Exit
 
-from supervisor.cli.errors import DATABASE, FAILED, NoDatabase, Stop, wrong_usage
+from supervisor.cli.errors import DATABASE, FAILED, Stop, wrong_usage
 from supervisor.cli.output import note, result, write
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.text import is_number, seconds, without_password
@@ -128,7 +128,8 @@ class Target:
         try:
             return self.database or self.settings.database
         except ConfigError as error:
-            raise NoDatabase(error.problems) from None
+            error.add_note("--database URL names the database; then no configuration is read")
+            raise
 
     def listen_url(self) -> str | None:
         """The configured one: a URL on the command line is that of another database."""

@@ -20,8 +20,7 @@ from supervisor.cli.output import ReaderGone, line, prepare, silence, write
 COMMANDS = {
     name: module
     for module, names in {
-        "setup": "init check doctor",
-        "running": "run",
+        "setup": "init check doctor run",
         "enqueue": "enqueue",
         "status": "status top",
         "logs": "logs",

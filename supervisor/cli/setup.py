@@ -1,16 +1,24 @@
-"""`init`, `check` and `doctor`: commands to use before the supervisor runs."""
+"""`init`, `check`, `doctor` and `run`: from an empty folder to a supervisor that runs."""
 
 from __future__ import annotations
 
 import os
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.exceptions import Exit
 
-from supervisor.cli.errors import FAILED, USAGE
-from supervisor.cli.options import Answer, Target, answering, as_json
+from supervisor.cli.errors import FAILED, USAGE, Stop, wrong_usage
+from supervisor.cli.options import Answer, Parsed, Target, answering, as_json, flag, on_target, option
 from supervisor.cli.output import show, table
+from supervisor.domain.text import counted
+
+if TYPE_CHECKING:
+    from supervisor.supervision.stopping import Progress
 
 _STARTER = Path(__file__).with_name("starter")  # a commented configuration, and a module with a task
 
@@ -99,3 +107,70 @@ def doctor(target: Target) -> Answer:
         show=lambda: show(table(("", "about", "finding"), rows, wrap=True)),
         failure=None if ok else Exit(FAILED),
     )
+
+
+def _server(url: str) -> str:
+    from supervisor.config.checks import server
+
+    return server(url)
+
+
+_PAUSE = 0.1  # seconds between two drawings of the progress
+_LISTED = "supervisor jobs list --status failed, or --status quarantined for jobs that killed their workers"
+
+
+@on_target
+@flag(
+    "--burst",
+    "Run until no job is due, running or waiting for a retry within 10 minutes, then exit. "
+    "A due job that no pool takes does not count.",
+)
+@option("--pool", "Run only this pool; may be repeated.", "NAME", multiple=True)
+@flag("--watch", "Reload when Python files or the configuration below its folder change. For development.")
+@flag("--drain-then-exit", "Exit when `supervisor drain` has drained this host and its jobs have ended.")
+@option("--listen-database", "With a pooler as --database: its server, for notifications.", "URL", type=Parsed(_server))
+@flag("--allow-network-file-system network", "Allow a database on a network file system, where SQLite is not safe.")
+def run(target: Target, burst: bool, pool: tuple[str, ...], watch: bool, **options: Any) -> None:
+    """Run the supervisor.
+
+    SIGTERM or Ctrl-C stops after the running jobs have finished; a second one stops at once. SIGHUP reloads.
+    """
+    from supervisor import app
+
+    if watch and burst:
+        raise wrong_usage("--watch is for a supervisor that keeps running; leave out --watch or --burst")
+    began, drawn = time.monotonic(), 0.0
+    failed, text = 0, ""
+    terminal = burst and sys.stderr.isatty()
+
+    def draw(more: str, end: str) -> None:
+        # The cursor stays at the start of the line: what a handler writes there overwrites this, and it is drawn again.
+        nonlocal drawn
+        drawn = time.monotonic()
+        with suppress(OSError):  # the terminal is gone, but the jobs continue
+            sys.stderr.write(f"\r\x1b[2K{text}{more}{end}")
+            sys.stderr.flush()
+
+    def observe(progress: Progress) -> None:
+        nonlocal failed, text
+        failed, total = progress.failed, progress.done + progress.busy + progress.pending
+        text = f"{progress.done}/{total} done" + (f", {failed} failed" if failed else "")
+        if terminal and time.monotonic() >= drawn + _PAUSE:
+            draw(f", {progress.busy} busy", "\r")
+
+    try:
+        code = app.run(
+            target.config_path,
+            database=target.database,
+            pools=pool,
+            burst=burst,
+            observer=observe if burst else None,
+            watch=watch,
+            **options,
+        )
+    finally:
+        if terminal and text:
+            draw(f" in {time.monotonic() - began:.1f} s", "\n")
+    if code and failed:
+        raise Stop(f"{counted(failed, 'job')} failed", code=code, hint=_LISTED)
+    raise Exit(code)

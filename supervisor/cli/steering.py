@@ -6,18 +6,15 @@ import reprlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.exceptions import Exit
 
-from supervisor.cli.errors import FAILED, USAGE, Stop, wrong_usage
+from supervisor.cli.errors import FAILED, USAGE, wrong_usage
 from supervisor.cli.options import Answer, Target, answering, check_patience, flag, group, option, patience
 from supervisor.cli.output import line, show, table
 from supervisor.domain.text import counted, human
-
-if TYPE_CHECKING:
-    from supervisor.ops.supervisors import Unknown
 
 on_host = option("--host", "Only there; gpu-* means all that match.", "NAME", default="")
 one_host = click.argument("host", metavar="[HOST]", default="")
@@ -55,12 +52,9 @@ def _set(target: Target, type_: str, *, paused: bool, force: bool = False) -> An
         try:
             changed = commands.pause(operations, type_, paused, now, configured=known, force=force)
         except Unknown as error:
-            raise _forcible(error, "pauses") from None
+            error.add_note("--force pauses it anyway")
+            raise
     return Answer({"type": type_, "paused": paused, "changed": changed}, f"{type_} {_pausing(paused, changed)}")
-
-
-def _forcible(error: Unknown, does: str) -> Stop:
-    return wrong_usage(error.problems[0], f"--force {does} it anyway")
 
 
 def _pausing(paused: bool, changed: bool) -> str:
@@ -121,7 +115,8 @@ def drain(target: Target, host: str, wait: bool, force: bool) -> Answer:
             if not force:
                 require_host(operations, host)
         except Unknown as error:
-            raise _forcible(error, "drains") from None
+            error.add_note("--force drains it anyway")
+            raise
         changed = operations.controls.drain(host, operations.statistics.now())
         if wait:
             await_drained(operations, host)

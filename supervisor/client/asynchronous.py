@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from supervisor.client.lanes import LISTER, READER, WRITER, Put
+from supervisor.client.connections import LISTER, READER, WRITER, Put
 from supervisor.client.queue import Queue
 from supervisor.client.subscription import LONGEST_WAIT, Stream, Subscription, deadline_after
 from supervisor.client.waiting import Caller

@@ -17,6 +17,10 @@ from supervisor.engine import open_engine
 from supervisor.store.base import Engine, Producer
 
 Answer = TypeVar("Answer")
+Put = tuple[int, bool]
+"""The id of a job, and whether it is new."""
+
+WRITER, READER, LISTER = "writer", "reader", "lister"  # the connections of a queue, and their threads
 
 _MOST_MOVES = 10
 

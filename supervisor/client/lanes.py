@@ -12,18 +12,14 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from supervisor.client.connections import forgetful
+from supervisor.client.connections import Put, forgetful
 from supervisor.domain.errors import holdable
 from supervisor.domain.job import NewJob
 
 Answer = TypeVar("Answer")
-Put = tuple[int, bool]
-"""The id of a job, and whether it is new."""
 PutEach = Callable[[list[NewJob]], list[Put | Exception]]
 """Inserts jobs. See `Producer.put_each`."""
 _Calls = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]  # None: the thread is to end
-
-WRITER, READER, LISTER = "writer", "reader", "lister"  # as the connections of a queue
 
 _MOST_JOBS = 500  # in one transaction: others want to write, too
 _MOST_SIZE = 1 << 20  # characters of payloads after which no other job is added

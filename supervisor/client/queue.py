@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.client.administration import Administration
-from supervisor.client.connections import Connections
+from supervisor.client.connections import LISTER, READER, WRITER, Connections
 from supervisor.client.subscription import Bell, Stream, deadline_after, heard
 from supervisor.client.waiting import Caller, at_once
 from supervisor.client.watcher import Watcher
@@ -222,9 +222,9 @@ class Queue(Administration):
     @functools.cached_property
     def _lanes(self) -> dict[str, Lane]:
         """The threads of `AsyncQueue` and `Task.aenqueue`."""
-        from supervisor.client import lanes
+        from supervisor.client.lanes import Lane
 
-        return {name: lanes.Lane(name) for name in (lanes.WRITER, lanes.READER, lanes.LISTER)}
+        return {name: Lane(name) for name in (WRITER, READER, LISTER)}
 
     @property
     def _hooks(self) -> EnqueueHooks | None:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from supervisor.client.administration import Administration
-from supervisor.client.lanes import READER, WRITER, Put
+from supervisor.client.connections import READER, WRITER, Put
 from supervisor.client.subscription import Bell, Subscription, deadline_after, heard
 from supervisor.domain.errors import JobFailed, QueueError, StoreError, WaitTimeout
 from supervisor.domain.intake import job_id_of, require_same, waiting_limit

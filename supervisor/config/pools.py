@@ -147,7 +147,7 @@ def _check_rules(pool: Layers, report: Report) -> None:
         ),
     )
     for key, broken, why in rules:
-        if broken and not pool.faulty(key):
+        if broken:
             report.add(pool.at(key), why)
 
 
@@ -206,7 +206,7 @@ def _path(pool: Layers, folder: Path, report: Report) -> tuple[Path, ...]:
     places = [Path(os.path.normpath(folder / each)) for each in (*written, *filter(None, others))]
     for place in places[: len(written)]:
         if not place.is_dir():
-            report.add_of_source(pool.at("path"), f"there is no folder {place}")
+            report.add(pool.at("path"), f"there is no folder {place}", of_source=True)
     return tuple(places)
 
 
@@ -256,16 +256,16 @@ def _declared(pool: Layers, folder: Path, path: Sequence[Path], report: Report) 
         try:
             tasks = of_module(module, folder, path)
         except Unreadable as error:
-            report.add_of_source(at, str(error))
+            report.add(at, str(error), of_source=True)
             continue
         if not tasks:
-            report.add_of_source(at, f"the module {module!r} defines no function with @task")
+            report.add(at, f"the module {module!r} defines no function with @task", of_source=True)
         for task in tasks:
             other = found.setdefault(task.type, task)
             if other.where != task.where:
-                report.add_of_source(at, f"{task.where}: the type {task.type!r} is that of {other.where} already")
+                report.add(at, f"{task.where}: the type {task.type!r} is that of {other.where} already", of_source=True)
     wanted = pool.get("types")
-    if not found or not wanted or report.problems or report.of_sources:
+    if not found or not wanted or report.found:
         return found
     for type_ in wanted:
         if type_ not in found:
@@ -300,7 +300,7 @@ def _options_of(task: Declared, report: Report) -> Mapping[str, Any]:
     found = Report()
     values = _options(task.options, found)
     for problem in found.problems:
-        report.add_of_source(("pools",), f"{task.where}: {dotted(problem.at)}: {problem.text}")
+        report.add(("pools",), f"{task.where}: {dotted(problem.at)}: {problem.text}", of_source=True)
     return values
 
 

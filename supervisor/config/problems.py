@@ -20,10 +20,11 @@ _LONGEST = 300  # characters of one problem's text; a line should be quick to re
 
 
 class Problem(NamedTuple):
-    """What is wrong, and the key where a user can fix it."""
+    """What is wrong, and the key where a user can fix it. `of_source`: of a module with tasks or of the machine."""
 
     at: Way
     text: str
+    of_source: bool = False
 
 
 @dataclass
@@ -32,28 +33,29 @@ class Report:
 
     file: str = ""
     text: str = ""
-    problems: list[Problem] = field(default_factory=list)
-    of_sources: list[Problem] = field(default_factory=list)  # of modules with tasks or the machine, not of the file
+    found: dict[Problem, None] = field(default_factory=dict)
 
-    def add(self, at: Way, text: str) -> None:
-        problem = Problem(at, text)
-        if problem not in self.problems:
-            self.problems.append(problem)
+    def add(self, at: Way, text: str, *, of_source: bool = False) -> None:
+        """Commands that only need the file go on without what is `of_source`."""
+        self.found[Problem(at, text, of_source)] = None
 
-    def add_of_source(self, at: Way, text: str) -> None:
-        """Of a module with tasks, or of the machine: commands that only need the file go on without it."""
-        self.of_sources.append(Problem(at, text))
+    @property
+    def problems(self) -> list[Problem]:
+        """Of the file itself."""
+        return [problem for problem in self.found if not problem.of_source]
+
+    @property
+    def of_sources(self) -> list[Problem]:
+        return [problem for problem in self.found if problem.of_source]
 
     def has(self, at: Way) -> bool:
         """Whether there is a problem of this key, or inside it."""
-        return any(problem.at[: len(at)] == at for problem in (*self.problems, *self.of_sources))
+        return any(problem.at[: len(at)] == at for problem in self.found)
 
     def sentences(self) -> list[str]:
         """`supervisor.toml:12: pools.tag.timeout: what is wrong`, in the order of the file."""
-        problems = dict.fromkeys(self.problems + self.of_sources)
-        known = lines(self.text) if problems else {}
-        found = [(line_of(problem.at, known), problem) for problem in problems]
-        found.sort(key=lambda pair: pair[0])
+        known = lines(self.text) if self.found else {}
+        found = sorted(((line_of(problem.at, known), problem) for problem in self.found), key=lambda pair: pair[0])
         return [
             f"{self.file}{f':{line}' if line else ''}: {dotted(problem.at)}: {_short(problem.text)}"
             for line, problem in found
@@ -84,7 +86,7 @@ def checked(keys: Keys, raw: object, at: Way, report: Report) -> dict[str, Any]:
             else:
                 values[name] = kind(value)
         except NoTimeZones as error:
-            report.add_of_source(way, str(error))
+            report.add(way, str(error), of_source=True)
         except (InvalidJob, ValueError) as error:
             report.add(way, error.problem if isinstance(error, InvalidJob) else str(error))
     return values

@@ -40,7 +40,7 @@ def read(path: Path, database: str | None, to_run: Collection[str] | None, sourc
     """See `supervisor.config.load`."""
     settings, report = survey(path, database)
     if not sources:
-        report.of_sources.clear()
+        report.found = dict.fromkeys(report.problems)
     if to_run is not None:
         host = own_host(settings.database)
         to_run = to_run or [name for name, pool in settings.pools.items() if runs_on(pool, host)]

@@ -17,7 +17,7 @@ place only of what comes after it here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
 from supervisor.domain.tenants import MACHINE, Grant, Patience, Template, Tenant, own_budget
@@ -36,35 +36,32 @@ def divide(
 ) -> dict[str, Grant]:
     """What each pool gets of budgets of these sizes in bytes."""
     division = _Division(tenants, sizes, templates)
-    stays_until = {one: one.residency.loaded_at + patience.min_residency for one in tenants}
-    young, busy, idle = _by_right_to_stay(tenants, [one for one in tenants if now < stays_until[one]])
+    lately = [one for one in tenants if now < one.residency.loaded_at + patience.min_residency]
+    young = [one for one in tenants if one in lately or one.residency.starting]
+    others = [one for one in tenants if one not in young]
     first = sorted((one for one in tenants if one.needs_first), key=lambda one: -one.waited(now))
     replaced = [one for one in first if one.residency.resident]
-    absent = [one for one in first if now >= stays_until[one] and one not in replaced]
-    starving = [one for one in absent if one.waited(now) >= patience.max_wait]
-    division.keep(young)
-    division.start_first(replaced + starving, hold=True)
-    division.keep_old_code()
-    division.keep(busy)
-    division.start_first(absent)
+    absent = [one for one in first if one not in lately and one not in replaced]
     due = sorted((one for one in tenants if one.due), key=lambda one: -one.oldest_wait)
+    for one in young:
+        division.keep(one)
+    for one in (*replaced, *(one for one in absent if one.waited(now) >= patience.max_wait)):
+        division.start(one, hold=True)
+    division.keep_old_code()
+    for one in sorted((one for one in others if not one.idle), key=lambda one: -one.residency.loaded_at):
+        division.keep(one)
+    for one in absent:
+        division.start(one)
     _in_turn((one for one in due if division.grants[one.name].most), division.fill)
-    division.keep(idle)
-    division.keep(tenants, spares=True)
+    for one in sorted((one for one in others if one.idle), key=lambda one: -(one.residency.idle_since or 0.0)):
+        division.keep(one)
+    for one in tenants:
+        division.keep(one, spares=True)
     _in_turn((one for one in tenants if not one.due or one in first), division.fill)
-    division.start_successors()
+    for one in tenants:
+        division.start_successor(one)
     _in_turn((one for one in tenants if not one.replacing), division.start_spare)
     return division.decided()
-
-
-def _by_right_to_stay(
-    tenants: Sequence[Tenant], loaded_lately: Container[Tenant]
-) -> tuple[list[Tenant], list[Tenant], list[Tenant]]:
-    """Those that nobody may unload; those with jobs, the latest loaded first; and the others, the latest idle first."""
-    young = [one for one in tenants if one in loaded_lately or one.residency.starting]
-    others = [one for one in tenants if one not in young]
-    busy = sorted((one for one in others if not one.idle), key=lambda one: -one.residency.loaded_at)
-    return young, busy, sorted(set(others) - set(busy), key=lambda one: -(one.residency.idle_since or 0.0))
 
 
 def _in_turn(tenants: Iterable[Tenant], more: Callable[[Tenant], bool]) -> None:
@@ -103,15 +100,11 @@ class _Division:
 
     # Who stays
 
-    def keep(self, tenants: Iterable[Tenant], *, spares: bool = False) -> None:
-        """Let their workers stay as far as they fit: those besides their spares, and later these, too. Of a pool
-        without any, its template.
+    def keep(self, one: Tenant, *, spares: bool = False) -> None:
+        """Let its workers stay as far as they fit: those besides its spares, and later these, too. Without any, its
+        template.
         """
-        for one in tenants:
-            self._keep(one, one.staying - (0 if spares else one.surplus))
-
-    def _keep(self, one: Tenant, most: int) -> None:
-        grant = self.grants[one.name]
+        grant, most = self.grants[one.name], one.staying - (0 if spares else one.surplus)
         for device, there in one.workers.items():
             each = max(1, there.staying + there.leaving)
             cost = _by_budget(one, device, there.used // each, there.on_device // each)
@@ -158,13 +151,10 @@ class _Division:
 
     # Who comes
 
-    def start_first(self, tenants: Iterable[Tenant], *, hold: bool = False) -> None:
-        """Start a worker of each; with `hold`, nobody else starts before there is room for these."""
-        for one in tenants:
-            self._start(one, hold=hold)
-
-    def _start(self, one: Tenant, *, hold: bool = False) -> bool:
-        """Grant one more worker, if there is room. Returns whether it starts now."""
+    def start(self, one: Tenant, *, hold: bool = False) -> bool:
+        """Grant one more worker, if there is room. Returns whether it starts now. With `hold`, nobody else starts
+        before there is room for it.
+        """
         grant = self.grants[one.name]
         if one.name in self._closed:
             return False
@@ -184,7 +174,9 @@ class _Division:
             self._claimant = one.name
             _take(self._free, self._capped(cost))
         self._closed.add(one.name)
-        grant.reason = self._why_waits(one, cost)
+        name = min([*self._short(cost, self._free), *self._short(cost, self._open)], default=MACHINE)
+        needed = human_size(min(cost[name], self._sizes[name]))
+        grant.reason = f"{'waits for' if one.due else 'needs'} {needed} of {_name_of(name)}: {self._users(name)}"
         return False
 
     @property
@@ -213,21 +205,20 @@ class _Division:
 
     def fill(self, one: Tenant) -> bool:
         """One more of the workers that are wanted."""
-        return self.grants[one.name].most < one.wanted and self._start(one)
+        return self.grants[one.name].most < one.wanted and self.start(one)
 
-    def start_successors(self) -> None:
+    def start_successor(self, one: Tenant) -> None:
         """A successor starts before its predecessor leaves, if there is room for both."""
-        for one in self._tenants:
-            grant = self.grants[one.name]
-            if one.replacing and grant.kept and grant.kept == grant.most:
-                grant.crowded = not (self._start(one) or one.patient)
-                grant.reason = ""
+        grant = self.grants[one.name]
+        if one.replacing and grant.kept and grant.kept == grant.most:
+            grant.crowded = not (self.start(one) or one.patient)
+            grant.reason = ""
 
     def start_spare(self, one: Tenant) -> bool:
         """One more worker beyond those that run jobs."""
         grant = self.grants[one.name]
         before = grant.reason
-        starts = one.measured and 0 < grant.most < one.wanted + one.spares and self._start(one)
+        starts = one.measured and 0 < grant.most < one.wanted + one.spares and self.start(one)
         grant.reason = before
         return starts
 
@@ -239,11 +230,6 @@ class _Division:
             grant.gives_up = one.staying - grant.kept + (not one.staying and self._owed.get(image, 0) > 0)
             grant.without_old_code = self._old.get(image, 0) > 0
         return self.grants
-
-    def _why_waits(self, one: Tenant, cost: Bytes) -> str:
-        name = min([*self._short(cost, self._free), *self._short(cost, self._open)], default=MACHINE)
-        needed = human_size(min(cost[name], self._sizes[name]))
-        return f"{'waits for' if one.due else 'needs'} {needed} of {_name_of(name)}: {self._users(name)}"
 
     def _users(self, name: str) -> str:
         """`caption uses 3.1GiB of 6GiB`."""

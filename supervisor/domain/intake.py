@@ -78,7 +78,7 @@ def new_job(
         max_attempts=None if max_attempts is None else whole("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
         unique_key=checked_unique_key(unique_key),
         meta=meta_of(meta),
-        delay=_delay(delay),
+        delay=None if delay is None else _delay(delay),
     )
 
 
@@ -270,9 +270,7 @@ def meta_of(value: object) -> str | None:
     return text
 
 
-def _delay(given: str | float | None) -> float | None:
-    if given is None:
-        return None
+def _delay(given: str | float) -> float:
     try:
         delay = seconds(given)
     except ValueError as error:
@@ -322,23 +320,18 @@ def _key(field: str, value: object, most: int) -> str:
     return value
 
 
-def job_id_of(value: object) -> int:
+def job_id_of(value: Any) -> int:
     """A job's id. Raises InvalidJob for what is not a whole number, JobNotFound for one that no row can have."""
-    job_id = _number("job_id", value)
-    if not is_possible_id(job_id, "job_id"):
-        raise JobNotFound(job_id)
-    return job_id
+    if not is_possible_id(value, "job_id"):
+        raise JobNotFound(value)
+    return int(value)
 
 
 def is_possible_id(value: object, field: str) -> bool:
     """Whether a row can have this id. Raises InvalidJob for what is not a whole number."""
-    return -(2**63) <= _number(field, value) <= LAST_ID
-
-
-def _number(field: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidJob(field, f"{short(value)} is not a whole number")
-    return value
+    return -(2**63) <= value <= LAST_ID
 
 
 def waiting_limit(timeout: object) -> float | None:

@@ -9,11 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from supervisor.config.checks import host_pattern
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted, like, no_pool, not_retried, text_of
-from supervisor.ops.supervisors import Seen, Unknown, living, pools_of, require_hosts, seen, types_taken
+from supervisor.ops.supervisors import Seen, Unknown, living, pools_of, require_host, seen, types_taken
 from supervisor.store.base import Filter, Operations, Planned, Retried, SupervisorRecord
 from supervisor.system.scoreboard import MAX_SLOTS
 
@@ -113,8 +114,11 @@ def scale(
     Raises the errors of `check_scale`, and Unknown.
     """
     check_scale(operations, pool, workers, configured)
-    if host and not (workers is None and host in operations.controls.current().hosts_of(pool)):
-        require_hosts(operations, host, pool)
+    try:
+        if host and not (workers is None and host in operations.controls.current().hosts_of(pool)):
+            require_host(operations, host_pattern(host), pool)
+    except ValueError as error:
+        raise ConfigError([f"host: {error}"]) from None
     operations.controls.scale(pool, workers, now, host)
 
 

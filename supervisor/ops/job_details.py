@@ -124,9 +124,10 @@ def trials(runs: Iterable[Run], errors: Iterable[Attempt]) -> list[Trial]:
 
 def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
     """The events of a job in order of time; none comes after its end."""
+    waited = not _is_time(found.created_at) or found.scheduled_at > found.created_at + 0.5
     moments = [
         (found.created_at, "created", ""),
-        (found.scheduled_at if _waited(found) else None, "due", ""),
+        (found.scheduled_at if waited else None, "due", ""),
         (found.cancel_requested_at, "asked to stop", "cancelled"),
     ]
     for trial in reversed(tried):
@@ -149,12 +150,6 @@ def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
 
 def _is_time(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _waited(found: Job) -> bool:
-    """Whether it became due noticeably later than it was created."""
-    created = found.created_at
-    return not isinstance(created, (int, float)) or found.scheduled_at > created + 0.5
 
 
 class Limits(NamedTuple):

@@ -40,20 +40,10 @@ class Part(NamedTuple):
 def part_of(job: int, type_: str, trial: Trial) -> Part:
     """A run that has ended."""
     run, error = trial.run, trial.error
-    return Part(
-        job,
-        type_,
-        0 if run is None else run.token,
-        trial.attempt,
-        trial.worker,
-        trial.began if run is None else run.started_at,
-        "" if run is None else run.log or "",
-        trial.outcome,
-        trial.duration,
-        None if error is None else error.message,
-        None if error is None else error.traceback,
-        None if error is None else error.stderr,
-    )
+    token, began, text = (0, trial.began, "") if run is None else (run.token, run.started_at, run.log or "")
+    failure = () if error is None else (error.message, error.traceback, error.stderr)
+    ended = (trial.outcome, trial.duration, *failure)
+    return Part(job, type_, token, trial.attempt, trial.worker, began, text, *ended)
 
 
 @dataclass(slots=True)

@@ -5,12 +5,11 @@ and the rules for naming one of their hosts or pools.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor.config.checks import host_pattern
 from supervisor.config.machine import own_host
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.text import text_of
@@ -92,32 +91,19 @@ def types_taken(operations: Operations, pool: str | None = None) -> list[str]:
     return list(dict.fromkeys(type_ for types in taken for type_ in types))
 
 
-def require_host(operations: Operations, host: str) -> None:
-    """Raises Unknown if no supervisor runs on a host of that name."""
-    _require(operations, host, lambda known: known == host)
-
-
-def require_hosts(operations: Operations, pattern: str, pool: str) -> None:
-    """The same for a name or a pattern, and if the supervisors there, as far as they can be seen, have no such pool.
-    Raises ConfigError for what cannot be either.
+def require_host(operations: Operations, host: str, pool: str = "") -> None:
+    """Raises Unknown if no supervisor runs on a host of that name. With a pool, `host` may be a pattern, and Unknown is
+    also raised if the supervisors there, as far as they can be seen, have no such pool.
     """
-    try:
-        host_pattern(pattern)
-    except ValueError as error:
-        raise ConfigError([f"host: {error}"]) from None
-    _require(operations, pattern, lambda known: fnmatchcase(known, pattern))
-    pools = {name for name, _ in pools_of(operations, pattern)}
-    if pools and pool not in pools:
-        raise Unknown([f"the pool {pool!r} does not run on {pattern}; the pools there are {_named(pools)}"])
-
-
-def _require(operations: Operations, host: str, matches: Callable[[str], bool]) -> None:
     known = {record.host for record in living(operations)}
     if operations.statistics.server() is None:
         known.add(own_host("sqlite:"))  # the only one that there is, also before a supervisor runs
-    if not any(map(matches, known)):
+    if not any(fnmatchcase(name, host) if pool else name == host for name in known):
         there = f"supervisors run on {_named(known)}" if known else "no supervisor is running"
         raise Unknown([f"no supervisor runs on the host {host!r}; {there}"])
+    pools = {name for name, _ in pools_of(operations, host)} if pool else set()
+    if pools and pool not in pools:
+        raise Unknown([f"the pool {pool!r} does not run on {host}; the pools there are {_named(pools)}"])
 
 
 def _named(names: Iterable[str]) -> str:

@@ -195,10 +195,11 @@ class Ends:
         self.finished_jobs += slot.done
         worker.release.ended(why, worker.asked_at, now)
         pool.deaths.ended(why, request.caution, worker.stale)
+        if why.reason == Cause.UNSTARTED.word:
+            return  # the pool's problem is in the log
         log = events(process="supervisor")
-        quiet = why.expected or why.reason == Cause.UNSTARTED.word  # the pool's problem is in the log
         unknown = why.reason == Cause.HELD_DATABASE.word and why.batch > 1  # which of its jobs it was
-        (log.debug if quiet else log.warning)(
+        (log.debug if why.expected else log.warning)(
             "worker_left" if why.expected else "worker_died",
             **named(worker),
             reason=why.reason,

@@ -22,9 +22,10 @@ KILL_PATIENCE = 5.0  # seconds for killed processes to end
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02
 _MOST_NAMED = 1000
 
-_Process = tuple[int, int | None]  # pid and start
-_logged: set[_Process] = set()  # those that cannot be signalled
-_given_up: set[_Process] = set()  # children that did not end when they were killed
+_REFUSED = "it belongs to another user now: only that user or root can end it"
+_WAITS = "it was killed, and waits for a disk or a network"
+
+_logged: set[tuple[int, int | None, str]] = set()  # pid, start, and why a process cannot be ended
 
 
 class Sent(Enum):
@@ -56,7 +57,8 @@ def _send(send: Callable[[], None], pid: Callable[[], int]) -> Sent:
     except ProcessLookupError:
         return Sent.GONE
     except PermissionError:
-        _log_refused(pid())
+        if kernel.start_ticks(found := pid()) is not None:  # it has not ended, and is only not reaped yet
+            _log_once(found, "signal_refused", _REFUSED)
         return Sent.REFUSED
     return Sent.SENT
 
@@ -69,18 +71,13 @@ def _pid_of(pidfd: int) -> int:
     return 0
 
 
-def _log_refused(pid: int) -> None:
-    """Not one that has ended and is only not reaped yet."""
-    started = kernel.start_ticks(pid) if pid else None
-    if started is not None and (pid, started) not in _logged:
-        _note(_logged, pid, "signal_refused", "it belongs to another user now: only that user or root can end it")
-
-
-def _note(noted: set[_Process], pid: int, event: str, hint: str) -> None:
-    """Note a process, and log it."""
-    if len(noted) >= _MOST_NAMED:
-        noted.clear()
-    noted.add((pid, kernel.start_ticks(pid)))
+def _log_once(pid: int, event: str, hint: str) -> None:
+    process = (pid, kernel.start_ticks(pid), hint)
+    if process in _logged:
+        return
+    if len(_logged) >= _MOST_NAMED:
+        _logged.clear()
+    _logged.add(process)
     with suppress(Exception):  # in a worker, a handler may have changed it in any way
         import structlog  # imported here: rarely needed, and slow to import
 
@@ -106,12 +103,13 @@ def kill_children(spare: frozenset[int] = frozenset(), patience: float = KILL_PA
         for pid in targets:
             (refused if signal_child(pid, signal.SIGKILL) is Sent.REFUSED else killed).add(pid)
         gone = [_reaped(pid) for pid in targets]
-        awaited = [pid for pid in targets if pid not in refused and (pid, kernel.start_ticks(pid)) not in _given_up]
+        left = (pid for pid in targets if pid not in refused)
+        awaited = [pid for pid in left if (pid, kernel.start_ticks(pid), _WAITS) not in _logged]
         if not awaited:
             return len(killed)
         if time.monotonic() > until:
             for pid in awaited:
-                _note(_given_up, pid, "process_does_not_end", "it was killed, and waits for a disk or a network")
+                _log_once(pid, "process_does_not_end", _WAITS)
             return len(killed)
         if not any(gone):
             time.sleep(pause)

@@ -64,8 +64,7 @@ class Spooled(NamedTuple):
     """What lies in the folder under one token: `body` is the name of its whole body, empty if there is none."""
 
     token: str
-    names: tuple[str, ...]
-    body: str
+    body: str = ""
 
 
 class Spool:
@@ -95,25 +94,18 @@ class Spool:
         """What was last written so long ago, by the clock that dates the files: that of a file server may differ from
         ours. Files with other names are left out.
         """
-        names: dict[str, list[str]] = {}
-        latest: dict[str, float] = {}
-        try:
-            with os.scandir(self.folder) as entries:
-                for entry in entries:
-                    found = _stat(entry)
-                    if found and stat.S_ISREG(found.st_mode) and (parts := _NAME.fullmatch(entry.name)):
-                        names.setdefault(parts[1], []).append(entry.name)
-                        latest[parts[1]] = max(found.st_mtime, latest.get(parts[1], found.st_mtime))
-        except FileNotFoundError:
-            return []
-        if not names:
+        files: dict[str, list[tuple[float, str]]] = {}  # by token: when it was written, and its name if it is a body
+        with suppress(FileNotFoundError), os.scandir(self.folder) as entries:
+            for entry in entries:
+                found, parts = _stat(entry), _NAME.fullmatch(entry.name)
+                if found and parts and stat.S_ISREG(found.st_mode):
+                    files.setdefault(parts[1], []).append((found.st_mtime, entry.name if parts[2] else ""))
+        if not files:
             return []
         os.utime(self.folder)
         until = self.folder.stat().st_mtime - seconds
         return [
-            Spooled(token, tuple(its), next((name for name in its if "-" in name), ""))
-            for token, its in sorted(names.items())
-            if latest[token] <= until
+            Spooled(token, max(name for _, name in its)) for token, its in sorted(files.items()) if max(its)[0] <= until
         ]
 
     def label(self, one: Spooled) -> Label | None:
@@ -127,9 +119,8 @@ class Spool:
 
     def remove(self, one: Spooled) -> None:
         """The label last: without it, nobody would know any more whose the body is."""
-        for name in sorted(one.names, key=lambda name: name.endswith(".label")):
-            with suppress(FileNotFoundError):
-                (self.folder / name).unlink()
+        for name in filter(None, (one.body, f"{one.token}.part", f"{one.token}.label")):
+            (self.folder / name).unlink(missing_ok=True)
         with self._guard:
             self._summed_at = -_FRESH
 

@@ -19,7 +19,6 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -42,13 +41,46 @@ LISTENING = "SUPERVISOR_LISTEN_DATABASE"
 _CONFIGURATION = "supervisor.toml"
 
 
-class Task(Generic[P, R]):
-    """A function and the type of its jobs. Calling it calls the function.
+class Call(Generic[P]):
+    """A task with options, ready to be enqueued."""
+
+    def __init__(self, task: Task[P, Any], options: Mapping[str, Any], queue: Queue | None = None) -> None:
+        self._task = task
+        self._options = options
+        self._queue = queue
+
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Enqueue a call with these arguments, and return the job's id.
+
+        The arguments are checked against the signature. Raises InvalidJob, with nothing written, if they do not fit or
+        cannot be converted to JSON; StoreError if the database cannot be used.
+        """
+        payload = self._task.payload(*args, **kwargs)
+        return (self._queue or default_queue()).enqueue(self._task.type, payload, **self._options)
+
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """The same in asynchronous programs, in a thread of the queue, or in that of an asynchronous `connection`. With
+        another `connection`, such as a sqlite3.Connection, the insert runs here and may block the event loop: only this
+        thread may use it.
+        """
+        from supervisor.client.asynchronous import AsyncQueue
+
+        queue = self._queue or default_queue()
+        connection = self._options.get("connection")
+        if connection is not None and not queue._engine.transactional.is_asynchronous(connection):
+            return self.enqueue(*args, **kwargs)
+        payload = self._task.payload(*args, **kwargs)
+        return await AsyncQueue.of(queue).enqueue(self._task.type, payload, **self._options)
+
+
+class Task(Call[P], Generic[P, R]):
+    """A function and the type of its jobs. Calling it calls the function; it can be enqueued as it is, or with options.
 
     `type` is the type of its jobs, `function` the function itself, `declared` the options of the decorator.
     """
 
     def __init__(self, function: Callable[..., Any], type: str, declared: Mapping[str, Any]) -> None:
+        super().__init__(self, {"priority": declared.get("priority", 0)})
         self.function = function
         self.type = type
         self.declared = declared
@@ -57,18 +89,6 @@ class Task(Generic[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R = self.function(*args, **kwargs)
         return result
-
-    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Enqueue a call with these arguments, and return the job's id.
-
-        The arguments are checked against the signature. Raises InvalidJob, with nothing written, if they do not fit or
-        cannot be converted to JSON; StoreError if the database cannot be used.
-        """
-        return self.options().enqueue(*args, **kwargs)
-
-    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """The same in asynchronous programs: the event loop is not blocked."""
-        return await self.options().aenqueue(*args, **kwargs)
 
     def options(
         self, *, connection: object = None, queue: Queue | AsyncQueue | None = None, **options: Unpack[JobOptions]
@@ -79,9 +99,10 @@ class Task(Generic[P, R]):
         """
         if unknown := options.keys() - JobOptions.__annotations__.keys():
             raise TypeError(f"{min(unknown)!r} is not an option; there are {', '.join(JobOptions.__annotations__)}")
-        if options.get("priority") is None:
-            options["priority"] = self.declared.get("priority", 0)
-        return Call(self, {**options, "connection": connection}, None if queue is None else synchronous(queue))
+        given = {name: value for name, value in options.items() if value is not None}
+        return Call(
+            self, {**self._options, **given, "connection": connection}, None if queue is None else synchronous(queue)
+        )
 
     def payload(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """The payload of a job for this call, for `ctx.enqueue`, `Queue.enqueue` or SQL. Raises InvalidJob."""
@@ -103,34 +124,6 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<task {self.type!r}: {_place(self)}>"
-
-
-@dataclass(frozen=True, slots=True)
-class Call(Generic[P]):
-    """A task with options, ready to be enqueued."""
-
-    _task: Task[P, Any]
-    _options: dict[str, Any]
-    _queue: Queue | None
-
-    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Enqueue a call with these arguments, and return the job's id. See `Task.enqueue`."""
-        payload = self._task.payload(*args, **kwargs)
-        return (self._queue or default_queue()).enqueue(self._task.type, payload, **self._options)
-
-    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """The same in asynchronous programs, in a thread of the queue, or in that of an asynchronous `connection`. With
-        another `connection`, such as a sqlite3.Connection, the insert runs here and may block the event loop: only this
-        thread may use it.
-        """
-        from supervisor.client.asynchronous import AsyncQueue
-
-        queue = self._queue or default_queue()
-        connection = self._options["connection"]
-        if connection is not None and not queue._engine.transactional.is_asynchronous(connection):
-            return self.enqueue(*args, **kwargs)
-        payload = self._task.payload(*args, **kwargs)
-        return await AsyncQueue.of(queue).enqueue(self._task.type, payload, **self._options)
 
 
 def synchronous(queue: Queue | AsyncQueue) -> Queue:

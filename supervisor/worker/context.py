@@ -84,26 +84,6 @@ class _RunEnded(Board):
 RUN_ENDED = _RunEnded()
 
 
-class Enqueued:
-    """How much one run has enqueued so far. The limit keeps the one transaction from blocking other writers."""
-
-    __slots__ = ("_bytes", "_jobs")
-
-    def __init__(self) -> None:
-        self._jobs = self._bytes = 0
-
-    def add(self, child: NewJob) -> None:
-        """Raises InvalidJob if this would exceed a limit."""
-        size = self._bytes + len(child.payload.encode())
-        if self._jobs >= MAX_CHILDREN:
-            raise InvalidJob("enqueue", f"a run may enqueue at most {MAX_CHILDREN:,} jobs; let those enqueue more")
-        if size > MAX_CHILDREN_BYTES:
-            most = human_size(MAX_CHILDREN_BYTES)
-            raise InvalidJob("payload", f"the payloads of the jobs that a run enqueues may have {most} together")
-        self._jobs += 1
-        self._bytes = size
-
-
 class Context:
     """One run of one job. In `setup` and `teardown` there is no job, and `job_id` is 0.
 
@@ -151,7 +131,7 @@ class Context:
         self.options = options
         self.device = device
         self._children: list[NewJob] = []
-        self._enqueued: Enqueued | None = None
+        self._enqueued: list[int] | None = None
         self.reported: float | None = None  # the last progress
         self.emitted = 0
 
@@ -265,9 +245,7 @@ class Context:
         )
         if hooks := hooks_of_process():
             child = hooks.apply(child)
-        if self._enqueued is None:
-            self._enqueued = Enqueued()
-        self._enqueued.add(child)
+        self._count(child)
         children = self._children
         children.append(child)
         if self._board is RUN_ENDED:
@@ -277,6 +255,19 @@ class Context:
             except ValueError:
                 return
             self._board.check("enqueue")
+
+    def _count(self, child: NewJob) -> None:
+        """How many jobs and bytes of payloads the run has enqueued. Raises InvalidJob if this one would exceed a limit:
+        one transaction that is too large would block other writers.
+        """
+        jobs, size = self._enqueued = self._enqueued or [0, 0]
+        size += len(child.payload.encode())
+        if jobs >= MAX_CHILDREN:
+            raise InvalidJob("enqueue", f"a run may enqueue at most {MAX_CHILDREN:,} jobs; let those enqueue more")
+        if size > MAX_CHILDREN_BYTES:
+            most = human_size(MAX_CHILDREN_BYTES)
+            raise InvalidJob("payload", f"the payloads of the jobs that a run enqueues may have {most} together")
+        self._enqueued[:] = jobs + 1, size
 
     def close(self) -> tuple[NewJob, ...]:
         """The run has ended: from now on everything raises. Returns what was enqueued, each child once."""
@@ -300,7 +291,7 @@ class BatchContext(Context):
     def __init__(self, board: Board, jobs: Sequence[Context]) -> None:
         first = jobs[0]
         super().__init__(board, capabilities=first.capabilities, options=first.options, device=first.device)
-        together = Enqueued()  # all are committed together
+        together = [0, 0]  # all are committed together
         for job in jobs:
             job._enqueued = together
         self.jobs = tuple(jobs)

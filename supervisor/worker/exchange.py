@@ -42,7 +42,7 @@ class Exchange:
 
     A claim is shown in the slot before it is made: when this process dies, the table may have it although no answer has
     come. `failed` is told of each error of a turn, and may raise Ruined; `running` are the runs that have begun and not
-    ended, which may end in another order than they have begun if they are `side_by_side`.
+    ended.
     """
 
     def __init__(
@@ -56,7 +56,6 @@ class Exchange:
         wakeups: Wakeups,
         log: Any,
         *,
-        side_by_side: bool = False,
         keep_done: bool = True,
     ) -> None:
         self._engine = engine
@@ -73,7 +72,7 @@ class Exchange:
         self._events = JobEvents(log)
         self._keep_done = keep_done
         self._lock = threading.Lock()
-        self.held = Held(in_order=not side_by_side)
+        self.held = Held()
         self._settled = 0  # runs whose outcome is committed
         self._generation = 0
         self._pause = 0.0

@@ -96,17 +96,28 @@ class Executor:
         run_log.run = None
         if self.clock() - started_at < WORTH and not run_log.size:
             return settlement
-        return self._recorded(settlement, started_at)
+        return self.recorded([settlement], started_at)[0]
 
     def failed(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         """The same for a run that has raised."""
-        return self._recorded(self.unsuccessful(claim, error, started_at), started_at)
+        return self.recorded([self.unsuccessful(claim, error, started_at)], started_at)[0]
 
-    def _recorded(self, settlement: Settlement, started_at: float) -> Settlement:
-        """The end of a run that gets a row, with what it used; a run that never started stays as it is."""
+    def recorded(self, settlements: list[Settlement], started_at: float) -> list[Settlement]:
+        """The end of a run that gets a row, with what it used; of a batch, each job's share, and all of its output. A
+        run that never started stays as it is.
+        """
+        run_log = self.recorder.run_log
+        run_log.run = None
+        quick = self.clock() - started_at < WORTH and not run_log.size
+        if quick and all(settlement.simple for settlement in settlements):
+            return settlements
         usage = self.recorder.usage(started_at)
-        begun = settlement.status is not Status.PENDING or settlement.failure is not None
-        return settlement._replace(usage=usage) if begun else settlement
+        if usage.cpu_time is not None:
+            usage = usage._replace(cpu_time=usage.cpu_time / len(settlements))
+        for at, each in enumerate(settlements):
+            if each.status is not Status.PENDING or each.failure is not None or each.batch_limit:
+                settlements[at] = each._replace(usage=usage)
+        return settlements
 
     def outcome(self, claim: Claim, ctx: Context, value: Any, started_at: float) -> Settlement:
         """The outcome of one job, from what its handler returned for it, or raised."""

@@ -67,23 +67,20 @@ class Wakeups:
         with contextlib.suppress(BlockingIOError):  # it is full: it will wake
             write(self.descriptor, b"\0")
 
-    def wait_to_be_watched(self) -> None:
-        """Do not work until the supervisor is ready to see this worker's end. Usually it already is."""
-        seconds = 0.0005
-        while not self._slot.page.start and not self._slot.page.drain:
+    def wait_to_serve(self, news: int, *, spare: bool) -> None:
+        """Do not work until the supervisor is ready to see this worker's end; usually it already is. Tell it, by its
+        eventfd `news`, that this worker is set up. A spare takes no job until it is given a place: the slot decides,
+        and a signal wakes. If its set-up has killed the template, it is not, and ends with it.
+        """
+        page, seconds = self._slot.page, 0.0005
+        while not page.start and not page.drain:
             self.pause(seconds)
             seconds = min(seconds * 2, 0.1)
-
-    def wait_to_serve(self, news: int, *, spare: bool) -> None:
-        """Tell the supervisor, by its eventfd `news`, that this worker is set up. A spare takes no job until it is
-        given a place: the slot decides, and a signal wakes. If its set-up has killed the template, it is not, and
-        ends with it.
-        """
         while kernel.is_ending(getppid()):
             self.pause(_CALM)
         self._slot.state(State.SPARE if spare else State.IDLE)
         eventfd_write(news, 1)
-        while spare and not self._slot.page.serve and not self._slot.page.drain:
+        while spare and not page.serve and not page.drain:
             self.pause(SPARE_LOOK)
 
     def _note_drain(self, number: int, frame: FrameType | None) -> None:

@@ -28,7 +28,7 @@ from supervisor.worker.loader import load
 from supervisor.worker.loop import Loop, Parts, Runner
 from supervisor.worker.middleware import WorkerMiddleware
 from supervisor.worker.recorder import Counter, Recorder, SlotBoard
-from supervisor.worker.runners import is_concurrent, runner_of
+from supervisor.worker.runners import runner_of
 from supervisor.worker.trial import try_out
 from supervisor.worker.wakeups import FOREIGN, Wakeups
 
@@ -95,7 +95,6 @@ class Worker:
             Counter(assignment.row),
             wakeups,
             log,
-            side_by_side=is_concurrent(assignment.pool, cautious=assignment.cautious),
             keep_done=assignment.keep_done,
         )
         forks = forked.Forks(wakeups.handlers, FOREIGN)
@@ -155,7 +154,6 @@ class Worker:
         failpoints.reach("set_up")
         check_memory(pool.max_memory)
         fitness.set_up(wakeups.needed, wakeups.descriptor)
-        wakeups.wait_to_be_watched()
         wakeups.wait_to_serve(assignment.news, spare=pool.spares > 0)
         return parts
 

@@ -321,14 +321,6 @@ def test_migrate_makes_the_tables_once(cli: Run, project: Path) -> None:
     assert "up to date" in cli("migrate").out
 
 
-def test_a_backup_is_a_whole_database(cli: Run, database: Path) -> None:
-    cli("enqueue", "greet")
-
-    assert cli("backup", "copy.db").code == 0
-
-    assert execute(database.with_name("copy.db"), "SELECT count(*) FROM jobs") == [(1,)]
-
-
 def test_a_backup_never_overwrites_a_file(cli: Run, database: Path, project: Path) -> None:
     before = (project / "supervisor.toml").read_bytes()
     ran = cli("backup", "supervisor.toml")
@@ -341,39 +333,6 @@ def test_only_finished_jobs_can_be_purged(cli: Run, database: Path) -> None:
         ran = cli("purge", "--older-than", "7d", "--status", status)
         assert ran.code == (0 if status.finished else 2), status
         assert f"<{'|'.join(status for status in Status if status.finished)}>" in cli("purge", "--help").out
-
-
-def test_pause_and_resume_say_what_has_changed(cli: Run, database: Path) -> None:
-    assert cli("pause", "greet").out == "greet is paused\n"
-    assert cli("pause", "greet").out == "greet was already paused\n"
-    assert cli("status", "--json").document["paused"] == ["greet"]
-    assert cli("resume", "greet", "--json").document == {"type": "greet", "paused": False, "changed": True}
-    assert cli("resume", "greet").out == "greet was not paused\n"
-
-
-def test_scale_keeps_a_wish_until_it_is_given_back(cli: Run, database: Path) -> None:
-    assert cli("scale", "greet", "3", "--json").document == {"pool": "greet", "workers": 3}
-    assert execute(database, "SELECT name, value FROM job_controls") == [("greet", 3)]
-    assert cli("scale", "greet", "auto").out == "pool greet is sized by the configuration again\n"
-    assert execute(database, "SELECT name FROM job_controls") == []
-
-
-def test_where_nothing_tells_the_pools_any_may_be_scaled_and_forgotten(cli: Run, database: Path) -> None:
-    url = f"sqlite:///{database}"
-
-    assert cli("scale", "anything", "3", "--database", url).code == 0
-    assert cli("scale", "anything", "auto").code == 0
-
-
-def test_status_without_a_supervisor_says_how_to_start_one(cli: Run, database: Path) -> None:
-    cli("enqueue", "greet")
-
-    shown = cli("status")
-
-    assert "1 pending" in shown.out
-    assert "`supervisor run` starts one" in shown.out
-    document = cli("status", "--json").document
-    assert (document["running"], document["unhandled"]) == (False, [])
 
 
 def test_status_says_how_many_workers_are_leaving(capsys: pytest.CaptureFixture[str]) -> None:

@@ -325,21 +325,6 @@ def test_the_doctor_finds_what_check_finds(cli: Run, database: Path) -> None:
     assert told(cli, "schedules", "no pool takes the type gret of the schedule n")["level"] == "warning"
 
 
-def test_a_pool_that_cannot_start_its_workers_is_a_fault(make_site: Callable[..., Site], cli: Run) -> None:
-    site = make_site('[pools.work]\nhandler = "jobs:nothing"\nworkers = 1\n')
-    process = site.start()
-    wait_for(lambda: site.event("worker_died"), "the first try")
-
-    def told_of_it() -> list[dict[str, str]]:
-        found = cli("doctor", "--json", "-c", str(site.config)).document["findings"]
-        return [one for one in found if one["about"] == "pools"]
-
-    [found] = wait_for(told_of_it, "the finding")
-    assert found["level"] == "fault"
-    assert found["fact"].startswith(f"the pool work of supervisor {process.pid} cannot start its workers: ")
-    assert "jobs:nothing" in found["fact"]
-
-
 def test_an_invalid_configuration_is_one_finding_among_others(cli: Run, project: Path, database: Path) -> None:
     cli("enqueue", "greet")
     change(database, "UPDATE jobs SET status = 'quarantined', completed_at = 1")

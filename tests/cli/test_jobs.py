@@ -65,20 +65,6 @@ def test_the_error_of_a_job_that_runs_again_is_that_of_its_previous_attempt(
     assert "previous" not in failed
 
 
-def test_a_list_fits_an_80_column_terminal(
-    cli: Run, put: Make, database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put("failed")
-    execute(database, "UPDATE jobs SET last_error = ?, type = ?", "why " * 200, "t" * 30)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    lines = cli("jobs", "list").out.splitlines()
-
-    assert max(map(len, lines)) <= 80
-    assert "t" * 30 in lines[1]
-    assert lines[1].endswith("…")
-
-
 def test_what_other_programs_have_stored_cannot_harm_a_terminal_or_a_reader(
     cli: Run, put: Make, database: Path
 ) -> None:

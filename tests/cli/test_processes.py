@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,20 +18,12 @@ from typing import Any
 import pytest
 
 from supervisor.system.scoreboard import Scoreboard
+from tests.site_under_test import wait_for
 from tests.stopwatch import Stopwatch
 
 from .conftest import COMMAND, command, execute
 
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
-def wait_for(condition: Callable[[], Any], *, seconds: float = 20.0) -> Any:
-    """The condition's first true value; fails when the time is up."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "the condition was not met in time"
-        time.sleep(0.1)
-    return value
+Start = Callable[..., Any]
 
 
 def status(project: Path) -> dict[str, Any]:
@@ -125,20 +116,6 @@ def test_status_shows_the_job_at_hand_in_80_columns_and_cancel_stops_it(project:
     said = command("jobs", "cancel", str(job), cwd=project).stdout
     assert said.startswith(f"job {job} is running and was asked to stop; it is interrupted if")
     wait_for(lambda: execute(project / "jobs.db", "SELECT status FROM jobs")[0] == ("cancelled",))
-
-
-def test_a_dead_supervisor_is_shown_as_such(project: Path, started: Start) -> None:
-    supervisor = started("run")
-    wait_for(lambda: status(project)["running"])
-    supervisor.kill()
-    supervisor.wait()
-
-    view = wait_for(lambda: (found := status(project)) and not found["running"] and found)
-
-    assert [entry["alive"] for entry in view["supervisors"]] == [False]
-    assert command("reload", cwd=project).returncode == 4
-    found = json.loads(command("doctor", "--json", cwd=project).stdout)["findings"]
-    assert any(finding["about"] == "leftovers" and finding["level"] == "note" for finding in found)
 
 
 def test_a_burst_at_a_terminal_shows_its_progress_and_leaves_no_thread(project: Path) -> None:
@@ -243,3 +220,33 @@ def test_why_a_job_waits_is_told(project: Path, started: Start) -> None:
     assert sentence in command("status", cwd=project).stdout
     assert status(project)["unmet"] == [sentence]
     assert "waits" not in shown(waiting["greet"])
+
+
+def ignored(process: Any) -> set[int]:
+    """The signals that a process ignores."""
+    text = Path(f"/proc/{process.pid}/status").read_text()
+    mask = int(next(line.split()[1] for line in text.splitlines() if line.startswith("SigIgn:")), 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
+def test_a_command_that_was_started_with_sigint_ignored_leaves_it_ignored(project: Path, started: Start) -> None:
+    process = started("enqueue", "greet", "--wait", interrupt=signal.SIG_IGN)
+    assert process.stderr.readline().startswith("note: no supervisor is running")
+
+    process.send_signal(signal.SIGINT)
+    assert signal.SIGINT in ignored(process)
+    supervisor = started("run", "--burst")
+
+    assert process.wait(timeout=60) == 0
+    assert supervisor.wait(timeout=60) == 0
+    assert execute(project / "jobs.db", "SELECT status FROM jobs") == [("done",)]
+
+
+def test_a_supervisor_obeys_sigint_even_where_its_caller_ignored_it(project: Path, started: Start) -> None:
+    supervisor = started("run", interrupt=signal.SIG_IGN)
+    wait_for(lambda: any(worker["state"] == "idle" for worker in status(project)["workers"]))
+
+    supervisor.send_signal(signal.SIGINT)
+
+    assert supervisor.wait(timeout=30) == 0
+    assert enqueue(project) == 1

@@ -24,44 +24,34 @@ def marked() -> dict[int, set[str]]:
     return dict(found)
 
 
-def tables() -> list[str]:
-    return _MARK.findall((ROOT / PAGE).read_text(encoding="utf-8"))
+def tables() -> dict[str, list[list[str]]]:
+    """The rows of each table, by its mark."""
+    marks = _MARK.findall((ROOT / PAGE).read_text(encoding="utf-8"))
+    return {mark: table(PAGE, mark) for mark in marks}
 
 
 def listed() -> dict[int, set[str]]:
     """The tests that the page names for each fault; one may stand in several tables."""
     found = defaultdict(set)
-    for mark in tables():
-        for number, _, _, shown in table(PAGE, mark):
+    for rows in tables().values():
+        for number, fault, follows, shown in rows:
+            assert fault, number
+            assert follows, number
+            assert spans(shown), number
             found[int(number)] |= set(spans(shown))
     return dict(found)
 
 
-def meant(mark: str) -> list[int]:
-    """`faults: 1-3 7` means 1, 2, 3 and 7."""
-    numbers: list[int] = []
-    for part in mark.removeprefix("faults: ").split():
-        first, _, last = part.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
-    return numbers
-
-
 def test_each_table_of_faults_has_a_row_for_every_number_that_it_is_for() -> None:
+    """`faults: 1-3 7` means 1, 2, 3 and 7."""
     assert tables()
-    for mark in tables():
-        assert [int(row[0]) for row in table(PAGE, mark)] == meant(mark)
+    for mark, rows in tables().items():
+        ends = [part.partition("-") for part in mark.removeprefix("faults: ").split()]
+        assert [int(row[0]) for row in rows] == [n for a, _, b in ends for n in range(int(a), int(b or a) + 1)]
 
 
-def test_every_fault_is_listed_with_just_the_tests_that_carry_its_mark() -> None:
+def test_every_fault_is_listed_with_what_follows_and_just_the_tests_that_carry_its_mark() -> None:
     assert listed() == marked()
-
-
-def test_every_row_says_what_the_fault_is_and_what_follows() -> None:
-    for mark in tables():
-        for number, fault, follows, shown in table(PAGE, mark):
-            assert fault, number
-            assert follows, number
-            assert spans(shown), number
 
 
 def test_the_number_of_faults_told_is_the_number_listed() -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import supervisor
 from supervisor.admin.app import make_app
 from supervisor.config import settings
 from supervisor.engine import open_engine
-from tests.docs.markdown import ROOT
+from tests.docs.markdown import ROOT, named, table
 from tests.docs.test_reference import commands, options_of
 
 LISTED = Path(__file__).with_name("public_names.txt")
@@ -37,13 +38,18 @@ def command_line() -> Iterator[str]:
         yield from (f"command {name} <{p.name}>" for p in command.params if p.param_type_name == "argument")
 
 
+@functools.cache
+def document() -> dict[str, Any]:
+    """The description of the API; no request is made."""
+    return make_app(SimpleNamespace()).openapi()  # type: ignore[arg-type]
+
+
 def http() -> Iterator[str]:
-    document: dict[str, Any] = make_app(SimpleNamespace()).openapi()  # type: ignore[arg-type] - nothing is asked of it
-    for path, methods in document["paths"].items():
+    for path, methods in document()["paths"].items():
         for method, what in methods.items():
             yield f"http {method.upper()} {path}"
             yield from (f"http {method.upper()} {path} ?{one['name']}" for one in what.get("parameters", []))
-    for model, what in document["components"]["schemas"].items():
+    for model, what in document()["components"]["schemas"].items():
         yield from (f"http {model}.{name}" for name in what.get("properties", {}))
 
 
@@ -73,3 +79,16 @@ def test_no_name_that_users_know_has_gone(tmp_path: Path) -> None:
 
     assert sorted(listed - there) == []
     assert sorted(there - listed) == [], "add them to public_names.txt"
+
+
+def test_every_address_of_the_api_and_every_error_is_listed_and_says_what_it_does() -> None:
+    served, errors = set(), set()
+    for path, operations in document()["paths"].items():
+        for method, operation in operations.items():
+            served.add(f"{method.upper()} {path}")
+            errors |= {code for code in operation["responses"] if code >= "400"}
+            assert operation["description"], f"{method} {path}"
+            assert operation["tags"], f"{method} {path}"
+            assert ("security" in operation) == (path != "/healthz"), f"{method} {path}"
+    assert set(named(table("docs/http.md", "endpoints"))) == served
+    assert set(named(table("docs/http.md", "errors"))) == errors

@@ -72,6 +72,13 @@ def test_the_roles_of_the_page_can_do_their_work_and_no_more(
         assert queue.enqueue("greet", {"name": "Bob"}) > job
 
 
+def _refused(own: Any, *statements: str) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    for statement in statements:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            own.execute(statement)
+
+
 def _only_enqueues(url: str) -> None:
     """In each way, also those that reserve ids, and in the caller's transaction."""
     psycopg = pytest.importorskip("psycopg")
@@ -88,51 +95,33 @@ def _only_enqueues(url: str) -> None:
             with pytest.raises(StoreError, match="lacks a right"):
                 refused()
     with psycopg.connect(url, autocommit=True) as own:
-        for statement in (
-            "UPDATE jobs SET priority = 1",
-            "DELETE FROM jobs",
-            "SELECT * FROM job_errors",
-            "SELECT * FROM job_workers",
-            "UPDATE job_meta SET value = 'x'",
-            "SELECT setval('job_token_floor', 0)",
-            "SELECT setval('job_timeline', 0)",
-            "SELECT setval('job_sleepers', 0)",
-            "SELECT setval('jobs_id_seq', 1)",
-        ):
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                own.execute(statement)
+        changes = ("UPDATE jobs SET priority = 1", "DELETE FROM jobs", "UPDATE job_meta SET value = 'x'")
+        reads = (f"SELECT * FROM {table}" for table in ("job_errors", "job_workers"))
+        sequences = ("job_token_floor", "job_timeline", "job_sleepers", "jobs_id_seq")
+        _refused(own, *changes, *reads, *(f"SELECT setval('{name}', 1)" for name in sequences))
 
 
 def _operates(folder: Path, url: str) -> None:
     psycopg = pytest.importorskip("psycopg")
     with Queue(url, create=False) as queue:
-        jobs = [str(queue.enqueue("greet", {"name": "z"}, delay="1h")) for _ in range(2)]
-    for words in (
-        ["jobs", "cancel", jobs[0]],
-        ["jobs", "retry", jobs[0]],
-        ["jobs", "cancel", *jobs, "--yes"],
-        ["jobs", "delete", jobs[0]],
-        ["pause", "greet"],
-        ["resume", "greet"],
-        ["scale", "default", "1"],
-        ["drain", "elsewhere", "--force"],
-        ["undrain", "elsewhere"],
+        first, second = (str(queue.enqueue("greet", {"name": "z"}, delay="1h")) for _ in range(2))
+    for line in (
+        *(f"jobs cancel {first}", f"jobs retry {first}", f"jobs cancel {first} {second} --yes", f"jobs delete {first}"),
+        *("pause greet", "resume greet", "scale default 1", "drain elsewhere --force", "undrain elsewhere"),
     ):
-        ended = _supervisor(folder, *words, "--database", url)
-        assert ended.returncode == 0, (words, ended.stderr)
+        ended = _supervisor(folder, *line.split(), "--database", url)
+        assert ended.returncode == 0, (line, ended.stderr)
     with psycopg.connect(url, autocommit=True) as own:
-        for statement in ("DROP TABLE jobs", "CREATE TABLE jobs.other (x int)", "ALTER TABLE jobs DISABLE TRIGGER ALL"):
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                own.execute(statement)
+        _refused(own, "DROP TABLE jobs", "CREATE TABLE jobs.other (x int)", "ALTER TABLE jobs DISABLE TRIGGER ALL")
 
 
 def _only_looks(folder: Path, url: str) -> None:
-    for words in (["status"], ["jobs", "list"], ["schedules", "list"], ["doctor"], ["logs"]):
-        ended = _supervisor(folder, *words, "--database", url)
-        assert "lacks a right" not in ended.stdout + ended.stderr, (words, ended.stdout, ended.stderr)
-    for words in (["pause", "greet"], ["enqueue", "greet", "{}"], ["drain", "x", "--force"], ["scale", "default", "3"]):
-        ended = _supervisor(folder, *words, "--database", url)
-        assert ended.returncode == 3, (words, ended.stdout, ended.stderr)
+    for line in ("status", "jobs list", "schedules list", "doctor", "logs"):
+        ended = _supervisor(folder, *line.split(), "--database", url)
+        assert "lacks a right" not in ended.stdout + ended.stderr, (line, ended.stdout, ended.stderr)
+    for line in ("pause greet", "enqueue greet {}", "drain x --force", "scale default 3"):
+        ended = _supervisor(folder, *line.split(), "--database", url)
+        assert ended.returncode == 3, (line, ended.stdout, ended.stderr)
         assert "lacks a right" in ended.stderr
     with Queue(url, create=False) as queue, pytest.raises(StoreError, match="lacks a right"):
         queue.enqueue("greet", {})

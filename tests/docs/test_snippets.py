@@ -12,7 +12,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -22,12 +21,10 @@ import pytest
 
 from supervisor import Queue, Status
 from supervisor.config import load
-from supervisor.domain.errors import StoreError
-from supervisor.engine import open_engine
-from supervisor.ops.status import gather
 from tests import forkserver
 from tests.clients.node import INSTALLED, link_packages
 from tests.docs.markdown import DOCUMENTS, ROOT, Block, blocks
+from tests.site_under_test import wait_for
 
 PATIENCE = 30.0  # seconds for one block
 TASKS = """
@@ -142,24 +139,22 @@ def missing_library(document: Path) -> str:
 
 def is_there(library: str) -> bool:
     """Django counts if it has tasks, itself or by the package for them."""
-    if library != "django" or importlib.util.find_spec(library) is None:
-        return importlib.util.find_spec(library) is not None
-    return any(importlib.util.find_spec(name) for name in ("django_tasks", "django.tasks"))
+    found = importlib.util.find_spec(library) is not None
+    return found and (library != "django" or any(map(importlib.util.find_spec, ("django_tasks", "django.tasks"))))
 
 
 def missing_program(block: Block) -> str:
     """What a block to be run needs and this machine lacks, or nothing."""
-    if not block.runs:
-        return ""
-    if needs_packages(block):
-        return "" if shutil.which("node") and (INSTALLED / "better-sqlite3").exists() else "node with better-sqlite3"
-    if block.language == "php":
-        return "" if shutil.which("php") and has_pdo_sqlite() else "php with pdo_sqlite"
-    if block.language == "go":
-        module = GO_PATH / "src/github.com/mattn/go-sqlite3"
-        return "" if shutil.which("go") and module.exists() else "go with go-sqlite3"
     shell = block.language == "sh" and re.search(r"^sqlite3 ", block.text, re.M)
-    return "sqlite3 shell" if shell and shutil.which("sqlite3") is None else ""
+    go = GO_PATH / "src/github.com/mattn/go-sqlite3"
+    needs = (
+        (needs_packages(block), "node with better-sqlite3", "node", lambda: (INSTALLED / "better-sqlite3").exists()),
+        (block.language == "php", "php with pdo_sqlite", "php", has_pdo_sqlite),
+        (block.language == "go", "go with go-sqlite3", "go", go.exists),
+        (shell, "sqlite3 shell", "sqlite3", lambda: True),
+    )
+    lacking = (what for needed, what, program, there in needs if needed and not (shutil.which(program) and there()))
+    return next(lacking, "") if block.runs else ""
 
 
 def needs_packages(block: Block) -> bool:
@@ -204,31 +199,21 @@ def alike(text: str) -> set[str]:
     return {" ".join(re.sub(r"[0-9][0-9.:T-]*(ms|s|Z)?", "0", line).split()) for line in lines(text)}
 
 
-def has_workers(url: str) -> bool:
-    """Whether a supervisor runs there with workers that are ready."""
-    engine = open_engine(url)
-    try:
-        operations = engine.operations()
-    except StoreError:
-        return False  # the tables are not there yet
-    try:
-        return any(worker.state == "idle" for worker in gather(engine, operations).workers)
-    finally:
-        operations.close()
-
-
 @contextlib.contextmanager
 def supervised(folder: Path) -> Iterator[None]:
-    """A starter in the folder, and its supervisor running."""
+    """A starter in the folder, and its supervisor running with workers that are ready."""
     command = [sys.executable, "-m", "supervisor"]
+
+    def ready() -> bool:
+        assert process.poll() is None, (folder / "log").read_text()
+        shown = subprocess.run([*command, "status", "--json"], cwd=folder, capture_output=True, text=True, timeout=60)
+        return '"state": "idle"' in shown.stdout
+
     subprocess.run([*command, "init"], cwd=folder, check=True, capture_output=True)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([*command, "run"], cwd=folder, stderr=log, env=environment())
         try:
-            deadline = time.monotonic() + PATIENCE
-            while not has_workers(f"sqlite:///{folder}/jobs.db"):
-                assert time.monotonic() < deadline, (folder / "log").read_text()
-                time.sleep(0.02)
+            wait_for(ready, "workers")
             yield
         finally:
             process.terminate()

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import time
 from datetime import datetime
+from subprocess import Popen
 
 import pytest
 
@@ -17,6 +18,21 @@ from tests.processes.test_concurrency import HANDLERS, KINDS, all_run, pool, wai
 from tests.samples import sampled
 from tests.site_under_test import MakeSite, Site, kill, wait_for
 from tests.stopwatch import Stopwatch
+
+
+def fifty(
+    make_site: MakeSite, kind: str = "on_loop", jobs: int = 50, **keys: str
+) -> tuple[Site, list[int], Popen[bytes]]:
+    """A site in whose worker so many jobs run, until the gate is opened; and its supervisor."""
+    site = make_site(pool(kind, **keys), HANDLERS)
+    ids = waiting(site, jobs)
+    supervisor = site.start()
+    all_run(site, ids)
+    return site, ids, supervisor
+
+
+def open_gate(site: Site) -> None:
+    (site.folder / "gate").touch()
 
 
 def charges(site: Site) -> set[tuple[int, int]]:
@@ -38,15 +54,12 @@ def most_together(site: Site, since: float) -> int:
 @KINDS
 @pytest.mark.fault(80)
 def test_a_killed_worker_charges_none_of_the_fifty_that_ran_in_it(make_site: MakeSite, kind: str) -> None:
-    site = make_site(pool(kind), HANDLERS)
-    jobs = waiting(site, 50)
-    site.start()
-    all_run(site, jobs)
+    site, jobs, _ = fifty(make_site, kind)
     wait_for(lambda: site.workers("many")[0].running == 50, "the slot to show fifty")
     ended = time.time()
     kill(site.running_pid(jobs[0]))
     wait_for(lambda: len(site.runs("start", jobs[0])) == 2, "the first to run again")
-    (site.folder / "gate").touch()
+    open_gate(site)
     site.verdict(hit=jobs)
     assert charges(site) == {(1, 0)}
     assert {len(site.runs("start", job)) for job in jobs} == {2}
@@ -73,14 +86,11 @@ def test_of_fifty_jobs_only_the_one_that_kills_is_quarantined(make_site: MakeSit
 
 @pytest.mark.fault(80)
 def test_a_killed_supervisor_charges_none_of_the_fifty(make_site: MakeSite) -> None:
-    site = make_site(pool("on_loop"), HANDLERS)
-    jobs = waiting(site, 50)
-    first = site.start()
-    all_run(site, jobs)
+    site, jobs, first = fifty(make_site)
     kill(first.pid)
     # While they still run, they would end one by one, and the last one would rightly be charged: it ran alone.
     wait_for(lambda: not site.survivors(first), "its worker to end")
-    (site.folder / "gate").touch()
+    open_gate(site)
     site.start()
     site.verdict(hit=jobs)
     assert charges(site) == {(1, 0)}
@@ -135,7 +145,7 @@ def test_a_job_that_blocks_the_event_loop_is_named(make_site: MakeSite) -> None:
     assert (event["job"], event["type"]) == (blocker, "many")
     assert "jobs.py" in event["at"]
     assert "time.sleep(payload" in event["stack"]
-    (site.folder / "gate").touch()
+    open_gate(site)
     site.verdict()
 
 
@@ -170,7 +180,7 @@ def test_a_job_that_ignores_its_limit_costs_its_worker_and_is_charged_alone(make
     others = waiting(site, 20)
     all_run(site, others)
     wait_for(lambda: site.event("worker_died", reason="time_limit", job=bad), "the worker to be killed")
-    (site.folder / "gate").touch()
+    open_gate(site)
     site.verdict(hit=[bad, *others], failed=[bad])
     assert site.rows("SELECT job_id, kind FROM job_errors WHERE job_id = ?", bad) == [(bad, "timeout")]
     assert {site.job(job).crashes for job in others} == {0}
@@ -199,7 +209,7 @@ def test_forty_of_fifty_jobs_are_cancelled_at_once(make_site: MakeSite, kind: st
     told = interrupted(site)
     spread = datetime.fromisoformat(max(told)) - datetime.fromisoformat(min(told))
     assert watch.seconds(spread.total_seconds()) < 3  # not one slotful after the other
-    (site.folder / "gate").touch()
+    open_gate(site)
     site.verdict(cancelled=bad)
     assert not site.event("worker_died")
 
@@ -208,13 +218,10 @@ def test_forty_of_fifty_jobs_are_cancelled_at_once(make_site: MakeSite, kind: st
 @pytest.mark.fault(84)
 @KINDS
 def test_fifty_jobs_end_while_the_database_cannot_be_written(make_site: MakeSite, kind: str) -> None:
-    site = make_site(pool(kind), HANDLERS)
-    jobs = waiting(site, 50)
-    site.start()
-    all_run(site, jobs)
+    site, jobs, _ = fifty(make_site, kind)
     with contextlib.closing(sqlite3.connect(site.database, timeout=30, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        (site.folder / "gate").touch()
+        open_gate(site)
         wait_for(lambda: all(site.runs("end", job) for job in jobs), "all to end")
         wait_for(lambda: site.event("store_failed"), "the worker to notice")
         other.execute("ROLLBACK")
@@ -241,7 +248,7 @@ def test_a_run_that_has_ended_in_time_has_no_limit_while_its_outcome_cannot_be_w
         wait_for(lambda: site.runs("end", job), "it to end")
         wait_for(lambda: time.time() > began + 4.5, "its limit and kill_grace to pass")
         other.execute("ROLLBACK")
-    (site.folder / "gate").touch()
+    open_gate(site)
     site.verdict()
     assert charges(site) == {(1, 0)}
     assert not site.event("job_timed_out")
@@ -261,7 +268,7 @@ def test_a_time_limit_is_kept_while_progress_and_outcomes_cannot_be_written(make
     with contextlib.closing(sqlite3.connect(site.database, timeout=30, isolation_level=None)) as other:
         wait_for(lambda: time.time() > began + 2.0, "progress to be written for a while")
         other.execute("BEGIN IMMEDIATE")
-        (site.folder / "gate").touch()
+        open_gate(site)
         wait_for(lambda: time.time() > began + 6.5, "the limit and kill_grace to pass")
         other.execute("ROLLBACK")
     site.verdict(failed=[late])
@@ -293,15 +300,12 @@ def test_a_statement_that_fails_beside_fifty_jobs_loses_nothing(make_site: MakeS
 @pytest.mark.fault(85)
 @KINDS
 def test_a_drain_lets_fifty_jobs_end_and_begins_no_other(make_site: MakeSite, kind: str) -> None:
-    site = make_site(pool(kind), HANDLERS)
-    jobs = waiting(site, 50)
-    supervisor = site.start()
-    all_run(site, jobs)
+    site, jobs, supervisor = fifty(make_site, kind)
     later = site.queue.enqueue("many")
     supervisor.send_signal(signal.SIGTERM)
     [worker] = site.workers("many")
     wait_for(lambda: site.slot(worker).read().drain, "the drain to be requested")
-    (site.folder / "gate").touch()
+    open_gate(site)
     assert supervisor.wait(20) == 0
     assert {site.job(job).status for job in jobs} == {Status.DONE}
     site.verdict(pending=[later])
@@ -327,10 +331,7 @@ def test_jobs_that_were_claimed_just_before_a_drain_do_not_begin(make_site: Make
 
 @pytest.mark.fault(85)
 def test_jobs_that_outlast_the_grace_return_uncharged(make_site: MakeSite) -> None:
-    site = make_site(pool("on_loop", shutdown_grace='"500ms"'), HANDLERS)
-    jobs = waiting(site, 50)
-    supervisor = site.start()
-    all_run(site, jobs)
+    site, jobs, supervisor = fifty(make_site, shutdown_grace='"500ms"')
     assert site.stop(supervisor) == 0
     site.verdict(hit=jobs, pending=jobs)
     assert charges(site) == {(0, 0)}
@@ -339,16 +340,13 @@ def test_jobs_that_outlast_the_grace_return_uncharged(make_site: MakeSite) -> No
 
 @pytest.mark.fault(85)
 def test_a_reload_lets_fifty_jobs_end_in_the_old_worker(make_site: MakeSite) -> None:
-    site = make_site(pool("on_loop"), HANDLERS)
-    jobs = waiting(site, 50)
-    supervisor = site.start()
-    all_run(site, jobs)
+    site, jobs, supervisor = fifty(make_site)
     old = site.running_pid(jobs[0])
     supervisor.send_signal(signal.SIGHUP)
     wait_for(lambda: any(worker.pid != old for worker in site.workers("many")), "the successor")
     job = site.queue.enqueue("many")
     assert site.done(job).result == job
-    (site.folder / "gate").touch()
+    open_gate(site)
     site.verdict()
     assert {pid for job in jobs for _, pid, _ in site.runs("start", job)} == {old}
 
@@ -367,16 +365,13 @@ def test_of_jobs_that_run_together_the_one_that_ruins_the_process_is_quarantined
 
 @pytest.mark.fault(84)
 def test_a_claim_that_one_of_fifty_jobs_has_lost_costs_the_others_nothing(make_site: MakeSite) -> None:
-    site = make_site(pool("on_loop"), HANDLERS)
-    jobs = waiting(site, 50)
-    site.start()
-    all_run(site, jobs)
+    site, jobs, _ = fifty(make_site)
     site.rows(
         "UPDATE jobs SET status = 'pending', locked_by = NULL, locked_at = NULL, lock_expires_at = NULL, "
         "claim_token = claim_token + 1 WHERE id = ? RETURNING id",
         jobs[7],
     )
-    (site.folder / "gate").touch()
+    open_gate(site)
     site.verdict(hit=[jobs[7]])
     assert site.told("claim_lost", job=jobs[7])
     assert not site.event("worker_died")
@@ -385,14 +380,11 @@ def test_a_claim_that_one_of_fifty_jobs_has_lost_costs_the_others_nothing(make_s
 @pytest.mark.fault(44)
 @KINDS
 def test_a_process_that_one_of_fifty_jobs_forks_runs_none_of_the_others(make_site: MakeSite, kind: str) -> None:
-    site = make_site(pool(kind), HANDLERS)
-    jobs = waiting(site, 20)
-    site.start()
-    all_run(site, jobs)
+    site, jobs, _ = fifty(make_site, kind, jobs=20)
     forking = [site.queue.enqueue("many", {"do": "fork"}) for _ in range(3)]
     for job in forking:
         site.done(job)
-    (site.folder / "gate").touch()
+    open_gate(site)
     site.verdict()
     assert {pid for job in jobs for _, pid, _ in site.runs("end", job)} == {site.running_pid(jobs[0])}
 

@@ -63,8 +63,10 @@ def _problems(site: Site) -> dict[str, str]:
 
 
 def _tries(site: Site, pool: str) -> list[dict[str, Any]]:
-    names = ("pool_broken", "worker_died")
-    return [event for event in site.events() if event.get("event") in names and event.get("pool") == pool]
+    def is_try(event: dict[str, Any]) -> bool:
+        return event["event"] == "pool_broken" or (event["event"] == "worker_died" and event["reason"] != "unstarted")
+
+    return [event for event in site.events() if event.get("pool") == pool and is_try(event)]
 
 
 LEAKY = """

@@ -18,33 +18,30 @@ from tests.faults.shims import preload
 from tests.faults.surroundings import command
 from tests.site_under_test import MakeSite, Site, wait_for
 
-# Every id is written down, in a file that the book knows, as soon as enqueue has returned it.
+# Every id is written down, in a file that the book knows, as soon as it is known: when enqueue has returned it, or
+# somebody has waited for the job in vain.
 CLIENT = """
 import os, sys
-from supervisor import Queue
-url, count, instead = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-queue = Queue(url)
-if instead:
-    queue._connections.store(queue._connections.writer)._connection.raw.execute(f"PRAGMA synchronous = {instead}")
-acks = os.open(url.removeprefix("sqlite:///") + "-acks", os.O_WRONLY | os.O_CREAT)
-for number in range(count):
-    os.write(acks, b"%d " % queue.enqueue("work", {"text": "x" * 500}))
-"""
-
-# The same for jobs that somebody has waited for in vain.
-WAITER = """
-import os, sys
 from supervisor import Queue, WaitTimeout
-url, count, instead = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+from supervisor.client.waiting import Caller
+url, count, how, durable = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4] == "durable"
 queue = Queue(url)
-if instead:
-    queue._make_durable = lambda: None
+
+async def nothing(caller):
+    pass
+
+if not durable and how == "waits":
+    Caller.make_durable = nothing
+elif not durable:
+    queue._connections.store(queue._connections.writer)._connection.raw.execute("PRAGMA synchronous = NORMAL")
+more = {"timeout": 0} if how == "waits" else {}
 acks = os.open(url.removeprefix("sqlite:///") + "-acks", os.O_WRONLY | os.O_CREAT)
 for number in range(count):
     try:
-        queue.run("work", {"text": "x" * 500}, timeout=0)
+        job = (queue.run if how == "waits" else queue.enqueue)("work", {"text": "x" * 500}, **more)
     except WaitTimeout as error:
-        os.write(acks, b"%d " % error.job_id)
+        job = error.job_id
+    os.write(acks, b"%d " % job)
 """
 
 
@@ -61,9 +58,10 @@ class Book:
             "POWER_LOG": str(self._file),
         }
 
-    def enqueue(self, count: int, instead: str = "", program: str = CLIENT) -> None:
-        """Run a client that enqueues, as it does by itself, or with `instead` of what makes its jobs durable."""
-        words = [sys.executable, "-c", program, f"sqlite:///{self.database}", str(count), instead]
+    def enqueue(self, count: int, how: str = "enqueues", *, durable: bool = True) -> None:
+        """Run a client that enqueues, as it does by itself, or without what makes its jobs durable."""
+        kept = "durable" if durable else "lost"
+        words = [sys.executable, "-c", CLIENT, f"sqlite:///{self.database}", str(count), how, kept]
         subprocess.run(words, env=self.environment, check=True, timeout=60)
 
     def moments(self) -> Iterator[tuple[Record, Disk, set[int]]]:
@@ -81,25 +79,13 @@ class Book:
 
 
 @pytest.mark.fault(20)
-@pytest.mark.parametrize(("instead", "survives"), [("", True), ("NORMAL", False)])
-def test_no_acknowledged_enqueue_is_lost_with_the_power(tmp_path: Path, instead: str, survives: bool) -> None:
-    """As a Queue commits. With NORMAL instead of its FULL some are lost: so this test can tell."""
-    assert (lost_with_the_power(tmp_path, CLIENT, instead) == []) is survives
-
-
-@pytest.mark.fault(20)
-@pytest.mark.parametrize(("instead", "survives"), [("", True), ("nothing", False)])
-def test_no_job_that_a_waiting_client_was_told_of_is_lost_with_the_power(
-    tmp_path: Path, instead: str, survives: bool
-) -> None:
-    assert (lost_with_the_power(tmp_path, WAITER, instead) == []) is survives
-
-
-def lost_with_the_power(tmp_path: Path, program: str, instead: str) -> list[int]:
-    """Acknowledged jobs that are gone if the power fails right after one of the acknowledgements."""
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("how", ["enqueues", "waits"])
+def test_no_acknowledged_enqueue_is_lost_with_the_power(tmp_path: Path, how: str, durable: bool) -> None:
+    """As a Queue commits, whether it enqueues or waits in vain. Otherwise some are lost: so this test can tell."""
     book = Book(tmp_path / "new" / "app.db", tmp_path)
     book.database.parent.mkdir()
-    book.enqueue(12, instead, program)
+    book.enqueue(12, how, durable=durable)
     lost, moments = list[int](), 0
     for record, disk, acknowledged in book.moments():
         if book.acknowledges(record) and record.what == WRITTEN:
@@ -108,7 +94,7 @@ def lost_with_the_power(tmp_path: Path, program: str, instead: str) -> list[int]
                 found = jobs_in(restored(disk.after_power_loss(dice), tmp_path / "restored"))
                 lost += sorted(acknowledged - found)
     assert moments == 12
-    return lost
+    assert (lost == []) is durable
 
 
 @pytest.mark.sqlite

@@ -81,25 +81,6 @@ def test_executions_of_prepared_statements_count(
     assert rows(direct) == [1, 2, 3, 4, 5]
 
 
-def test_connections_are_cut_and_new_ones_welcome(proxy: Proxy, connect: Callable[[], psycopg.Connection]) -> None:
-    cut = [connect(), connect()]
-    assert proxy.connections() == proxy.cut() == 2
-    for connection in cut:
-        with pytest.raises(psycopg.OperationalError):
-            connection.execute("SELECT 1")
-    connect().execute("SELECT 1")
-
-
-def test_refusing_leaves_the_old_connections(proxy: Proxy, connect: Callable[[], psycopg.Connection]) -> None:
-    old = connect()
-    proxy.refuse()
-    with pytest.raises(psycopg.OperationalError, match="refused"):
-        connect()
-    old.execute("SELECT 1")
-    proxy.heal()
-    connect().execute("SELECT 1")
-
-
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_black_hole_swallows_one_direction(
     proxy: Proxy, direct: str, connect: Callable[[], psycopg.Connection], arrives: bool
@@ -116,16 +97,3 @@ def test_a_black_hole_swallows_one_direction(
         proxy.heal()
         insert.result()
     assert rows(direct) == [1]
-
-
-def test_a_black_hole_hides_that_a_client_has_gone(
-    proxy: Proxy, postgres: Databases, direct: str, connect: Callable[[], psycopg.Connection]
-) -> None:
-    proxy.black_hole(to_server=False, to_client=False)
-    connection = connect()
-    proxy.black_hole()
-    connection.close()
-    assert postgres.kill_backends(direct) == 1
-    assert proxy.connections() == 1
-    proxy.heal()
-    wait_for(lambda: proxy.connections() == 0)

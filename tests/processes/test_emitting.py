@@ -16,7 +16,7 @@ import pytest
 from supervisor import Status
 from supervisor.system.chunk_ring import REGION
 from tests.samples import sampled
-from tests.site_under_test import Site, kill, wait_for
+from tests.site_under_test import Site, kill, pool, wait_for
 from tests.web.client import Admin, admin_of
 
 MakeSite = Callable[..., Site]
@@ -166,7 +166,7 @@ def test_what_any_worker_emits_reaches_who_follows_and_who_comes_afterwards(make
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("killed", ["worker", "admin process", "supervisor"])
 def test_a_stream_goes_on_after_the_death_of_any_process(make_site: MakeSite, killed: str) -> None:
-    site = make_site(f'[pools.held]\nhandler = "jobs:held"\nworkers = 1\n{ADMIN}', HANDLERS)
+    site = make_site(pool("held") + ADMIN, HANDLERS)
     supervisor = site.start()
     admin = admin_of(site, supervisor)
     [job], go = site.held("held")
@@ -202,10 +202,11 @@ def test_a_stream_goes_on_after_the_death_of_any_process(make_site: MakeSite, ki
 @pytest.mark.fault(105)
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("size", sampled([16_000, 1], quick=1))
-def test_an_endless_handler_fills_its_ring_and_nothing_else(make_site: MakeSite, size: int) -> None:
-    site = make_site(f'[pools.endless]\nhandler = "jobs:endless"\nworkers = 1\ncancel_grace = "0s"\n{ADMIN}', HANDLERS)
-    supervisor = site.start()
-    admin = admin_of(site, supervisor)
+def test_an_endless_handler_fills_its_ring_and_a_huge_chunk_is_refused(make_site: MakeSite, size: int) -> None:
+    site = make_site(pool("endless", cancel_grace="0s") + pool("huge") + ADMIN, HANDLERS)
+    admin = admin_of(site, site.start())
+    huge = site.done(site.queue.enqueue("huge")).result
+    assert huge.startswith("chunk: it has 100000002 bytes of JSON; the limit is")
     job = site.queue.enqueue("endless", {"size": size})
     with followed(admin, job) as stream:
         got, lost = 0, 0
@@ -223,21 +224,13 @@ def test_an_endless_handler_fills_its_ring_and_nothing_else(make_site: MakeSite,
         assert until(stream, "end")[-1].data["status"] == "cancelled"
 
 
-@pytest.mark.fault(105)
-def test_a_huge_chunk_is_refused_in_one_sentence(make_site: MakeSite) -> None:
-    site = make_site('[pools.huge]\nhandler = "jobs:huge"\nworkers = 1\n', HANDLERS)
-    site.start()
-    job = site.queue.wait(site.queue.enqueue("huge"), 30)
-    assert job.result.startswith("chunk: it has 100000002 bytes of JSON; the limit is")
-
-
 @pytest.mark.fault(106)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("handler", "expected"), [("late", ["before"]), ("forks", ["parent", "parent"])])
 def test_a_cancelled_run_and_a_fork_of_a_handler_emit_to_nobody(
     make_site: MakeSite, handler: str, expected: list[str]
 ) -> None:
-    site = make_site(f'[pools.{handler}]\nhandler = "jobs:{handler}"\nworkers = 1\n{ADMIN}', HANDLERS)
+    site = make_site(pool(handler) + ADMIN, HANDLERS)
     admin = admin_of(site, site.start())
     job = site.queue.enqueue(handler)
     with followed(admin, job) as stream:
@@ -252,7 +245,7 @@ def test_a_cancelled_run_and_a_fork_of_a_handler_emit_to_nobody(
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("clients", sampled([25, 100], quick=1))
 def test_many_clients_follow_one_job_and_each_gets_all_of_it(make_site: MakeSite, clients: int) -> None:
-    site = make_site(f'[pools.held]\nhandler = "jobs:held"\nworkers = 1\n{ADMIN}', HANDLERS)
+    site = make_site(pool("held") + ADMIN, HANDLERS)
     supervisor = site.start()
     admin = admin_of(site, supervisor)
     [job], go = site.held("held")

@@ -94,20 +94,48 @@ def beat(site: Site) -> float:
     return board.slot(MAINTAINER_SLOT).read().beat
 
 
-def test_what_was_done_and_what_failed_is_counted_and_recorded(make_site: MakeSite) -> None:
-    site = make_site(POOLS, HANDLERS)
+def in_status(site: Site) -> dict[str, str]:
+    """The row of the type, by the heads of its columns."""
+    types = site.command("status").stdout.partition("Types, slowest first")[2].splitlines()
+    heading, row = (next(line for line in types if line.startswith(start)) for start in ("TYPE ", "work "))
+    return dict(zip(heading.split(), row.split(), strict=True))
+
+
+def test_what_was_done_and_what_failed_is_counted_shown_and_recorded(make_site: MakeSite) -> None:
+    site = make_site(POOLS + ADMIN, HANDLERS)
     supervisor = site.start()
+    admin = admin_of(site, supervisor)
     work_off(site)
     wait_for(lambda: counted(site) == {"work": (17, 11)}, "the tallies")
     [path] = [counters_of(board) for board in site.scoreboards()]
     work = counters.read(path).types["work"]
     assert sum(work.run) == sum(work.wait) == 28
     assert 0 < work.run_seconds < 20
+    # What ended in the current minute counts beside its failures.
+    shown = in_status(site)
+    assert (shown["DONE/H"], shown["ERRORS/H"]) == ("17", "11")
+    assert shown["WAIT"] != "–"
+    answer = httpx.get(admin.listen, headers=admin.bearer | {"Accept": "text/html"}, timeout=60)
+    page = " ".join(re.sub("<[^>]*>", " ", answer.text).split())
+    assert "Done in the last hour 17 " in page
+    assert "Failed attempts 11 in the last hour, 39 % of runs" in page
+    assert json.loads(site.command("status", "--json").stdout)["last_hour"]["failed"] == 11
+
     assert site.stop(supervisor) == 0
     assert recorded(site) == happened(site) == {"work": (17, 11)}
     [(run, wait)] = site.rows("SELECT sum(run_seconds), sum(wait_seconds) FROM job_history")
     assert (run, wait) == pytest.approx((work.run_seconds, work.wait_seconds))
     assert not path.exists()
+    said = json.loads(site.command("status", "--json").stdout)
+    [hour] = [view["last_hour"] for view in said["types"] if view["type"] == "work"]
+    assert (hour["done"], hour["failed"]) == (17, 11)
+    assert 0 < hour["mean_run"] < 1
+    assert 0 < hour["mean_wait"] < 10
+    shown = in_status(site)
+    assert shown["DONE/H"] == "17"
+    # Failed attempts, however long, are in neither of the two.
+    site.rows("UPDATE job_history SET run_seconds = 1e6")
+    assert list(in_status(site).values())[-2:] == list(shown.values())[-2:]
 
 
 @pytest.mark.parametrize(
@@ -229,45 +257,6 @@ def test_a_killed_supervisors_tallies_go_when_it_is_recovered(make_site: MakeSit
     assert site.stop(second) == 0
     # Of the first one's last minute nobody has told.
     assert recorded(site) == {"work": (17, 11)}
-
-
-def in_status(site: Site) -> dict[str, str]:
-    """The row of the type, by the heads of its columns."""
-    types = site.command("status").stdout.partition("Types, slowest first")[2].splitlines()
-    heading, row = (next(line for line in types if line.startswith(start)) for start in ("TYPE ", "work "))
-    return dict(zip(heading.split(), row.split(), strict=True))
-
-
-def test_what_ended_in_the_current_minute_counts_beside_its_failures(make_site: MakeSite) -> None:
-    site = make_site(POOLS + ADMIN, HANDLERS)
-    admin = admin_of(site, site.start())
-    work_off(site)
-    wait_for(lambda: counted(site) == {"work": (17, 11)}, "the tallies")
-    shown = in_status(site)
-    assert (shown["DONE/H"], shown["ERRORS/H"]) == ("17", "11")
-    assert shown["WAIT"] != "–"
-    answer = httpx.get(admin.listen, headers=admin.bearer | {"Accept": "text/html"}, timeout=60)
-    page = " ".join(re.sub("<[^>]*>", " ", answer.text).split())
-    assert "Done in the last hour 17 " in page
-    assert "Failed attempts 11 in the last hour, 39 % of runs" in page
-    assert json.loads(site.command("status", "--json").stdout)["last_hour"]["failed"] == 11
-
-
-def test_status_shows_each_types_last_hour(make_site: MakeSite) -> None:
-    site = make_site(POOLS, HANDLERS)
-    supervisor = site.start()
-    work_off(site)
-    site.stop(supervisor)
-    said = json.loads(site.command("status", "--json").stdout)
-    [hour] = [view["last_hour"] for view in said["types"] if view["type"] == "work"]
-    assert (hour["done"], hour["failed"]) == (17, 11)
-    assert 0 < hour["mean_run"] < 1
-    assert 0 < hour["mean_wait"] < 10
-    shown = in_status(site)
-    assert shown["DONE/H"] == "17"
-    # Failed attempts, however long, are in neither of the two.
-    site.rows("UPDATE job_history SET run_seconds = 1e6")
-    assert list(in_status(site).values())[-2:] == list(shown.values())[-2:]
 
 
 def test_an_idle_supervisor_writes_nothing(make_site: MakeSite, clock: Clock) -> None:

@@ -261,16 +261,10 @@ def test_status_shows_all_hosts_and_a_pool_runs_where_it_is_meant_to(make_hosts:
     site.verdict(hit=[job], cancelled=[job])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seconds", "directions"),
-    [
-        pytest.param(16, {}, marks=pytest.mark.long),
-        pytest.param(5, {}, marks=pytest.mark.long),
-        pytest.param(14, {}, marks=pytest.mark.long),
-        pytest.param(60, {}, marks=pytest.mark.long),
-        pytest.param(16, {"to_island": False}, marks=pytest.mark.long),
-        pytest.param(16, {"to_home": False}, marks=pytest.mark.long),
-    ],
+    [(16, {}), (5, {}), (14, {}), (60, {}), (16, {"to_island": False}), (16, {"to_home": False})],
 )
 def test_a_host_that_is_really_cut_off_loses_nothing_and_repeats_nothing_that_is_recorded(
     own_postgres: Callable[..., Server],
@@ -355,11 +349,15 @@ def test_of_three_hosts_two_may_die(make_hosts: Callable[..., Hosts]) -> None:
     wait_for(lambda: site.rows("SELECT count(*) FROM job_supervisors") == [(1,)], "them to be forgotten", PATIENCE)
 
 
-def test_the_only_host_of_a_file_can_be_drained_too(make_site: Callable[..., Site]) -> None:
-    site = make_site(POOL)
+def test_the_only_host_of_a_file_can_be_drained_and_scaled_too(make_site: Callable[..., Site]) -> None:
+    site, here = make_site(POOL), socket.gethostname()
     site.queue.enqueue("work")
     site.command("drain", "--force")
+    site.command("scale", "work", "3", "--host", here)
     supervisor = site.start()
+    wait_for(lambda: len(site.workers("work")) == 3, "three workers")
+    told = site.command("scale", "work", "2", "--host", "elsewhere", code=2).stderr
+    assert f"no supervisor runs on the host 'elsewhere'; supervisors run on {here}" in told
     assert "drained" in site.command("status").stdout
     job = site.queue.enqueue("work")
     stays(lambda: not site.runs("start", job), 1.0)
@@ -369,16 +367,5 @@ def test_the_only_host_of_a_file_can_be_drained_too(make_site: Callable[..., Sit
     burst = site.start("--burst", wait=False)
     assert burst.wait(PATIENCE) == 0  # nothing would ever end it
     site.command("undrain")
-    site.verdict()
-    assert site.stop(supervisor) == 0
-
-
-def test_on_a_file_the_name_of_its_only_host_scales(make_site: Callable[..., Site]) -> None:
-    site, here = make_site(POOL), socket.gethostname()
-    site.command("scale", "work", "3", "--host", here)
-    supervisor = site.start()
-    wait_for(lambda: len(site.workers("work")) == 3, "three workers")
-    told = site.command("scale", "work", "2", "--host", "elsewhere", code=2).stderr
-    assert f"no supervisor runs on the host 'elsewhere'; supervisors run on {here}" in told
     site.verdict()
     assert site.stop(supervisor) == 0

@@ -65,10 +65,14 @@ def test_an_urgent_job_starts_at_once_while_every_other_worker_is_busy(make_site
 
 
 @pytest.mark.each_engine
-def test_urgent_jobs_use_both_lanes(make_site: MakeSite) -> None:
+def test_urgent_jobs_use_both_lanes_which_share_a_template_and_are_shown(make_site: MakeSite) -> None:
     site = make_site(LANES)
     site.start()
     wait_for(lambda: len(site.workers("work")) == 2 and idle(site, "urgent"), "the workers")
+    assert len({psutil.Process(worker.pid).ppid() for worker in site.workers()}) == 1  # both share a template
+    shown = json.loads(site.command("status", "--json").stdout)
+    assert {pool["name"]: pool["min_priority"] for pool in shown["pools"]} == {"work": None, "urgent": 10}
+    assert "from priority 10" in site.command("status").stdout
     go = site.folder / "go"
     urgent = site.queue.enqueue_many("work", [{"until": str(go)}] * 3, priority=10)
     wait_for(lambda: pools_of(site, urgent) == {"work", "urgent"}, "both pools to run them")
@@ -137,17 +141,6 @@ def test_a_request_with_a_priority_is_answered_by_the_free_worker(make_site: Mak
     assert (run(10), run(9)) == (200, 202)
     connection.close()
     go.touch()
-
-
-def test_both_pools_share_one_template_and_the_lowest_priority_is_shown(make_site: MakeSite) -> None:
-    site = make_site(LANES)
-    site.start()
-    wait_for(lambda: idle(site, "urgent"), "the worker for urgent jobs")
-    parents = {psutil.Process(worker.pid).ppid() for worker in site.workers()}
-    assert len(parents) == 1
-    shown = json.loads(site.command("status", "--json").stdout)
-    assert {pool["name"]: pool["min_priority"] for pool in shown["pools"]} == {"work": None, "urgent": 10}
-    assert "from priority 10" in site.command("status").stdout
 
 
 @pytest.mark.each_engine

@@ -36,8 +36,7 @@ def pool(middleware: str, more: str = "") -> str:
 def test_a_middleware_is_made_and_set_up_in_each_worker_and_torn_down_at_its_end(make_site: MakeSite) -> None:
     site = make_site(pool('["jobs:Noting"]'), WORKING)
     process = site.start()
-    job = site.queue.enqueue("noop")
-    site.done(job)
+    job = site.done(site.queue.enqueue("noop")).id
     pid = site.workers("noop")[0].pid
     site.stop(process)
 

@@ -188,28 +188,24 @@ def test_a_run_whose_supervisor_was_killed_has_its_row(make_site: MakeSite) -> N
     assert not run_logs_of(board).exists()
 
 
-def test_a_run_over_its_time_limit_keeps_what_it_had_said(make_site: MakeSite) -> None:
-    site = make_site(pools("slow", slow='timeout = "300ms"\n'), TALK)
-    job = site.queue.enqueue("slow", {})
-    burst(site, code=1)
-
-    [run] = runs(site, job)
-    assert (run["outcome"], run["log"]) == ("timeout", "before the end\n")
-
-
-def test_a_run_cut_off_by_a_shutdown_has_its_row_and_is_charged_nothing(make_site: MakeSite) -> None:
-    site = make_site(pools("slow", slow='shutdown_grace = "100ms"\n'), TALK)
-    job = site.queue.enqueue("slow", {})
+def test_a_run_that_is_cut_off_has_its_row_with_what_it_had_said(make_site: MakeSite) -> None:
+    """At its time limit, or by a shutdown, which charges nothing."""
+    limits = 'timeout = "300ms"\n', 'shutdown_grace = "100ms"\n'
+    site = make_site(
+        pools("slow", slow="".join(limits)) + pools("late").replace("jobs:late", "jobs:slow") + limits[1], TALK
+    )
+    over, cut = site.queue.enqueue("slow", {}), site.queue.enqueue("late", {})
     process = site.start()
-    wait_for(lambda: site.job(job).status is Status.RUNNING and site.workers("slow")[0].job == job, "it to run")
+    wait_for(lambda: site.job(over).status is Status.FAILED and site.workers("late")[0].job == cut, "both to run")
     [board] = site.scoreboards()
     assert run_logs_of(board).exists()
     site.stop(process)
 
-    [run] = runs(site, job)
     assert not run_logs_of(board).exists()
-    assert (run["outcome"], run["log"]) == ("released", "before the end\n")
-    assert (site.job(job).status, site.job(job).attempts) == (Status.PENDING, 0)
+    for job, outcome in ((over, "timeout"), (cut, "released")):
+        [run] = runs(site, job)
+        assert (run["outcome"], run["log"]) == (outcome, "before the end\n")
+    assert (site.job(cut).status, site.job(cut).attempts) == (Status.PENDING, 0)
 
 
 PROGRAM = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -15,7 +16,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from supervisor import JobEvent, JobNotFound, Queue, Status, StoreError, WaitTimeout
+from supervisor import AsyncQueue, JobEvent, JobNotFound, Queue, Status, StoreError, WaitTimeout
 from supervisor.store.base import ChangeFeed
 from supervisor.store.sqlite import changes
 from tests.queue.conftest import end, forked, quiet_fork, run
@@ -23,21 +24,28 @@ from tests.store.kit import until
 
 
 class Reader(threading.Thread):
-    """Reads all events of a job; `ended` is the error that ended them, if any."""
+    """Reads all events of a job, on an event loop if `awaited`; `ended` is the error that ended them, if any."""
 
-    def __init__(self, queue: Queue, job_id: int) -> None:
+    def __init__(self, queue: Queue, job_id: int, *, awaited: bool = False) -> None:
         super().__init__()
         self.seen: SimpleQueue[JobEvent] = SimpleQueue()
         self.ended: Exception | None = None
-        self._events = queue.events(job_id)
+        self._queue, self._job_id, self._awaited = queue, job_id, awaited
         self.start()
 
     def run(self) -> None:
         try:
-            for event in self._events:
-                self.seen.put(event)
+            if self._awaited:
+                asyncio.run(self._await())
+            else:
+                for event in self._queue.events(self._job_id):
+                    self.seen.put(event)
         except Exception as error:
             self.ended = error
+
+    async def _await(self) -> None:
+        async for event in AsyncQueue.of(self._queue).events(self._job_id):
+            self.seen.put(event)
 
     def next(self) -> JobEvent:
         return self.seen.get(timeout=20)
@@ -52,9 +60,10 @@ def threads() -> set[int]:
     return {int(thread.name) for thread in Path("/proc/self/task").iterdir()}
 
 
-def test_progress_comes_as_it_changes_and_last_the_end(queue: Queue, other: sqlite3.Connection) -> None:
+@pytest.mark.parametrize("awaited", [False, True])
+def test_progress_comes_as_it_changes_and_last_the_end(queue: Queue, other: sqlite3.Connection, awaited: bool) -> None:
     job_id = queue.enqueue("tag")
-    reader = Reader(queue, job_id)
+    reader = Reader(queue, job_id, awaited=awaited)
     assert reader.next() == JobEvent(job_id, Status.PENDING, None, None)
     run(other, job_id)
     assert reader.next().status is Status.RUNNING
@@ -97,29 +106,31 @@ def test_a_finished_job_yields_its_end_at_once(queue: Queue, other: sqlite3.Conn
     assert queue.wait(job_id, timeout=0).result == [1]
 
 
-def test_an_unknown_job_is_not_found(queue: Queue) -> None:
-    with pytest.raises(JobNotFound, match="no job has the id 99"):
-        next(queue.events(99))
-    with pytest.raises(JobNotFound):
-        queue.wait(99)
-
-
-def test_a_job_that_is_deleted_meanwhile_ends_them_with_a_clear_error(queue: Queue, other: sqlite3.Connection) -> None:
-    job_id = queue.enqueue("tag")
-    reader = Reader(queue, job_id)
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_job_that_is_not_there_or_is_deleted_meanwhile_ends_them_with_a_clear_error(
+    queue: Queue, other: sqlite3.Connection, awaited: bool
+) -> None:
+    unknown, reader = Reader(queue, 99, awaited=awaited), Reader(queue, queue.enqueue("tag"), awaited=awaited)
     reader.next()
-    other.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
-    reader.join()
-    assert isinstance(reader.ended, JobNotFound)
-    assert str(reader.ended) == f"job {job_id} was deleted before it had finished"
-    assert reader.ended.deleted
+    other.execute("DELETE FROM jobs")
+    for each, sentence in ((unknown, "no job has the id 99"), (reader, "job 1 was deleted before it had finished")):
+        each.join()
+        assert isinstance(each.ended, JobNotFound)
+        assert str(each.ended) == sentence
+        assert each.ended.deleted is (each is reader)
 
 
-def test_a_wait_ends_when_its_time_is_up(queue: Queue) -> None:
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_wait_ends_when_its_time_is_up(queue: Queue, awaited: bool) -> None:
+    def wait(job_id: int, timeout: float | None = None) -> object:
+        return asyncio.run(AsyncQueue.of(queue).wait(job_id, timeout)) if awaited else queue.wait(job_id, timeout)
+
+    with pytest.raises(JobNotFound):
+        wait(99)
     job_id = queue.enqueue("tag")
     for timeout in (0, 0.05):
         with pytest.raises(WaitTimeout, match="has not finished within"):
-            queue.wait(job_id, timeout)
+            wait(job_id, timeout)
     assert queue.job(job_id).status is Status.PENDING
 
 

@@ -88,7 +88,7 @@ def test_an_error_that_cannot_be_made_again_is_told_to_each_all_the_same() -> No
     def failing(jobs: list[NewJob]) -> Any:
         raise error
 
-    lane = lanes.Lane(lanes.WRITER)
+    lane = lanes.Lane("writer")
     held: Future[None] = Future()
     waiting = lane.call(held.result)  # until all of them wait behind it
     futures = [lane.insert(lambda: NewJob("tag", "{}"), failing) for _ in range(3)]

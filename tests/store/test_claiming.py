@@ -11,8 +11,8 @@ from supervisor.domain.settlement import done
 from tests.store.kit import LOCK, NOW, T0, Desk
 
 
-def ids(desk: Desk, *types: str, **options: object) -> list[int]:
-    return [claim.job_id for claim in desk.claim(types or ("tag",), 1000, **options)]  # type: ignore[arg-type]
+def ids(desk: Desk, *types: str, want: int = 1000, **options: object) -> list[int]:
+    return [claim.job_id for claim in desk.claim(types or ("tag",), want, **options)]  # type: ignore[arg-type]
 
 
 class TestOrder:
@@ -46,54 +46,31 @@ class TestOrder:
 
             assert [claim.job_id for claim in desk.claim(["a"], 1, capabilities="cpu")] == expected
 
-    def test_all_two_hundred_and_one_priorities_are_ordered(self, desk: Desk) -> None:
-        by_priority = {priority: desk.put(priority=priority) for priority in range(-100, 101)}
 
-        assert ids(desk) == [by_priority[priority] for priority in range(100, -101, -1)]
-
-    def test_no_more_than_wanted_are_claimed(self, desk: Desk) -> None:
-        for _ in range(5):
-            desk.put()
-
-        assert [len(desk.claim(want=want)) for want in (0, 2, 10, 10)] == [0, 2, 3, 0]
-
-
+@pytest.mark.parametrize("want", [1, 1000])
 class TestWhatIsDue:
-    def test_a_delayed_job_waits_for_its_time(self, desk: Desk) -> None:
-        delayed = desk.put(at=NOW + 5)
+    """One job of one type is claimed in a shorter way than several."""
 
-        assert ids(desk, now=NOW + 4.999) == []
-        assert ids(desk, now=NOW + 5) == [delayed]
-
-    def test_a_delayed_job_of_a_higher_priority_holds_nobody_up(self, desk: Desk) -> None:
+    def test_what_is_not_due_or_cannot_be_run_or_is_not_wanted_holds_nobody_up(self, desk: Desk, want: int) -> None:
         desk.put(at=NOW + 5, priority=100)
+        desk.put(requires="gpu", priority=100)
+        desk.put("caption", priority=100)
         due = desk.put(priority=-100)
 
-        assert ids(desk) == [due]
+        assert ids(desk, want=want, capabilities="cpu") == [due]
+        assert ids(desk, want=want, owner="w2", now=NOW + 4.999) == []
+        assert len(ids(desk, want=want, now=NOW + 5)) == 1
 
-    def test_only_the_types_wanted_are_claimed(self, desk: Desk) -> None:
-        desk.put("caption")
-        tag = desk.put("tag")
-
-        assert ids(desk, "tag", "nsfw") == [tag]
-        assert ids(desk, "nsfw") == []
-
-    def test_a_paused_type_waits_until_it_is_resumed(self, desk: Desk) -> None:
-        tag, caption = desk.put("tag"), desk.put("caption")
-        desk.operations.controls.pause("tag", NOW)
-
-        assert ids(desk, "tag", "caption") == [caption]
-        assert desk.operations.controls.resume("tag") is True
-        assert ids(desk, "tag", "caption") == [tag]
-
-    def test_a_worker_in_full_swing_stops_at_a_pause(self, desk: Desk) -> None:
+    def test_a_paused_type_waits_until_it_is_resumed(self, desk: Desk, want: int) -> None:
         desk.put()
         waiting = desk.put()
         claim = desk.one()
         desk.operations.controls.pause("tag", NOW)
 
-        assert desk.settle_and_claim(done(claim, None), want=1).claims == []
-        assert desk.status(waiting) is Status.PENDING
+        assert desk.settle_and_claim(done(claim, None), want=want).claims == []
+        assert ids(desk, "tag", "caption", want=want) == []
+        assert desk.operations.controls.resume("tag") is True
+        assert ids(desk, want=want) == [waiting]
 
 
 class TestCapabilities:
@@ -117,12 +94,6 @@ class TestCapabilities:
 
         assert ids(desk, capabilities=capabilities) == ([job_id] if fits else [])
 
-    def test_what_a_worker_cannot_run_holds_nobody_up(self, desk: Desk) -> None:
-        desk.put(requires="gpu", priority=100)
-        plain = desk.put()
-
-        assert ids(desk, capabilities="cpu") == [plain]
-
 
 class TestTheClaim:
     def test_a_claim_says_all_that_a_worker_needs(self, desk: Desk) -> None:
@@ -141,23 +112,8 @@ class TestTheClaim:
         assert (job.lock_expires_at, job.claim_token, job.attempts) == (NOW + LOCK, 1, 1)
         assert job.started_at == NOW
 
-    def test_a_claimed_job_is_given_to_nobody_else(self, desk: Desk) -> None:
-        desk.put()
-        desk.one()
-
-        assert ids(desk, owner="w2", now=NOW + 10 * LOCK) == []
-
 
 class TestExchange:
-    def test_one_exchange_settles_and_claims(self, desk: Desk) -> None:
-        first, second = desk.put(), desk.put()
-        claim = desk.one()
-
-        settle_and_claim = desk.settle_and_claim(done(claim, None), want=1)
-
-        assert ([c.job_id for c in settle_and_claim.claims], settle_and_claim.lost) == ([second], [])
-        assert desk.status(first) is Status.DONE
-
     def test_a_child_of_a_completion_can_be_claimed_in_the_same_exchange(self, desk: Desk) -> None:
         desk.put()
         claim = desk.one()

@@ -69,12 +69,7 @@ def test_ids_are_never_used_again(desk: Desk) -> None:
     assert desk.put() > first
 
 
-def test_an_unknown_id_has_no_job_and_no_status(desk: Desk) -> None:
-    assert desk.producer.job(77) is None
-    assert desk.producer.events([77]) == {}
-
-
-@pytest.mark.parametrize("payload", ["{broken", "", "5", "[1, null]", '"ä\u2028"'])
+@pytest.mark.parametrize("payload", ["{broken", "", "5", '"ä\u2028"'])
 def test_text_of_any_kind_comes_through_to_the_worker(desk: Desk, payload: str) -> None:
     desk.put(payload=payload)
 
@@ -88,17 +83,7 @@ class TestUniqueKeys:
         assert desk.put(unique_key="k", payload="[2]") == first
         assert desk.producer.enqueue([NewJob("tag", "{}", unique_key="k")] * 3) == [first] * 3
         assert desk.operations.statistics.counts() == [("tag", Status.PENDING, 1)]
-
-    def test_a_duplicate_within_one_batch_returns_the_same_id(self, desk: Desk) -> None:
-        one, two, other = desk.producer.enqueue([NewJob("tag", "{}", unique_key=key) for key in ("k", "k", "other")])
-
-        assert one == two != other
-
-    def test_a_key_holds_for_its_type_alone(self, desk: Desk) -> None:
-        assert desk.put("tag", unique_key="k") != desk.put("caption", unique_key="k")
-
-    def test_jobs_without_a_key_never_clash(self, desk: Desk) -> None:
-        assert desk.put() != desk.put()
+        assert desk.put("caption", unique_key="k") != first
 
     def test_a_running_job_keeps_its_key_and_a_finished_one_gives_it_up(self, desk: Desk) -> None:
         first = desk.put(unique_key="k")
@@ -118,15 +103,6 @@ class TestUniqueKeys:
         desk.settle(Settlement(first, claim.token, Status.CANCELLED))
 
         assert desk.put(unique_key="k") != first
-
-    def test_a_job_may_enqueue_its_own_key_again_with_its_completion(self, desk: Desk) -> None:
-        first = desk.put(unique_key="k")
-        claim = desk.one()
-
-        desk.settle(done(claim, None, children=(NewJob("tag", "[2]", unique_key="k", scheduled_at=T0),)))
-
-        again = desk.one()
-        assert (again.job_id != first, again.payload) == (True, "[2]")
 
     def test_a_bulk_retry_skips_jobs_whose_key_is_taken(self, desk: Desk) -> None:
         failed = []

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from supervisor.domain.job import Status
-from supervisor.domain.settlement import done, failed, released
+from supervisor.domain.settlement import done, failed
 from supervisor.store.base import Cursor, JobSelector
 from tests.store.kit import BROKEN, LOCK, NOW, POLICY, T0, Desk
 
@@ -45,22 +45,14 @@ class TestClaims:
             assert [claim.job_id for claim in desk.claim(min_priority=least)] == ([] if best is None else [best])
             waiting.pop(best or 0, None)
 
-    def test_due_jobs_below_do_not_hold_up_one_that_is_due(self, desk: Desk) -> None:
-        desk.put(priority=9)
+    def test_what_is_not_due_or_paused_holds_nobody_up(self, desk: Desk) -> None:
         desk.put(priority=50, at=NOW + 5)
-        due = desk.put(priority=10)
-
-        assert desk.one(min_priority=10).job_id == due
-        assert desk.claim(min_priority=10) == []
-
-    def test_paused_types_stay_where_they_are(self, desk: Desk) -> None:
-        desk.put(priority=10)
-        other = desk.put("other", priority=10)
+        due, other = desk.put(priority=10), desk.put("other", priority=10)
         desk.operations.controls.pause("tag", NOW)
 
         assert [claim.job_id for claim in desk.claim(("tag", "other"), 9, min_priority=10)] == [other]
         desk.operations.controls.resume("tag")
-        assert len(desk.claim(("tag", "other"), 9, min_priority=10)) == 1
+        assert desk.one(min_priority=10).job_id == due
 
     def test_what_is_settled_with_the_claim_is_settled_although_nothing_is_urgent(self, desk: Desk) -> None:
         urgent = desk.put(priority=10)
@@ -80,42 +72,24 @@ class TestClaims:
         (claim,) = desk.claims.settle_and_claim("w1", [], URGENT, want, LOCK, NOW, posted=True).claims
         assert claim.job_id == job_id
 
-    def test_a_failure_and_the_next_claim_are_one_exchange_as_ever(self, desk: Desk) -> None:
-        first, second = desk.put(priority=10), desk.put(priority=10)
-        claim = desk.one(min_priority=10)
-        failure = failed(claim, BROKEN, POLICY, chance=0.5, permanent=True)
-        exchange = desk.claims.settle_and_claim("w1", [failure], URGENT, 1, LOCK, NOW)
-
-        assert (desk.status(first), [claim.job_id for claim in exchange.claims]) == (Status.FAILED, [second])
-
-    def test_a_job_given_back_is_found_again(self, desk: Desk) -> None:
-        job_id = desk.put(priority=10)
-        desk.settle(released(desk.one(min_priority=10)))
-
-        assert desk.one(min_priority=10).job_id == job_id
-
 
 class TestBacklog:
     def test_only_urgent_jobs_are_due(self, desk: Desk) -> None:
-        for backlog in (desk.maintenance.backlog, desk.operations.backlog):
-            desk.put(priority=9)
-            assert (backlog.any_due(URGENT, NOW), backlog.depth(URGENT, NOW, 100).due) == (False, 0)
-        desk.put(priority=9, at=NOW + 5)
+        def depths(due: int, oldest: float | None, next_due: float | None) -> bool:
+            backlogs = (desk.maintenance.backlog, desk.operations.backlog)
+            return all(backlog.depth(URGENT, NOW, 100) == (due, oldest, next_due) for backlog in backlogs)
+
+        for at in (T0, T0, NOW + 5):
+            desk.put(priority=9, at=at)
+        assert not desk.maintenance.backlog.any_due(URGENT, NOW)
+        assert depths(0, None, None)
         desk.put(priority=10, at=NOW + 7)
-        for backlog in (desk.maintenance.backlog, desk.operations.backlog):
-            depth = backlog.depth(URGENT, NOW, 100)
-            assert (depth.due, depth.oldest, depth.next_due) == (0, None, NOW + 7)
+        assert depths(0, None, NOW + 7)
         desk.put(priority=11)
         desk.put(priority=20, at=T0 + 1)
-        for backlog in (desk.maintenance.backlog, desk.operations.backlog):
-            depth = backlog.depth(URGENT, NOW, 100)
-            assert (depth.due, depth.oldest, depth.next_due) == (2, T0, NOW + 7)
-
-    def test_the_cheap_look_finds_jobs_of_the_lowest_priority(self, desk: Desk) -> None:
+        assert depths(2, T0, NOW + 7)
         desk.put(priority=10)
-
-        assert desk.maintenance.backlog.any_due(URGENT, NOW)
-        assert not desk.maintenance.backlog.any_due(URGENT._replace(min_priority=11), NOW)
+        assert not desk.maintenance.backlog.any_due(URGENT._replace(min_priority=21), NOW)
 
     def test_a_burst_waits_for_urgent_jobs_alone(self, desk: Desk) -> None:
         def unfinished() -> bool:

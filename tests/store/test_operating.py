@@ -11,56 +11,6 @@ from supervisor.store.base import Filter
 from tests.store.kit import BROKEN, NOW, POLICY, Desk
 
 
-def listed(desk: Desk, **options: object) -> list[int]:
-    which = {"status": None, "type": None, "before": None, "limit": 100} | options
-    return [job.id for job in desk.operations.jobs.latest(**which)]  # type: ignore[arg-type]
-
-
-class TestListing:
-    def test_the_latest_come_first_and_pages_follow_each_other(self, desk: Desk) -> None:
-        ids = [desk.put() for _ in range(10)]
-
-        pages, before = [], None
-        while page := listed(desk, before=before, limit=4):
-            pages.append(page)
-            before = page[-1]
-        assert [job_id for page in pages for job_id in page] == ids[::-1]
-        assert [len(page) for page in pages] == [4, 4, 2]
-
-    @pytest.mark.parametrize("status", [Status.DONE, Status.FAILED, Status.QUARANTINED])
-    def test_by_status_and_type(self, desk: Desk, status: Status) -> None:
-        ids = [desk.put(type_) for type_ in ("a", "b", "a")]
-        for job_id in ids:
-            desk.finish(job_id, status)
-        desk.put("a")
-
-        assert listed(desk, status=status) == ids[::-1]
-        assert listed(desk, status=status, type="a") == [ids[2], ids[0]]
-        assert listed(desk, status=status, before=ids[2], limit=1) == [ids[1]]
-        assert listed(desk, status=Status.CANCELLED) == []
-
-    def test_ids_by_status_type_and_age(self, desk: Desk) -> None:
-        old, new, other = desk.put("a"), desk.put("b"), desk.put("c")
-        for job_id, at in ((old, NOW), (new, NOW + 9), (other, NOW)):
-            desk.finish(job_id, at=at)
-        waiting = desk.put("a")
-
-        assert desk.operations.jobs.ids(Filter((Status.DONE,))) == [old, new, other]
-        assert desk.operations.jobs.ids(Filter((Status.DONE, Status.PENDING), types=("a",))) == [old, waiting]
-        assert desk.operations.jobs.ids(Filter((Status.DONE,), finished_before=NOW + 5)) == [old, other]
-
-    def test_counts_by_type_and_status(self, desk: Desk) -> None:
-        desk.finish(desk.put("a"))
-        desk.put("a")
-        desk.put("b")
-
-        assert sorted(desk.operations.statistics.counts()) == [
-            ("a", Status.DONE, 1),
-            ("a", Status.PENDING, 1),
-            ("b", Status.PENDING, 1),
-        ]
-
-
 class TestRetry:
     @pytest.mark.parametrize("status", [Status.FAILED, Status.QUARANTINED])
     def test_a_retried_job_is_as_new_and_due_at_once(self, desk: Desk, status: Status) -> None:
@@ -74,20 +24,16 @@ class TestRetry:
         assert (job.scheduled_at, job.completed_at, job.result) == (NOW + 5, None, None)
         assert desk.one(now=NOW + 5).attempt == 1
 
-    def test_only_unsuccessful_jobs_are_retried(self, desk: Desk) -> None:
+    def test_neither_unfinished_nor_successful_jobs_are_retried_but_cancelled_ones(self, desk: Desk) -> None:
         finished, running = desk.put("a"), desk.put("b")
         desk.finish(finished)
         desk.claim(["b"])
         waiting = desk.put("c")
 
         assert desk.operations.actions.retry([finished, running, waiting, 4711], NOW).changed == 0
-
-    def test_a_cancelled_job_can_be_retried(self, desk: Desk) -> None:
-        job_id = desk.put()
-        desk.operations.actions.cancel(job_id, NOW)
-
-        assert desk.operations.actions.retry([job_id], NOW).changed == 1
-        assert desk.job(job_id).cancel_requested_at is None
+        desk.operations.actions.cancel(waiting, NOW)
+        assert desk.operations.actions.retry([waiting], NOW).changed == 1
+        assert desk.job(waiting).cancel_requested_at is None
 
     def test_one_job_is_retried_with_another_payload(self, desk: Desk) -> None:
         job_id = desk.put(payload='{"n": 1}')
@@ -124,24 +70,19 @@ class TestRetry:
 
 
 class TestCancelAndDelete:
-    def test_a_pending_job_is_cancelled_at_once(self, desk: Desk) -> None:
-        job_id = desk.put()
-
-        assert desk.operations.actions.cancel(job_id, NOW) is Status.CANCELLED
-
-        assert (desk.status(job_id), desk.job(job_id).completed_at) == (Status.CANCELLED, NOW)
-        assert desk.claim() == []
-
-    def test_a_running_job_is_asked_to_stop_and_keeps_its_status(self, desk: Desk) -> None:
-        job_id = desk.put()
+    def test_a_pending_job_is_cancelled_at_once_and_a_running_one_is_asked_to_stop(self, desk: Desk) -> None:
+        running = desk.put()
         claim = desk.one()
+        waiting = desk.put()
+        answers = [desk.operations.actions.cancel(job_id, NOW) for job_id in (running, waiting)]
+        assert answers == [Status.RUNNING, Status.CANCELLED]
+        assert desk.operations.actions.cancel(running, NOW + 5) is Status.RUNNING
 
-        assert desk.operations.actions.cancel(job_id, NOW) is Status.RUNNING
-        assert desk.operations.actions.cancel(job_id, NOW + 5) is Status.RUNNING
-
-        job = desk.job(job_id)
-        assert (job.status, job.cancel_requested_at) == (Status.RUNNING, NOW)
-        assert desk.settle(done(claim, None)) == []
+        assert (desk.status(running), desk.job(running).cancel_requested_at) == (Status.RUNNING, NOW)
+        assert (desk.status(waiting), desk.job(waiting).completed_at) == (Status.CANCELLED, NOW)
+        assert desk.claim() == []
+        assert desk.settle(done(claim, '"ok"')) == []  # too late
+        assert (desk.status(running), desk.job(running).result) == (Status.DONE, "ok")
 
     @pytest.mark.parametrize("end", ["released", "crashed", "failed", "cancelled"])
     def test_a_job_that_was_asked_to_stop_never_runs_again_whatever_its_run_ended_with(
@@ -163,14 +104,6 @@ class TestCancelAndDelete:
         assert desk.claim(now=NOW + 1e6) == []
         assert desk.put(unique_key="k") != job_id
 
-    def test_a_job_that_was_asked_to_stop_too_late_is_done(self, desk: Desk) -> None:
-        job_id = desk.put()
-        claim = desk.one()
-        desk.operations.actions.cancel(job_id, NOW)
-        desk.settle(done(claim, '"ok"'))
-
-        assert (desk.status(job_id), desk.job(job_id).result) == (Status.DONE, "ok")
-
     def test_what_has_finished_or_never_was_cannot_be_cancelled(self, desk: Desk) -> None:
         job_id = desk.put()
         desk.finish(job_id)
@@ -190,27 +123,23 @@ class TestCancelAndDelete:
 
         assert desk.producer.job(failed_id) is None
         assert desk.operations.jobs.attempts(failed_id) == []
-        assert listed(desk) == [running, waiting]
+        assert desk.operations.jobs.ids(Filter()) == [waiting, running]
 
 
 class TestControls:
     def test_pausing_scaling_and_reloading_are_seen_by_everybody(self, desk: Desk) -> None:
-        desk.operations.controls.pause("tag", NOW)
-        desk.operations.controls.pause("tag", NOW)
-        desk.operations.controls.scale("tag", 3, NOW)
-        desk.operations.controls.scale("tag", 4, NOW)
-        desk.operations.controls.request_reload(NOW)
-        desk.operations.controls.request_reload(NOW)
+        given = desk.operations.controls
+        for workers in (3, 4):
+            given.pause("tag", NOW)
+            given.scale("tag", workers, NOW)
+            given.request_reload(NOW)
 
         controls = desk.maintenance.controls.current()
-        assert controls == desk.operations.controls.current()
+        assert controls == given.current()
         assert (controls.paused, dict(controls.sizes), controls.reloads) == ({"tag"}, {"tag": 4}, 2)
-
-    def test_a_pool_is_given_back_to_automatic_scaling(self, desk: Desk) -> None:
-        desk.operations.controls.scale("tag", 3, NOW)
-        desk.operations.controls.scale("tag", None, NOW)
-
-        assert dict(desk.maintenance.controls.current().sizes) == {}
+        given.scale("tag", None, NOW)
+        assert [given.resume("tag") for _ in range(2)] == [True, False]
+        assert (given.current().paused, dict(given.current().sizes)) == (set(), {})
 
     def test_the_size_set_for_a_host_itself_counts_before_that_for_many(self, desk: Desk) -> None:
         controls = desk.operations.controls
@@ -232,11 +161,6 @@ class TestControls:
         controls.scale("tag", 2, NOW, "gpu-1")
         controls.scale("tag", None, NOW)
         assert desk.maintenance.controls.current().size_on("tag", "gpu-1") is None
-
-    def test_resuming_says_whether_it_was_paused(self, desk: Desk) -> None:
-        desk.operations.controls.pause("tag", NOW)
-
-        assert [desk.operations.controls.resume("tag") for _ in range(2)] == [True, False]
 
 
 class TestLooking:

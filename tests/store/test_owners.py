@@ -65,10 +65,6 @@ def judged(desk: Desk, record: SupervisorRecord) -> bool | None:
     return verdict
 
 
-def test_an_owner_lives_for_as_long_as_its_process_however_often_it_is_asked(desk: Desk, owner: Owner) -> None:
-    assert [judged(desk, owner.record) for _ in range(5)] == [True] * 5
-
-
 def test_a_stopped_owner_lives(desk: Desk, owner: Owner) -> None:
     owner.process.send_signal(signal.SIGSTOP)
     try:

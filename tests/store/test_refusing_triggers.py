@@ -36,13 +36,6 @@ def trigger(desk: Desk) -> Iterator[Trigger]:
         execute(url, f"DROP TRIGGER {name}" + ("" if sqlite else f" ON {table}; DROP FUNCTION {name}"))
 
 
-def test_a_claim_that_is_lost_is_left_alone(desk: Desk) -> None:
-    job = desk.put()
-    claim = desk.one()
-    assert desk.settle(done(claim._replace(token=claim.token + 1), None)) == [job]
-    assert desk.status(job) is Status.RUNNING
-
-
 def test_failures_whose_record_is_refused_are_settled_without_it(desk: Desk, trigger: Trigger) -> None:
     jobs = [desk.put(max_attempts=1), desk.put()]
     claims = desk.claim(want=2)

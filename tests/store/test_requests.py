@@ -23,20 +23,15 @@ def request(key: str = "", limit: int | None = None, **fields: object) -> NewJob
 
 class TestKeys:
     @pytest.mark.parametrize("end", [Status.DONE, Status.FAILED, Status.QUARANTINED])
-    def test_a_finished_job_is_found_by_its_key(self, desk: Desk, end: Status) -> None:
+    def test_an_unfinished_or_finished_job_is_found_by_its_key_and_type(self, desk: Desk, end: Status) -> None:
         first = desk.producer.put(request("k"))
+        assert first[1]
+        assert desk.producer.put_each([request("k"), request("k")]) == [(first[0], False)] * 2
+        assert desk.producer.put(request("k", type="caption"))[1]
         desk.finish(first[0], end)
 
-        assert first[1]
         assert desk.producer.put(request("k")) == (first[0], False)
         assert desk.producer.put_each([request("k"), request("other")])[0] == (first[0], False)
-
-    def test_an_unfinished_job_is_found_by_its_key(self, desk: Desk) -> None:
-        first, _ = desk.producer.put(request("k"))
-        assert desk.producer.put_each([request("k"), request("k")]) == [(first, False), (first, False)]
-
-    def test_a_key_holds_for_its_type_alone(self, desk: Desk) -> None:
-        assert desk.producer.put(request("k")) != desk.producer.put(request("k", type="caption"))
 
     def test_a_key_is_free_again_when_its_job_is_deleted(self, desk: Desk) -> None:
         first, _ = desk.producer.put(request("k"))

@@ -22,16 +22,11 @@ def job(at: float) -> NewJob:
     return NewJob("tidy", '{"a":1}', scheduled_at=at)
 
 
-def test_a_planned_time_survives_restarts(desk: Desk, schedules: Schedules) -> None:
+def test_a_planned_time_survives_restarts_but_no_other_timing(desk: Desk, schedules: Schedules) -> None:
     schedules.plan("night", TIMING, NOW + 10)
 
     assert schedules.plan("night", TIMING, NOW + 99).next_at == NOW + 10
     assert desk.operations.schedules.planned() == [Planned("night", TIMING, NOW + 10)]
-
-
-def test_another_timing_starts_again(schedules: Schedules) -> None:
-    schedules.plan("night", TIMING, NOW + 10)
-
     assert schedules.plan("night", "other", NOW + 99).next_at == NOW + 99
 
 
@@ -56,7 +51,10 @@ def test_firing_inserts_the_jobs_and_moves_on(desk: Desk, schedules: Schedules) 
 
     assert ids is not None
     assert [desk.job(job_id).scheduled_at for job_id in ids] == [NOW - 5, NOW]
-    assert schedules.plan("night", TIMING, 0) == Planned("night", TIMING, NOW + 60, NOW, ids[-1])
+    fired = schedules.plan("night", TIMING, 0)
+    assert fired == Planned("night", TIMING, NOW + 60, NOW, ids[-1])
+    assert schedules.fire(fired, [], NOW + 120, NOW + 60) == []
+    assert schedules.plan("night", TIMING, 0) == Planned("night", TIMING, NOW + 120, NOW, ids[-1])
 
 
 def test_a_time_that_somebody_else_has_fired_inserts_nothing(desk: Desk, schedules: Schedules) -> None:
@@ -82,14 +80,6 @@ def test_a_time_whose_key_an_unfinished_job_has_inserts_nothing_and_moves_on(des
     second = schedules.fire(schedules.plan("night", TIMING, 0), [keyed], NOW + 180, NOW + 120)
     assert second
     assert second != first
-
-
-def test_a_time_without_jobs_only_moves_on(desk: Desk, schedules: Schedules) -> None:
-    planned = schedules.plan("night", TIMING, NOW)
-
-    assert schedules.fire(planned, [], NOW + 60, NOW) == []
-    assert schedules.plan("night", TIMING, 0).next_at == NOW + 60
-    assert desk.claim(["tidy"], 10) == []
 
 
 def test_a_paused_schedule_does_not_fire_and_keeps_its_time(desk: Desk, schedules: Schedules) -> None:

@@ -16,42 +16,21 @@ from tests.samples import sampled
 Shape = Callable[[int], float]  # jobs to seconds
 
 
-def fixed(n: int) -> float:
-    return 0.05 + 0.0002 * n
-
-
-def linear(n: int) -> float:
-    return 0.01 * n
+SHAPES: dict[str, Shape] = {
+    "fixed": lambda n: 0.05 + 0.0002 * n,
+    "linear": lambda n: 0.01 * n,
+    "saturated": lambda n: max(0.03, 0.002 * n),  # a device that takes 15 at once
+    "tight": lambda n: 0.15 + 0.002 * n,  # 25 fit into the target
+    "steps": lambda n: 0.01 * -(-n // 8),  # padded to multiples of 8
+    "quadratic": lambda n: 0.01 + 0.0005 * n * n,
+}
+fixed, linear, saturated, tight = (SHAPES[name] for name in ("fixed", "linear", "saturated", "tight"))
 
 
 def small_memory(n: int) -> float:
     return 0.02 + 0.002 * n
 
 
-def saturated(n: int) -> float:
-    return max(0.03, 0.002 * n)  # a device that takes 15 at once
-
-
-def tight(n: int) -> float:
-    return 0.15 + 0.002 * n  # 25 fit into the target
-
-
-def steps(n: int) -> float:
-    return 0.01 * -(-n // 8)  # padded to multiples of 8
-
-
-def quadratic(n: int) -> float:
-    return 0.01 + 0.0005 * n * n
-
-
-SHAPES = {
-    "fixed cost": fixed,
-    "linear": linear,
-    "saturated": saturated,
-    "tight": tight,
-    "steps": steps,
-    "quadratic": quadratic,
-}
 TARGET = 0.2
 MOST = 64
 BETWEEN = 0.0002  # seconds between two batches
@@ -195,13 +174,10 @@ def test_a_machine_that_becomes_slower_or_faster_does_not_confuse_it(factor: flo
     machine = Machine(saturated, 3)
     machine.run(500)
 
-    def shape(n: int) -> float:
-        return saturated(n) * factor
-
-    machine.shape = shape
+    machine.shape = lambda n: saturated(n) * factor
     machine.run(400)
 
-    assert machine.rate(300) >= 0.9 * best(shape)
+    assert machine.rate(300) >= 0.9 * best(machine.shape)
 
 
 def test_a_handler_that_takes_longer_than_the_target_gets_one_job_at_a_time() -> None:

@@ -113,31 +113,28 @@ def test_bars_stand_on_each_other_and_fill_the_scale() -> None:
     assert float(shapes[2]["x"]) > charts.WIDTH / 2
 
 
-def test_pointing_at_a_bar_tells_its_numbers() -> None:
-    told = drawn.bars([Series("done", "done", (1200.0,)), Series("failed", "failed", (0.0,))], [0.0], "text")
+@pytest.mark.parametrize(
+    ("series", "at", "dated", "title"),
+    [
+        (Series("done", "done", (1200.0,)), 0.0, False, r'[^"]+">\d\d:\d\d: 1,200 done'),
+        (
+            Series("done", "done", (3.0,)),
+            NOW,
+            True,
+            r'2023-11-14T[^"]+">11-1\d \d\d:\d\d: 3 done',
+        ),
+    ],
+)
+def test_pointing_at_a_bar_tells_its_time_and_its_numbers(series: Series, at: float, dated: bool, title: str) -> None:
+    none = Series("failed", "failed", (0.0,))
+    assert re.search(f'<title data-at="{title}</title>', drawn.bars([series, none], [at], "text", dated=dated))
 
-    assert re.search(r'<title data-at="[^"]+">\d\d:\d\d: 1,200 done</title>', told)
 
-
-def test_a_bar_of_another_day_tells_its_date() -> None:
-    told = drawn.bars([Series("done", "done", (3.0,))], [NOW], "text", dated=True)
-
-    assert re.search(r'<title data-at="2023-11-14T[^"]+">11-1\d \d\d:\d\d: 3 done</title>', told)
-
-
-def test_names_in_a_chart_stay_text() -> None:
+def test_a_chart_holds_text_alone_and_nothing_has_a_style_of_its_own() -> None:
     hostile = '"><img src=x onerror=alert(1)>'
-    told = drawn.bars([Series("type-0", hostile, (1.0,))], [0.0], hostile) + drawn.spark(
-        Series("done", "x", (1.0, 2.0)), hostile
-    )
-
-    assert "<img" not in told
-
-
-def test_nothing_has_a_style_of_its_own() -> None:
-    series = [Series("done", "done", (1.0, 0.0, 3.0))]
-
-    for picture in (drawn.bars(series, [0.0, 60.0, 120.0], "text"), drawn.spark(series[0], "text")):
+    bar, line = Series("type-0", hostile, (1.0, 0.0)), Series("done", "x", (1.0, 2.0))
+    for picture in (drawn.bars([bar], [0.0, 60.0], hostile), drawn.spark(line, hostile)):
+        assert "<img" not in picture
         for element in ElementTree.fromstring(picture).iter():
             assert not {"style", "fill", "stroke", "onclick"} & set(element.attrib)
 

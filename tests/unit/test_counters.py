@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,14 @@ SECONDS = st.lists(st.floats(0, 4000) | st.sampled_from(BOUNDS), min_size=1, max
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "tallies"
+
+
+def total(path: Path) -> TypeCounters:
+    """Of all types."""
+    found = TypeCounters()
+    for counters in read(path).types.values():
+        found.add(counters)
+    return found
 
 
 def test_what_is_counted_can_be_read(path: Path) -> None:
@@ -88,7 +97,7 @@ def test_types_beyond_the_bound_are_counted_together_and_none_is_lost(path: Path
 
     assert len(found) == MOST_TYPES + 1
     assert found[OTHERS].done == 10
-    assert sum(counters.done for counters in found.values()) == 2 * (MOST_TYPES + 5)
+    assert total(path).done == 2 * (MOST_TYPES + 5)
     assert found["type-000"].done == 2
 
 
@@ -114,9 +123,7 @@ def test_whoever_reads_beside_writers_sees_numbers_that_only_grow_until_all_are_
         writer.stdout.readline()
     last = TypeCounters()
     while any(writer.poll() is None for writer in writers):
-        found = TypeCounters()
-        for counters in read(path).types.values():
-            found.add(counters)
+        found = total(path)
         assert last.done <= found.done
         assert last.failed <= found.failed
         assert last.run_seconds <= found.run_seconds
@@ -127,12 +134,10 @@ def test_whoever_reads_beside_writers_sees_numbers_that_only_grow_until_all_are_
         assert writer.stdout is not None
         writer.stdout.close()
 
-    total = TypeCounters()
-    for counters in read(path).types.values():
-        total.add(counters)
-    assert (total.done, total.failed) == (runs, runs)
-    assert total.run_seconds == runs * 2 * 0.25
-    assert sum(total.run) == sum(total.wait) == 2 * runs
+    found = total(path)
+    assert (found.done, found.failed) == (runs, runs)
+    assert found.run_seconds == runs * 2 * 0.25
+    assert sum(found.run) == sum(found.wait) == 2 * runs
 
 
 def test_threads_of_one_process_lose_nothing(tmp_path: Path) -> None:
@@ -141,25 +146,19 @@ def test_threads_of_one_process_lose_nothing(tmp_path: Path) -> None:
     try:
         for attempt in range(25):  # what can go wrong is a matter of luck
             path = tmp_path / f"tallies-{attempt}"
-            count_with_threads(shared(path, 1), types=40)
-            assert sum(counters.done for counters in read(path).types.values()) == 4 * 40
+            row, together = shared(path, 1), threading.Barrier(4)
+
+            def count(row: Row = row, together: threading.Barrier = together) -> None:
+                together.wait()
+                for number in range(40):
+                    row.ran(f"type-{number}", 0.5, 0.5)
+
+            with ThreadPoolExecutor(4) as threads:
+                for counting in [threads.submit(count) for _ in range(4)]:
+                    counting.result()
+            assert total(path).done == 4 * 40
     finally:
         sys.setswitchinterval(interval)
-
-
-def count_with_threads(row: Row, types: int) -> None:
-    together = threading.Barrier(4)
-
-    def count() -> None:
-        together.wait()
-        for number in range(types):
-            row.ran(f"type-{number}", 0.5, 0.5)
-
-    threads = [threading.Thread(target=count) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_a_long_or_odd_type_is_still_counted(path: Path) -> None:
@@ -167,10 +166,8 @@ def test_a_long_or_odd_type_is_still_counted(path: Path) -> None:
     row.ran("ä" * 90, 0.5, 0.5)
     row.ran("t" * 100, 0.5, 0.5)
 
-    found = read(path).types
-
-    assert found["t" * 100].done == 1
-    assert sum(counters.done for counters in found.values()) == 2
+    assert read(path).types["t" * 100].done == 1
+    assert total(path).done == 2
 
 
 def test_without_room_for_the_file_a_worker_counts_for_itself(tmp_path: Path) -> None:
@@ -189,4 +186,4 @@ def test_a_count_that_native_code_has_written_costs_a_successor_nothing(path: Pa
     row.ran("tag", 0.5, 0.5)
 
     assert time.monotonic() - began < 1
-    assert sum(counters.done for counters in read(path).types.values()) == 1
+    assert total(path).done == 1

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +101,9 @@ def test_many_threads_may_speak_at_once(run_log: RunLog) -> None:
         for _ in range(2000):
             run_log.add(b"0123456789")
 
-    threads = [threading.Thread(target=speak) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        for speaking in [threads.submit(speak) for _ in range(4)]:
+            speaking.result()
 
     assert run_log.size == 4 * 2000 * 10
     assert set(LEFT_OUT.sub("", run_log.text() or "").replace("\n", "")) == set("0123456789")
@@ -147,6 +145,7 @@ def test_a_stream_that_cannot_be_heard_is_left_alone(run_log: RunLog, capsys: py
 
 DYING = """
 import os, sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from supervisor.system.run_log import RunLog, shared

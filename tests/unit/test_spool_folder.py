@@ -30,9 +30,11 @@ def test_the_files_of_one_token_belong_together_and_other_names_are_nobodys_busi
 
     first, second = spool.unchanged(0.0)
 
-    assert (first.token, sorted(first.names), first.body) == (ONE, [BODY, f"{ONE}.label"], BODY)
-    assert second == (TWO, (f"{TWO}.part",), "")
+    assert (first, second) == ((ONE, BODY), (TWO, ""))
     assert spool.unchanged(60.0) == []
+    spool.remove(first)
+    spool.remove(second)
+    assert sorted(one.name for one in spool.folder.iterdir()) == sorted(others)
 
 
 def test_a_label_comes_back_as_it_was_written(spool: Spool) -> None:
@@ -48,7 +50,7 @@ def test_what_is_no_label_is_none(spool: Spool, text: bytes) -> None:
     spool.folder.mkdir()
     (spool.folder / f"{ONE}.label").write_bytes(text)
 
-    assert spool.label(Spooled(ONE, (), "")) is None
+    assert spool.label(Spooled(ONE)) is None
 
 
 def on_disk(spool: Spool) -> int:

@@ -103,22 +103,16 @@ def test_curl_is_refused_for_each_reason_by_its_own_status(make_site: MakeSite, 
     assert curl(*token, *asked, "-H", "Origin: https://evil.example", "-d", "{}", jobs) == "403"
     assert curl(*token, *asked, "-H", "Sec-Fetch-Site: cross-site", "-d", "{}", jobs) == "403"
     assert curl(*token, "-d", "{}", jobs) == "415"  # a form, as curl says
+    with admin.connect() as connection:
+        connection.sendall(b"GET /login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        head = connection.makefile("rb").read().partition(b"\r\n\r\n")[0].lower()
+    assert (b"\r\ndate: " in head, b"\r\nserver: " in head) == (True, False)  # what serves it is nobody's business
     before = psutil.Process(admin.pid).memory_full_info().uss
     for expect in ("Expect: 100-continue", "Expect:"):
         assert curl(*token, *asked, "-H", expect, "--data-binary", f"@{large}", jobs) == "413"
         with Path("/dev/zero").open("rb") as endless:
             assert curl(*token, *asked, "-H", expect, "-X", "POST", "-T", "-", jobs, stdin=endless) == "413"
     assert psutil.Process(admin.pid).memory_full_info().uss - before < 12 * MEGABYTE
-
-
-def test_no_answer_tells_what_serves_it(make_site: MakeSite) -> None:
-    _, _, admin = started(make_site)
-    with admin.connect() as connection:
-        connection.sendall(b"GET /login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        answer = connection.makefile("rb").read()
-    head = answer.partition(b"\r\n\r\n")[0].lower()
-    assert b"\r\ndate: " in head
-    assert b"\r\nserver: " not in head
 
 
 # Only where it is asked for
@@ -226,13 +220,6 @@ def test_signals_of_a_terminal_or_a_cgroup_do_not_end_it_before_the_supervisor_s
     assert site.survivors(supervisor) == []
 
 
-def test_it_ends_with_a_supervisor_that_is_killed(make_site: MakeSite) -> None:
-    site, supervisor, _ = started(make_site)
-    kill(supervisor.pid)
-    supervisor.wait()
-    wait_for(lambda: not site.survivors(supervisor), "every process to end")
-
-
 def test_a_template_s_death_does_not_take_it_for_something_that_the_template_had_started(make_site: MakeSite) -> None:
     site, supervisor, admin = started(make_site)
     wait_for(lambda: len(site.workers("work")) == 2, "both workers")
@@ -258,10 +245,11 @@ def test_an_address_in_use_holds_up_no_job_and_is_taken_when_it_is_free(make_sit
     assert refused["problem"] == f"127.0.0.1:{port}: Address already in use"
     news = wait_for(lambda: site.supervisor_status(second).get("admin"), "its bulletin")
     assert (news["pid"], news["problem"]) == (None, refused["problem"])
-    shown = status(site)
+    shown = json.loads(site.command("status", "--json").stdout)
     assert [view["admin"]["problem"] for view in shown["supervisors"]] == [None, refused["problem"]]
-    assert f"admin process unavailable: {refused['problem']}" in status_text(site)
-    assert f"admin process at {admin.listen}" in status_text(site)
+    text = " ".join(site.command("status").stdout.split())
+    assert f"admin process unavailable: {refused['problem']}" in text
+    assert f"admin process at {admin.listen}" in text
 
     site.done(site.queue.enqueue("work"))
     assert site.stop(first) == 0
@@ -270,22 +258,13 @@ def test_an_address_in_use_holds_up_no_job_and_is_taken_when_it_is_free(make_sit
     site.verdict()
 
 
-def status(site: Site) -> Any:
-    return json.loads(run(site, "status", "--json"))
-
-
-def status_text(site: Site) -> str:
-    return " ".join(run(site, "status").split())
-
-
-def run(site: Site, *arguments: str) -> str:
-    return site.command(*arguments).stdout
+UNIX = f'{WORK}[admin]\nlisten = "unix:admin.sock"\n'
 
 
 def test_a_unix_socket_needs_no_token_is_shared_with_the_group_and_goes_with_the_supervisor(
     make_site: MakeSite,
 ) -> None:
-    site = make_site(f'{WORK}[admin]\nlisten = "unix:admin.sock"\n')
+    site = make_site(UNIX)
     path = site.folder / "admin.sock"
     killed = site.start()
     admin_of(site, killed)
@@ -304,26 +283,23 @@ def test_a_unix_socket_needs_no_token_is_shared_with_the_group_and_goes_with_the
     assert not path.exists()
 
 
-def test_a_socket_that_somebody_listens_on_is_left_alone(make_site: MakeSite) -> None:
-    site = make_site(f'{WORK}[admin]\nlisten = "unix:admin.sock"\n')
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_socket_that_somebody_listens_on_and_a_file_that_is_none_are_left_alone(
+    make_site: MakeSite, listens: bool
+) -> None:
+    site = make_site(UNIX)
     path = site.folder / "admin.sock"
     with socket.socket(socket.AF_UNIX) as theirs:
-        theirs.bind(str(path))
-        theirs.listen()
+        if listens:
+            theirs.bind(str(path))
+            theirs.listen()
+        else:
+            path.write_text("precious")
         supervisor = site.start()
         wait_for(lambda: site.event("admin_unavailable"), "its complaint")
         site.done(site.queue.enqueue("work"))
         assert site.stop(supervisor) == 0
-        assert path.is_socket()
-
-
-def test_a_file_that_is_no_socket_is_left_alone(make_site: MakeSite) -> None:
-    site = make_site(f'{WORK}[admin]\nlisten = "unix:admin.sock"\n')
-    (site.folder / "admin.sock").write_text("precious")
-    supervisor = site.start()
-    wait_for(lambda: site.event("admin_unavailable"), "its complaint")
-    assert site.stop(supervisor) == 0
-    assert (site.folder / "admin.sock").read_text() == "precious"
+        assert path.is_socket() if listens else path.read_text() == "precious"
 
 
 def test_a_reload_takes_another_address_another_token_or_none_of_it_at_all(make_site: MakeSite) -> None:
@@ -417,7 +393,7 @@ def test_a_token_that_is_no_secret_is_refused(tmp_path: Path, content: str, mode
     assert admin_files.token_problems(settings.admin, make=False) == {"token_file": f"{path} {problem}"}
 
 
-def test_a_token_that_is_no_secret_is_refused_before_anything_starts(make_site: MakeSite) -> None:
+def test_a_token_that_is_no_secret_or_cannot_be_made_is_refused_before_anything_starts(make_site: MakeSite) -> None:
     site = make_site(f'{WORK}{ADMIN}token_file = "token"\n')
     path = site.folder / "token"
     path.write_text("short")
@@ -430,9 +406,7 @@ def test_a_token_that_is_no_secret_is_refused_before_anything_starts(make_site: 
     assert not site.event("supervisor_started")
     assert list(Path(f"{site.database}-supervisor").glob("owner-*")) == []
 
-
-def test_a_token_that_cannot_be_made_is_told_so(make_site: MakeSite) -> None:
-    site = make_site(f'{WORK}{ADMIN}token_file = "nowhere/token"\n')
+    site.configure(f'{WORK}{ADMIN}token_file = "nowhere/token"\n')
     assert site.start(wait=False).wait(20) == 2
     assert f"admin.token_file: {site.folder}/nowhere/token: No such file or directory" in site.log.read_text()
 
@@ -498,19 +472,8 @@ def slow_clients(admin: Admin, number: int) -> Iterator[socket.socket]:
 
 # What it costs
 
-SERVED = [
-    "/login",
-    "/healthz",
-    "/readyz",
-    "/openapi.json",
-    "/metrics",
-    "/",
-    "/jobs",
-    "/failures",
-    "/workers",
-    "/schedules",
-    "/nothing",
-]
+SERVED = ["/login", "/healthz", "/readyz", "/openapi.json", "/metrics", "/", "/jobs", "/failures", "/workers"]
+SERVED += ["/schedules", "/nothing"]
 SERVED += [f"/api/admin/{what}" for what in ("overview", "jobs", "stats", "pools", "workers", "schedules", "failures")]
 
 

@@ -238,25 +238,35 @@ def _row(row: Job | Attempt | Run, names: Iterable[str]) -> dict[str, Any]:
 
 
 async def _change(what: commands.Change, state: AppState, request: models.BulkRequest) -> JSONResponse:
+    """Change the jobs of a snapshot, or those that match if they are no more than expected; otherwise say how many
+    match, and keep them as a snapshot.
+    """
     try:
         which = commands.meant(what, filter_of(request.filter, state.settings))
     except ConfigError as error:
         raise Refused(422, error.problems[0], field="filter.status") from None
     ids = None if request.snapshot is None else state.snapshots.take(what, request.snapshot)
-    if ids is not None:
-        return await _change_each(what, state.executor, ids)
-    ids = await _matching(state.executor, which)
-    if request.snapshot is not None:
-        refusal = "the snapshot is unknown or has expired; nothing was changed"
-    elif request.count is not None and len(ids) <= request.count:
-        return await _change_each(what, state.executor, ids)
-    else:
-        refusal = f"{len(ids)} jobs match now, more than the {request.count} expected; nothing was changed"
-    name = state.snapshots.keep(what, ids)
-    if request.snapshot is None and request.count is None:
-        return answer({"matching": len(ids), "changed": 0, "skipped": 0, "duplicates": 0, "snapshot": name})
-    hint = "check the jobs that match now, and send the new snapshot to change them"
-    raise Refused(409, refusal, hint, matching=len(ids), snapshot=name)
+    if ids is None:
+        ids = await _matching(state.executor, which)
+        if request.snapshot is not None or request.count is None or len(ids) > request.count:
+            name = state.snapshots.keep(what, ids)
+            if request.snapshot is None and request.count is None:
+                return answer({"matching": len(ids), "changed": 0, "skipped": 0, "duplicates": 0, "snapshot": name})
+            refusal = "the snapshot is unknown or has expired; nothing was changed"
+            if request.snapshot is None:
+                refusal = f"{len(ids)} jobs match now, more than the {request.count} expected; nothing was changed"
+            hint = "check the jobs that match now, and send the new snapshot to change them"
+            raise Refused(409, refusal, hint, matching=len(ids), snapshot=name)
+
+    def change(operations: Operations, some: list[int]) -> tuple[int, int]:
+        return commands.change(operations, what, some, operations.statistics.now())
+
+    changed = duplicates = 0
+    for start in range(0, len(ids), ROUND):
+        done, held = await state.executor.ask(partial(change, some=ids[start : start + ROUND].tolist()))
+        changed, duplicates = changed + done, duplicates + held
+    skipped = len(ids) - changed - duplicates
+    return answer({"matching": len(ids), "changed": changed, "skipped": skipped, "duplicates": duplicates})
 
 
 async def _matching(executor: StoreExecutor, which: Filter) -> array[int]:
@@ -268,21 +278,8 @@ async def _matching(executor: StoreExecutor, which: Filter) -> array[int]:
     found: array[int] = array("q")
     before: int | None = None
     while len(found) < MOST_IDS:
-        limit = min(ROUND * 10, MOST_IDS - len(found))
-        ids, before = await executor.ask(partial(some, before=before, limit=limit))
+        ids, before = await executor.ask(partial(some, before=before, limit=min(ROUND * 10, MOST_IDS - len(found))))
         found.extend(ids)
         if before is None:
             break
     return found
-
-
-async def _change_each(what: commands.Change, executor: StoreExecutor, ids: array[int]) -> JSONResponse:
-    def change(operations: Operations, some: list[int]) -> tuple[int, int]:
-        return commands.change(operations, what, some, operations.statistics.now())
-
-    changed = duplicates = 0
-    for start in range(0, len(ids), ROUND):
-        done, held = await executor.ask(partial(change, some=ids[start : start + ROUND].tolist()))
-        changed, duplicates = changed + done, duplicates + held
-    skipped = len(ids) - changed - duplicates
-    return answer({"matching": len(ids), "changed": changed, "skipped": skipped, "duplicates": duplicates})

@@ -22,7 +22,6 @@ from supervisor.worker.context import RUN_ENDED, BatchContext, JobInterrupted
 from supervisor.worker.executor import Executor, decoded, described
 from supervisor.worker.handler import BadPayload, NotBegun, Reported
 from supervisor.worker.loop import Parts
-from supervisor.worker.recorder import WORTH
 from supervisor.worker.runners.current import Sequential
 
 if TYPE_CHECKING:
@@ -40,17 +39,11 @@ class Batches(Sequential):
     """
 
     def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
         self._plan = BatchPlan(parts.pool, cautious=parts.cautious)
+        calls = BatchExecutor(parts.executor, too_large=self._plan.too_large)
+        super().__init__(parts, calls.run, calls.failed)
         self._limits: dict[int, int] = {}
         self._begin_at: float | None = None  # when a batch begins that has jobs, but is not full
-        self._calls = BatchExecutor(parts.executor, too_large=self._plan.too_large)
-
-    def _call(self, claims: list[Claim]) -> list[Settlement]:
-        return self._calls.run(claims)
-
-    def _failed(self, claims: list[Claim], error: BaseException, started_at: float) -> list[Settlement]:
-        return self._calls.failed(claims, error, started_at)
 
     def room(self) -> int:
         return self._plan.want - self._parts.exchange.held.waiting
@@ -217,15 +210,15 @@ class BatchExecutor:
                 ctx._board = RUN_ENDED
         together = zip(claims, contexts, values, strict=True)
         outcome = executor.outcome
-        return self._shared([outcome(claim, ctx, value, started_at) for claim, ctx, value in together], started_at)
+        return executor.recorded([outcome(claim, ctx, value, started_at) for claim, ctx, value in together], started_at)
 
     def failed(self, claims: Sequence[Claim], error: BaseException, started_at: float) -> list[Settlement]:
         """The settlements for a run that has raised. A retry that a batch asks for applies to all of its jobs."""
         executor = self._executor
         if len(claims) == 1 or isinstance(error, Retry) or (isinstance(error, Reported) and error.kind == "retry"):
-            return self._shared([executor.unsuccessful(claim, error, started_at) for claim in claims], started_at)
+            return executor.recorded([executor.unsuccessful(claim, error, started_at) for claim in claims], started_at)
         if isinstance(error, NotBegun):
-            return self._shared([released(claim) for claim in claims], started_at)
+            return executor.recorded([released(claim) for claim in claims], started_at)
         from supervisor.telemetry import events  # imported here, as most batches succeed
 
         message, stack = described(error)
@@ -243,19 +236,7 @@ class BatchExecutor:
             clear_frames(error.__traceback__)  # they refer to what has filled the memory
         elif isinstance(error, MemoryError):
             executor.make_room(error)
-        return self._shared([suspected(claim, len(claims)) for claim in claims], started_at)
-
-    def _shared(self, settlements: list[Settlement], started_at: float) -> list[Settlement]:
-        """Each job's share of what its batch used; the output of the batch belongs to all of them."""
-        recorder = self._executor.recorder
-        recorder.run_log.run = None
-        worth = self._executor.clock() - started_at >= WORTH or recorder.run_log.size
-        if not worth and all(settlement.simple for settlement in settlements):
-            return settlements
-        usage = recorder.usage(started_at)
-        if usage.cpu_time is not None:
-            usage = usage._replace(cpu_time=usage.cpu_time / len(settlements))
-        return [settlement._replace(usage=usage) for settlement in settlements]
+        return executor.recorded([suspected(claim, len(claims)) for claim in claims], started_at)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

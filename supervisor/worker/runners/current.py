@@ -24,6 +24,9 @@ from supervisor.worker.recorder import SlotBoard
 
 PATIENCE = 0.05  # seconds that claims may wait behind a run
 REST = 2.0  # seconds without such claims, and without progress, after which the heartbeat thread sleeps between beats
+Call = Callable[[list[Claim]], list[Settlement]]
+Failed = Callable[[list[Claim], BaseException, float], list[Settlement]]
+
 _STDERR = 2
 _SHORTEST = 0.001  # seconds of a time limit
 _LONG = 0.001  # seconds from which a run may have printed by other means than Python's, and a look costs nothing
@@ -32,7 +35,10 @@ _MANY_CHILDREN = 1000  # jobs that the runs of one round may enqueue together be
 
 class Sequential:
     """What runners have in common that have one run at a time: the loop is in the main thread, and `take` returns when
-    its runs, together a round, have ended. `done` counts jobs. A subclass has `take` and `room`, and calls the handler.
+    its runs, together a round, have ended. `done` counts jobs. A subclass has `take` and `room`.
+
+    `call` calls the handler for a run: whatever it does becomes settlements. `failed` makes those of a run that started
+    at a Unix time and during which an error was raised, also of a JobInterrupted outside of `call`.
 
     When a run takes longer than PATIENCE, the heartbeat thread commits what has ended before and returns what has not
     begun. Handlers report progress to the slot as often as they like; the thread copies it to the table, none of a job
@@ -40,8 +46,9 @@ class Sequential:
     REST seconds: an idle worker costs almost nothing.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, call: Call, failed: Failed) -> None:
         self._parts = parts
+        self._call, self._failed = call, failed
         self._timeouts = {type_: settings.timeout for type_, settings in parts.pool.by_type.items()}
         self._running: Claim | None = None
         self._began = 0.0  # when the latest run did, monotonic seconds
@@ -59,16 +66,6 @@ class Sequential:
         assert isinstance(executor.board, SlotBoard)
         executor.timed_out = lambda claim: slot.page.cancel_requested(claim.job_id, claim.token) is Cancel.TIMEOUT
         executor.board.reported = self._attend
-
-    # Of a subclass
-
-    def _call(self, claims: list[Claim]) -> list[Settlement]:
-        """Call the handler for a run: whatever it does becomes settlements, also a JobInterrupted raised in it."""
-        raise NotImplementedError
-
-    def _failed(self, claims: list[Claim], error: BaseException, started_at: float) -> list[Settlement]:
-        """The settlements of a run that has raised, or during which something was raised outside of `_call`."""
-        raise NotImplementedError
 
     # Of `Runner`
 
@@ -236,15 +233,11 @@ class OneAtATime(Sequential):
     """Implements `Runner`. It claims several quick jobs together, and runs one after the other."""
 
     def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
+        run, failed = parts.executor.run, parts.executor.failed
+        super().__init__(
+            parts, lambda claims: [run(claims[0])], lambda claims, error, at: [failed(claims[0], error, at)]
+        )
         self._pace = Prefetch(parts.pool.prefetch)
-        self._execute = parts.executor.run
-
-    def _call(self, claims: list[Claim]) -> list[Settlement]:
-        return [self._execute(claims[0])]
-
-    def _failed(self, claims: list[Claim], error: BaseException, started_at: float) -> list[Settlement]:
-        return [self._parts.executor.failed(claims[0], error, started_at)]
 
     def room(self) -> int:
         """The first job after a rest begins sooner if it is claimed alone."""

@@ -10,11 +10,11 @@ from unittest import mock
 
 import pytest
 
-from supervisor import Queue, Status
+from supervisor import Status
 from supervisor.domain.errors import StoreError
 from supervisor.domain.job import Claim, NewJob
 from supervisor.domain.settlement import Usage, done, failed, released
-from supervisor.store.base import Filter, JobSelector
+from supervisor.store.base import JobSelector
 from supervisor.store.sql.connection import quarantine
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.claims import SqliteClaims
@@ -212,13 +212,6 @@ def test_an_applications_own_column_is_not_added_again(desk: Desk, foreign: sqli
     assert foreign.execute("SELECT colour FROM jobs WHERE id = ?", [job]).fetchone() == (5,)
 
 
-def test_meta_is_kept_and_shown(desk: Desk) -> None:
-    with Queue(desk.engine.url) as queue:
-        job = queue.enqueue("tag", meta={"tenant": "a", "tags": ["x"]})
-        assert queue.job(job).meta == {"tenant": "a", "tags": ["x"]}
-        assert queue.job(queue.enqueue("tag")).meta is None
-
-
 class TestLooking:
     @pytest.mark.fault(60)
     @pytest.mark.parametrize("raw", [b"b\0/../x", b"\xff\xfe", b"x" * 3_000_000, b"tag\0\xff" + b"y" * 100_000])
@@ -259,16 +252,6 @@ class TestLooking:
         began = time.process_time()
         assert [desk.one(capabilities="gpu").job_id for _ in range(10)] == jobs
         assert time.process_time() - began < 0.2
-
-
-def test_jobs_are_found_by_their_tags(desk: Desk) -> None:
-    with Queue(desk.engine.url) as queue:
-        both = queue.enqueue("tag", meta={"tags": ["red", "big"]})
-        red = queue.enqueue("tag", meta={"tags": ["red"]})
-        queue.enqueue("tag", meta={"tenant": "red"})
-        queue.enqueue("tag")
-    assert desk.operations.jobs.ids(Filter(tags=("red",))) == [both, red]
-    assert desk.operations.jobs.ids(Filter(tags=("red", "big"), statuses=(Status.PENDING,))) == [both]
 
 
 class TestWhatATriggerMayDo:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import signal
 import sqlite3
 import stat
-import subprocess
 import threading
 import time
 import warnings
@@ -23,14 +21,13 @@ from supervisor.domain.errors import Conflict, StoreBusy, StoreError
 from supervisor.domain.intake import new_jobs, payload_of
 from supervisor.domain.job import AlikeJobs, NewJob, Status
 from supervisor.domain.settlement import done
-from supervisor.store.base import Engine, JobSelector
-from supervisor.store.sqlite import SqliteEngine, schema
+from supervisor.store.base import Engine
+from supervisor.store.sqlite import SqliteEngine
 from supervisor.store.sqlite.connection import Connection
 from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.maintenance import SqliteMaintenance, checkpoint
-from tests import next_release
 from tests.stopwatch import Stopwatch
-from tests.store.kit import NOW, Desk, python, supervisor_record
+from tests.store.kit import NOW, Desk, supervisor_record
 
 
 class TestTheCallersOwnTransaction:
@@ -103,9 +100,6 @@ class TestForks:
 
 
 class TestTheLog:
-    def test_the_database_is_in_wal_mode(self, desk: Desk, foreign: sqlite3.Connection) -> None:
-        assert foreign.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
     def test_enqueues_are_synced_and_claims_are_not(self, desk: Desk) -> None:
         def synchronous(role: object) -> int:
             return role._connection.raw.execute("PRAGMA synchronous").fetchone()[0]  # type: ignore[attr-defined]
@@ -209,18 +203,6 @@ class TestTheWritersLock:
             assert desk.maintenance.locks.renew(["w1"], NOW, NOW) == 0
             assert watch.seconds() < 0.5
 
-    def test_it_is_free_again_when_its_holder_is_killed(self, desk: Desk) -> None:
-        program = "import fcntl,sys; f=open(sys.argv[1],'r+b'); fcntl.flock(f,2); print(1,flush=True); sys.stdin.read()"
-        lock = str(desk.engine.database.folder / "write.lock")
-        with subprocess.Popen(python("-c", program, lock), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-            assert holder.stdout is not None
-            holder.stdout.readline()
-            holder.send_signal(signal.SIGKILL)
-            holder.wait()
-        watch = Stopwatch()
-        desk.put()
-        assert watch.seconds() < 0.5
-
     def test_a_foreign_writer_that_holds_on_is_reported_as_busy(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         desk.claims._connection.raw.execute("PRAGMA busy_timeout = 50")  # type: ignore[attr-defined]
         desk.put()
@@ -234,25 +216,6 @@ class TestTheWritersLock:
 
 
 class TestSchema:
-    def test_migrating_again_changes_nothing(self, desk: Desk) -> None:
-        assert desk.engine.database.migrate() == []
-
-    def test_an_older_schema_is_backed_up_first_and_its_jobs_stay(self, desk: Desk, path: Path) -> None:
-        job_id = desk.put()
-        plan = next_release.plan("sqlite")
-        connection = Connection(DatabaseFiles(path), synchronous="FULL")
-
-        assert schema.migrate(connection, plan) == [plan[-1].version]
-
-        connection.close()
-        [backup] = path.parent.glob(f"jobs.db.before-{plan[-1].version}-*")
-        assert desk.status(job_id) is Status.PENDING
-        with contextlib.closing(sqlite3.connect(backup)) as copy:
-            assert copy.execute("SELECT count(*) FROM jobs").fetchone() == (1,)
-            assert copy.execute("SELECT count(*) FROM pragma_table_info('jobs') WHERE name = 'colour'").fetchone() == (
-                0,
-            )
-
     @pytest.mark.parametrize(("oldest", "refused"), [(99, True), (1, False)])
     def test_a_newer_schema_is_refused_only_if_it_says_that_we_are_too_old(
         self, desk: Desk, foreign: sqlite3.Connection, oldest: int, refused: bool
@@ -292,14 +255,6 @@ class TestBackups:
         assert not target.with_name("copy.db-wal").exists()
         assert stat.S_IMODE(target.stat().st_mode) == 0o600
 
-    def test_a_backup_never_overwrites_a_file(self, desk: Desk, tmp_path: Path) -> None:
-        target = tmp_path / "precious"
-        target.write_text("mine")
-
-        with pytest.raises(StoreError, match="exists already"):
-            SqliteEngine(desk.engine.url).database.back_up(target)
-        assert target.read_text() == "mine"
-
     def test_a_backup_that_cannot_be_written_leaves_nothing(self, desk: Desk, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="backup failed"):
             SqliteEngine(desk.engine.url).database.back_up(tmp_path / "no" / "copy.db")
@@ -317,12 +272,6 @@ class TestBackups:
         assert restored.registry.owner_lives(record) is False
         assert len(restored.locks.held_by("w1")) == 1
         restored.close()
-
-
-def test_a_wanted_without_types_claims_nothing(desk: Desk) -> None:
-    desk.put()
-
-    assert desk.claims.settle_and_claim("w1", [], JobSelector(()), 10, 60, NOW).claims == []
 
 
 ODD: tuple[object, ...] = (
@@ -343,9 +292,6 @@ class TestManyAtOnce:
     def put(self, desk: Desk, count: int = 5) -> list[str]:
         ids = desk.producer.enqueue(alike(*({"n": number} for number in range(count))))
         return [str(desk.job(job_id).payload) for job_id in ids]
-
-    def test_their_ids_are_in_order(self, desk: Desk) -> None:
-        assert self.put(desk) == [str({"n": number}) for number in range(5)]
 
     def test_beside_a_trigger_that_inserts_others(self, desk: Desk, foreign: sqlite3.Connection) -> None:
         foreign.execute(

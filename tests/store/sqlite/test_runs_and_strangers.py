@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
-from pathlib import Path
 
-from supervisor.domain.job import NewJob, Status
+from supervisor.domain.job import Status
 from supervisor.domain.settlement import Usage, done, failed
-from supervisor.engine import open_engine
-from supervisor.store.base import Engine
 from tests.store.kit import BROKEN, NOW, POLICY, T0, Desk
 
 BESIDE = {"job_batch_limits": "most", "job_second_chances": "used"}
@@ -18,14 +14,6 @@ USED = Usage(NOW - 2, 1.5, 0.25, 64 << 20, "tagging\n")
 
 def rows(foreign: sqlite3.Connection) -> list[tuple[int, str]]:
     return foreign.execute("SELECT job_id, outcome FROM job_runs ORDER BY job_id, token").fetchall()
-
-
-def test_a_child_that_the_database_refuses_fails_the_run(desk: Desk, foreign: sqlite3.Connection) -> None:
-    foreign.execute("CREATE TRIGGER no BEFORE INSERT ON jobs WHEN NEW.type = 'no' BEGIN SELECT RAISE(ABORT, 'no'); END")
-    job_id = desk.put()
-    desk.settle(done(desk.one(), None, children=(NewJob("no", "{}"),), usage=USED))
-
-    assert rows(foreign) == [(job_id, "children")]
 
 
 def test_a_token_that_another_program_has_lowered_stops_nobody(desk: Desk, foreign: sqlite3.Connection) -> None:
@@ -55,17 +43,6 @@ def test_runs_of_jobs_that_another_program_has_deleted_are_pruned_in_time(
         left = foreign.execute(f"SELECT job_id FROM {table} ORDER BY job_id").fetchall()
         assert left == [(jobs[1],), (jobs[3],), (jobs[4],)], table
     assert desk.status(jobs[1]) is Status.DONE
-
-
-def test_a_backup_holds_them(desk: Desk, engine: Engine, tmp_path: Path) -> None:
-    job_id = desk.put()
-    desk.settle(done(desk.one(), None, usage=USED))
-    (tmp_path / "copy").mkdir()
-    engine.database.back_up(tmp_path / "copy" / "jobs.db")
-
-    with contextlib.closing(open_engine(f"sqlite:///{tmp_path}/copy/jobs.db").operations()) as operations:
-        assert len(operations.jobs.runs(job_id)) == 1
-        assert operations.jobs.runs(job_id) == desk.operations.jobs.runs(job_id)
 
 
 def test_a_payload_with_a_nul_comes_through_to_the_worker(desk: Desk) -> None:

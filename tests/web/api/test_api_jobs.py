@@ -149,6 +149,26 @@ def test_a_list_is_sorted_by_a_column_both_ways(site: Site) -> None:
     assert listed(id=[low, middle], sort="priority", order="desc") == [middle, low]
 
 
+def test_what_is_given_with_a_job_is_shown_with_it_and_found_by_its_tags(site: Site) -> None:
+    meta = {"tags": ["nightly", "eu"], "trace": "4bf9"}
+    job, other, plain = (
+        site.post(JOBS, {"type": "tag"} | more, 201)["id"] for more in ({"meta": meta}, {"meta": {"tags": ["eu"]}}, {})
+    )
+    assert site.get(f"{JOBS}/{job}")["meta"] == meta
+    assert site.get(f"{JOBS}/{plain}")["meta"] is None
+    for tags, expected in (("eu", [other, job]), (["eu", "nightly"], [job])):
+        assert [found["id"] for found in site.get(JOBS, tag=tags)["jobs"]] == expected
+
+
+def test_a_row_in_no_state_at_all_breaks_no_page(site: Site) -> None:
+    job = site.desk.put()
+    site.rows("UPDATE jobs SET status = 'lost'")
+    assert [found["status"] for found in site.get(JOBS)["jobs"]] == ["quarantined"]
+    assert "'lost'" in site.get(f"{JOBS}/{job}")["last_error"]
+    for page in ("/api/admin/overview", "/api/admin/stats", "/api/admin/types", "/", "/jobs", f"/jobs/{job}"):
+        assert site.client.ask("GET", page).status_code == 200, page
+
+
 @pytest.mark.parametrize("job_id", ["4711", str(2**63 - 1)])
 def test_an_unknown_job_is_not_found(site: Site, job_id: str) -> None:
     before = site.everything
@@ -286,6 +306,7 @@ BAD_JOBS = [
     ({"type": "tag", "max_attempts": 0}, "max_attempts"),
     ({"type": "tag", "unique_key": ""}, "unique_key"),
     ({"type": "tag", "unique_key": "k" * 1001}, "unique_key"),
+    *(({"type": "tag", "meta": meta}, "meta") for meta in ([1], "text", {"a": "x" * 20_000})),
     ({"type": "tag", "payload": "x" * (1 << 20)}, "payload"),
     ({"type": "tag", "payload": json.loads("[" * 65 + "]" * 65)}, "payload"),
 ]

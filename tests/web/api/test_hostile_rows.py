@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import re
-import sqlite3
 from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
@@ -121,9 +119,7 @@ def test_a_type_that_looks_like_a_way_elsewhere_pauses_no_pool(odd: Site) -> Non
 @pytest.mark.fault(60)
 def test_a_type_with_capitals_colons_and_slashes_is_meant_by_its_address(site: Site) -> None:
     name = "App/Jobs:Send"
-    with contextlib.closing(sqlite3.connect(site.path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA ignore_check_constraints = ON")
-        connection.execute("INSERT INTO jobs (type) VALUES (?)", (name,))
+    site.rows("INSERT INTO jobs (type) VALUES (?)", name)
     for url in ("/api/admin/types/App%2FJobs%3ASend", "/api/admin/types/App/Jobs:Send"):
         answer = site.client.ask("PUT", url, json={"paused": False})
         assert answer.status_code in (200, 422), answer.text  # whether it is a type is not the address's to say
@@ -132,13 +128,8 @@ def test_a_type_with_capitals_colons_and_slashes_is_meant_by_its_address(site: S
 
 @pytest.mark.fault(61)
 def test_eight_thousand_types_are_told_briefly_and_counted_in_whole(site: Site) -> None:
-    with contextlib.closing(sqlite3.connect(site.path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA ignore_check_constraints = ON")
-        connection.execute("BEGIN")
-        connection.executemany("INSERT INTO jobs (type) VALUES (?)", [(f"t{number}",) for number in range(8000)])
-        connection.execute("INSERT INTO jobs (type) VALUES (?)", ("x" * 3_000_000,))
-        connection.execute("COMMIT")
-
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 7999)"
+    site.rows(f"INSERT INTO jobs (type) {numbers} SELECT 't' || i FROM n UNION ALL SELECT ?", "x" * 3_000_000)
     for path in PAGES:
         assert len(page(site, path)) < 600_000, path
     assert "more types" in page(site, "/")
