@@ -12,7 +12,7 @@ from supervisor.domain.errors import LeaseHeld, StoreError
 from supervisor.domain.settlement import done, released
 from supervisor.maintenance.lease import LeaseRenewal
 from supervisor.maintenance.recovery import Recovery
-from supervisor.maintenance.reports import ControlWatch
+from supervisor.maintenance.reports import Poller, control_settings
 from supervisor.store.base import Engine, JobSelector, SupervisorRecord
 from supervisor.store.postgres.maintenance import PostgresRegistry
 from supervisor.system.scoreboard import ClaimGate, boot_time
@@ -169,8 +169,8 @@ def test_a_lease_is_counted_from_before_it_was_asked_for(
     assert renewal.run(NOW).news
     assert gate.is_open()
     [(until,)] = foreign.execute("SELECT lease_until - extract(epoch FROM clock_timestamp()) FROM job_supervisors")
-    assert not gate._floats[1] > boot_time() + float(until)
-    assert gate._floats[1] - before == pytest.approx(14.0, abs=1.0)
+    assert not gate.until > boot_time() + float(until)
+    assert gate.until - before == pytest.approx(14.0, abs=1.0)
     generation = gate.generation
     assert not renewal.run(NOW).news
     assert gate.generation == generation
@@ -206,7 +206,7 @@ def test_without_an_answer_the_lease_ends_by_itself(desk: Desk, record: Supervis
 
 
 def test_draining_is_passed_on(desk: Desk, gate: ClaimGate) -> None:
-    watch = ControlWatch(desk.maintenance.controls, (), "far", gate, lambda _: None)
+    watch = Poller("controls", lambda: control_settings(desk.maintenance.controls, (), "far", gate), lambda _: None)
     gate.renewed(boot_time() + 60, 0.0, again=True)
     controls = desk.operations.controls
     assert controls.drain("far", NOW)
