@@ -13,11 +13,16 @@ import pytest
 from supervisor.system import failpoints
 
 
+def arm(points: str) -> None:
+    os.environ[failpoints.VARIABLE] = points
+    failpoints._armed.cache_clear()
+
+
 @contextmanager
 def armed(points: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(failpoints.VARIABLE, points)
-        failpoints._armed.cache_clear()
+        patch.setenv(failpoints.VARIABLE, "")  # to be put back as it was
+        arm(points)
         yield
     failpoints._armed.cache_clear()
 

@@ -26,7 +26,7 @@ from supervisor.store.failing import OTHERS
 from supervisor.store.sqlite.connection import QUERIES
 from supervisor.system import failpoints
 from supervisor.system.failpoints import VARIABLE
-from tests.armed import in_a_child
+from tests.armed import arm, in_a_child
 from tests.postgres_server import Databases
 from tests.site_under_test import wait_for
 from tests.stopwatch import Stopwatch
@@ -190,11 +190,6 @@ class Trial:
 
     def close(self) -> None:
         self.role.close()
-
-
-def arm(points: str) -> None:
-    os.environ[VARIABLE] = points
-    failpoints._armed.cache_clear()
 
 
 @pytest.fixture(autouse=True)
