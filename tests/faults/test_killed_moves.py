@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from supervisor import Queue
 from supervisor.ops import move as moving
 from tests.armed import in_a_child
 from tests.postgres_server import Databases
-from tests.store.movable import Tables, contents, fill
+from tests.store.movable import Tables, contents, empty_server, fill
 
 JOBS = 60
 WAYS = ("there", "back")
@@ -33,9 +32,7 @@ class Ground:
         self.rows: Tables = contents(self._first)
 
     def databases(self, way: str) -> tuple[str, str]:
-        server = self._postgres.fresh_database()
-        password = re.search(r":([^:@/]*)@", server)
-        self._env.setenv("PGPASSWORD", password[1] if password else "")
+        server = empty_server(self._postgres, self._env)
         number = len(list(self._folder.iterdir()))
         if way == "there":
             source = self._folder / f"{number}.db"

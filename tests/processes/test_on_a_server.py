@@ -51,12 +51,12 @@ def test_what_somebody_deletes_pauses_and_cancels(on_a_server: Callable[..., Sit
     """A crash of the server undoes the registration of workers, as does who empties the table."""
     site = on_a_server()
     site.start()
-    running = site.queue.enqueue("work", {"seconds": 60})
-    site.running_pid(running)
     with psycopg.connect(site.url) as somebody:
         somebody.execute("DELETE FROM job_workers")
     for job in site.queue.enqueue_many("work", [{} for _ in range(20)]):
         site.done(job)
+    running = site.queue.enqueue("work", {"seconds": 60})
+    site.running_pid(running)
     site.command("pause", "work")
     waiting = site.queue.enqueue("work")
     site.command("jobs", "cancel", str(running))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import psycopg
+import pytest
 
 from supervisor.engine import open_engine
 from supervisor.store.moving import TABLES
+from tests.postgres_server import Databases
 
 Row = tuple[Any, ...]
 Tables = dict[str, list[Row]]
@@ -106,6 +109,14 @@ def rows(count: int, seed: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
         "incarnation": "w1", "supervisor": "gone", "pool": "tag", "name": "tag-1", "pid": 2**22, "slot": 0,
         "policy": "{}", "started_at": T0, "pid_started": None,
     }  # fmt: skip
+
+
+def empty_server(postgres: Databases, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty database, whose password is in the environment as well."""
+    server = postgres.fresh_database()
+    password = re.search(r":([^:@/]*)@", server)
+    monkeypatch.setenv("PGPASSWORD", password[1] if password else "")
+    return server
 
 
 def fill(url: str, count: int, seed: int = 1) -> None:

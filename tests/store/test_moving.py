@@ -25,7 +25,7 @@ from supervisor.store.moving import KEYS, TABLES, MoveEnd
 from supervisor.testing import run_due
 from tests.postgres_server import Databases
 from tests.store.kit import supervisor_record
-from tests.store.movable import OF_AN_ENGINE, contents, fill
+from tests.store.movable import OF_AN_ENGINE, contents, empty_server, fill
 
 WAYS = ("there", "back")
 Made = Callable[[str], tuple[str, str]]
@@ -37,9 +37,7 @@ def made(postgres: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
     def make(way: str) -> tuple[str, str]:
-        server = postgres.fresh_database()
-        password = re.search(r":([^:@/]*)@", server)
-        monkeypatch.setenv("PGPASSWORD", password[1] if password else "")
+        server = empty_server(postgres, monkeypatch)
         file = f"sqlite:///{tmp_path}/{len(list(tmp_path.iterdir()))}.db"
         return (file, server) if way == "there" else (server, file)
 
