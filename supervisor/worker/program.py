@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -163,11 +164,12 @@ class Program:
         """TERM to its group, KILL after `grace`, also to everything it has left behind. Returns how it ended. One that
         cannot be killed, or hangs in the kernel, is not waited for. To be called once.
         """
-        # It is our own child, not reaped yet: neither its number nor its group's can belong to another process. The
-        # group may still live although it has ended.
-        if grace and not self.wait(0) and ending.signal_group(self.pid, signal.SIGTERM) is ending.Sent.SENT:
+        # Not reaped yet, so neither its number nor its group's can belong to another process. The group may still
+        # live although it has ended.
+        send = partial(ending.signal_group, self.pid)  # our own unreaped child
+        if grace and not self.wait(0) and send(signal.SIGTERM) is ending.Sent.SENT:
             self.wait(grace)
-        refused = ending.signal_group(self.pid, signal.SIGKILL) is ending.Sent.REFUSED
+        refused = send(signal.SIGKILL) is ending.Sent.REFUSED
         self._close_requests()  # if it was refused, nothing else tells it to end
         found = Ending(lives=True)
         if self.wait(0 if refused else ending.KILL_PATIENCE):
