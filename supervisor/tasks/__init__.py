@@ -28,10 +28,10 @@ from supervisor.domain.intake import JobOptions, checked_type, short
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from supervisor import Context
     from supervisor.client import Queue
     from supervisor.client.asynchronous import AsyncQueue
     from supervisor.tasks.parameters import Parameters
+    from supervisor.worker.context import Context
 
 P = ParamSpec("P")
 R = TypeVar("R")
