@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import threading
 import time
 from collections.abc import Collection
@@ -45,6 +46,11 @@ _REFUSALS = {
     "unsupported startup parameter: options": _OPTIONS,
     "unsupported startup parameter in options": _OPTIONS,
 }
+# Where libpq has tried to connect: the URL says that.
+_TRIED = re.compile(
+    r"^(?:- host: .*?, hostaddr: \S+ )?(?:connection (?:failed|is bad): )?"
+    r'(?:connection to server at "[^"]*"(?: \([^)]*\))?, port \d+ failed: )?(?:FATAL: +)?'
+)
 
 
 def state(error: BaseException) -> str:
@@ -70,9 +76,21 @@ def may_be_a_rows_fault(error: BaseException) -> bool:
 
 
 def sentence(error: BaseException) -> str:
-    """The server's own words or, while connecting, libpq's, on one line."""
-    words = getattr(getattr(error, "diag", None), "message_primary", None)
-    return " ".join((words or str(error)).split())
+    """The server's own words, on one line."""
+    diagnosis = getattr(error, "diag", None)
+    text = getattr(diagnosis, "message_primary", None)
+    if text is None and isinstance(error, psycopg.OperationalError):  # while connecting, libpq gives words alone
+        text = _reasons(str(error))
+    elif text is None:
+        text = str(error).strip().partition("\n")[0]
+    return " ".join(text.split())
+
+
+def _reasons(text: str) -> str:
+    """Of a refused connection, each once; what begins with a tab only asks whether the server is running."""
+    lines = [line for line in text.splitlines() if not line.startswith("\t")]
+    several = [line for line in lines if line.startswith("- host: ")]
+    return "; ".join(dict.fromkeys(_TRIED.sub("", line) for line in several or lines))
 
 
 def translated(error: BaseException, where: str) -> StoreError:

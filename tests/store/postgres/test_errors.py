@@ -44,7 +44,7 @@ def test_a_server_that_is_not_there(postgres: Databases) -> None:
 
 
 def test_a_database_that_does_not_exist(postgres: Databases) -> None:
-    assert problem(changed(postgres.dsn, path="/nowhere")).endswith('database "nowhere" does not exist')
+    assert problem(changed(postgres.dsn, path="/nowhere")).endswith('/nowhere: database "nowhere" does not exist')
 
 
 def test_a_server_that_is_too_old(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
