@@ -44,6 +44,7 @@ def test_no_class_has_many_public_methods() -> None:
 # May be raised only with a reason in the commit.
 MOST_LINES, MOST_MODULES = 43_150, 252
 MOST_LINES_OF_TESTS = 67_100
+MOST_WORDS_OF_INTERNALS = 15_000
 MOST_ON_THE_PATH = 1800  # lines, in at most twelve modules
 
 
@@ -90,6 +91,8 @@ def test_the_code_does_not_grow_unnoticed() -> None:
     assert len(modules()) <= MOST_MODULES
     tests = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / "tests").rglob("*.py"))
     assert tests <= MOST_LINES_OF_TESTS
+    pages = (ROOT / "docs/internals").rglob("*.md")
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= MOST_WORDS_OF_INTERNALS
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
