@@ -101,9 +101,9 @@ class Sequential:
     def watch(self, now: float) -> float | None:
         if self._asked:
             self._asked, self._asked_at = False, now
-        began = self._began
-        if self._running is not None and now - began >= PATIENCE:
-            self._parts.exchange.aside(now - began)
+        # The run first: the moment at which it began was noted before it, so it is not that of an earlier run.
+        if self._running is not None and (busy_for := now - self._began) >= PATIENCE:
+            self._parts.exchange.aside(busy_for)
         if now >= self._write_at:
             self._copy_progress(now)
         self._unwatched = now - self._asked_at > REST
