@@ -15,10 +15,11 @@ class Held:
     """The claims whose run has not begun, and the outcomes of runs that are not committed.
 
     Runs end, and claims are taken to be run, in any thread without a lock: each moves by a single `append` or
-    `popleft`, so exactly one gets it.
+    `popleft`, so exactly one gets it. `in_order`: runs end in the order in which they have begun.
     """
 
     def __init__(self) -> None:
+        self.in_order = True
         self._not_begun: deque[Claim] = deque()
         self._ended: deque[Settlement] = deque()
         self._returned: deque[Settlement] = deque()  # of claims that are not run
@@ -71,7 +72,8 @@ class Held:
             settlements.append(self._ended.popleft())
             children += len(settlements[-1].children)
         runs = len(settlements)
-        settlements.sort(key=_started)  # side by side, they end in another order
+        if not self.in_order:
+            settlements.sort(key=_started)
         while self._returned and len(settlements) != most:
             settlements.append(self._returned.popleft())
         return settlements, runs

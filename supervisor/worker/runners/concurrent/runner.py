@@ -40,6 +40,7 @@ class Concurrent:
         assert isinstance(handler, Handler)  # a program is given one job at a time
         assert isinstance(logs, RunLogs)
         self._parts = parts
+        parts.exchange.held.in_order = False
         self._handler, self._logs = handler, logs
         self._loop = handler.event_loop
         self._main = threading.get_ident()
