@@ -138,8 +138,8 @@ def kept_memory(pool: PoolSettings) -> int:
 
 
 def _keep_freed_memory(size: int) -> None:
-    """Large arrays come from the heap, and the heap is trimmed later: otherwise glibc maps each of them anew, and the
-    kernel clears its pages, with every batch. The C library of musl has nothing of the kind.
+    """Have large arrays allocated from the heap, and the heap trimmed later. Otherwise glibc maps each of them again
+    for every batch, and the kernel clears its pages. musl has no such options.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -72,24 +72,18 @@ async def conforms(url: str, kinds: Kinds, kind: str, *, awaited: bool) -> None:
         await AsyncQueue.of(queue).close()
 
 
-@pytest.mark.parametrize("kind", ON_SQLITE)
-def test_on_sqlite(url: str, kind: str) -> None:
-    asyncio.run(conforms(url, ON_SQLITE, kind, awaited=False))
+@pytest.mark.parametrize(
+    ("kind", "awaited"), [*((kind, False) for kind in ON_SQLITE), *((kind, True) for kind in AWAITED_ON_SQLITE)]
+)
+def test_on_sqlite(url: str, kind: str, awaited: bool) -> None:
+    asyncio.run(conforms(url, AWAITED_ON_SQLITE if awaited else ON_SQLITE, kind, awaited=awaited))
 
 
-@pytest.mark.parametrize("kind", AWAITED_ON_SQLITE)
-def test_on_sqlite_awaited(url: str, kind: str) -> None:
-    asyncio.run(conforms(url, AWAITED_ON_SQLITE, kind, awaited=True))
-
-
-@pytest.mark.parametrize("kind", ON_POSTGRESQL)
-def test_on_postgresql(server: str, kind: str) -> None:
-    asyncio.run(conforms(server, ON_POSTGRESQL, kind, awaited=False))
-
-
-@pytest.mark.parametrize("kind", AWAITED_ON_POSTGRESQL)
-def test_on_postgresql_awaited(server: str, kind: str) -> None:
-    asyncio.run(conforms(server, AWAITED_ON_POSTGRESQL, kind, awaited=True))
+@pytest.mark.parametrize(
+    ("kind", "awaited"), [*((kind, False) for kind in ON_POSTGRESQL), *((kind, True) for kind in AWAITED_ON_POSTGRESQL)]
+)
+def test_on_postgresql(server: str, kind: str, awaited: bool) -> None:
+    asyncio.run(conforms(server, AWAITED_ON_POSTGRESQL if awaited else ON_POSTGRESQL, kind, awaited=awaited))
 
 
 def test_a_wrong_object_gets_one_sentence(queue: Queue) -> None:

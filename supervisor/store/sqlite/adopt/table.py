@@ -65,8 +65,8 @@ class Column(NamedTuple):
 
     @property
     def types(self) -> str:
-        """What STRICT would hold of a column of ours, for typeof(). Empty where anything may stand: a job whose payload
-        is no JSON fails with a clear error, and nothing is decided by the others.
+        """What STRICT would hold of a column of ours, for typeof(). Empty where any type is allowed: a job whose
+        payload is not JSON fails with a clear error, and no decision depends on the others.
         """
         if self.name in ("id", "payload", "last_error") or self.declared == "ANY":
             return ""

@@ -128,8 +128,8 @@ class Concurrent:
         fitting: list[tuple[Claim, int]] = []
         while (claim := held.next()) is not None:
             if (other := self._runs.get((claim.job_id, claim.token))) is not None:
-                # Its job was deleted, and another was given its id, whose tokens began anew. That one goes back, for a
-                # claim with another token, and the outcome of the run is discarded.
+                # The job of that run was deleted, and a new job has its id and the same token. The new one goes back to
+                # the queue, to be claimed with another token, and the outcome of the run is discarded.
                 other.lost = True
                 held.give_back([claim])
                 continue
