@@ -170,9 +170,14 @@ class SharedMemory:
                 pool.take(None)
 
     def _largest(self) -> Need:
-        """As what has not been measured counts."""
-        known = [need for pool in self._pools.values() if (need := self._need(pool)) is not None]
-        return Need(*map(max, zip(Need(0), *known, strict=True)))
+        """As what has not been measured counts: until anything was on a device, as all of it."""
+        known = [(pool, need) for pool in self._pools.values() if (need := self._need(pool)) is not None]
+        on_device = [need.device for pool, need in known if self._devices_of(pool)]
+        return Need(
+            max((need.worker for _, need in known), default=0),
+            max((need.template for _, need in known), default=0),
+            max(on_device or self._machine.devices.values(), default=0),
+        )
 
     def _expected(self, pool: Pool, guess: Need) -> Need:
         return self._need(pool) or (guess if self._is_shared(pool) else Need(0))
@@ -181,7 +186,9 @@ class SharedMemory:
         living, scale, current = pool.workers.living(), pool.scale, pool.code.current
         staying = [worker for worker in living if not worker.leaving]
         wanted = 0 if self._backs_off(pool, now) else 1 if pool.needs_canary_worker else scale.target
-        ready, idle = any(worker.is_ready for worker in staying), not (scale.due or scale.busy)
+        measured, idle = self._need(pool) is not None, not (scale.due or scale.busy)
+        # One that left before it was measured might never be, if others take its place each time.
+        ready = any(worker.is_ready and (measured or not worker.is_typical) for worker in staying)
         pool.residency = pool.residency.seen(now, wanted=wanted, staying=len(staying), ready=ready, idle=idle)
         waited = scale.waiting.oldest_age + now - scale.waiting.at if scale.due else 0.0
         due = scale.due
@@ -200,7 +207,7 @@ class SharedMemory:
             pool.residency,
             replacing=any(worker.stale for worker in staying),
             patient=current.failed and not all(worker.release.current for worker in staying),
-            measured=self._need(pool) is not None,
+            measured=measured,
             alone=not self._is_shared(pool),
         )
 
@@ -217,7 +224,8 @@ class SharedMemory:
             there = [worker for worker in living if (worker.request.device or "") == device]
             leaving = sum(worker.leaving for worker in there)
             used = sum(_at_least(worker, worker.watched.unique, expected.worker) for worker in there)
-            on_device = sum(_at_least(worker, worker.watched.on_device, expected.device) for worker in there if device)
+            most = min(expected.device, self._budgets.get(device, expected.device))
+            on_device = sum(_at_least(worker, worker.watched.on_device, most) for worker in there if device)
             found[device] = Workers(len(there) - leaving, leaving, used, on_device)
         return found
 

@@ -51,7 +51,9 @@ class Model:
         record("end", ctx)
         return os.getpid()
 """
+# Its answer comes after a model has been loaded for min_residency, and after jobs have waited for max_wait.
 SMI = """#!/bin/sh
+sleep 4
 for file in FOLDER/on-device/*; do
   [ -d "/proc/${file##*/}" ] && cut -d, -f1,2 "$file"
 done
