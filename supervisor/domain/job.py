@@ -19,6 +19,7 @@ class Status(enum.StrEnum):
     """The state of a job. docs/states.md draws the transitions."""
 
     PENDING = "pending"
+    HELD = "held"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
@@ -27,7 +28,10 @@ class Status(enum.StrEnum):
 
     @property
     def finished(self) -> bool:
-        return self not in (Status.PENDING, Status.RUNNING)
+        return self not in UNFINISHED
+
+
+UNFINISHED = frozenset({Status.PENDING, Status.HELD, Status.RUNNING})
 
 
 class NewJob(NamedTuple):

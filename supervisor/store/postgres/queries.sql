@@ -54,7 +54,7 @@ RETURNING id, pg_current_xact_id()::text, created_at;
 -- name: find_unique
 -- The existing job of a duplicate.
 SELECT id FROM jobs
-WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running');
+WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running', 'held');
 
 -- name: find_once
 -- The job of an earlier request, in whatever state. The bounds are those of the index.
@@ -122,9 +122,9 @@ FROM jobs WHERE id = :id;
 -- name: job_events
 -- What programs that wait for these jobs are told: the result and the error once a job has ended, and which run it is.
 SELECT id, status, progress, progress_text,
-       CASE WHEN status IN ('pending', 'running') THEN NULL
+       CASE WHEN status IN ('pending', 'running', 'held') THEN NULL
             WHEN octet_length(result) <= 4194304 THEN result ELSE left(result, 65536) END,
-       CASE WHEN status NOT IN ('pending', 'running') THEN left(last_error, 65536) END,
+       CASE WHEN status NOT IN ('pending', 'running', 'held') THEN left(last_error, 65536) END,
        attempts, claim_token
 FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));
 
@@ -717,6 +717,8 @@ ORDER BY id DESC LIMIT :limit;
 (SELECT id FROM jobs WHERE status = 'pending' LIMIT :limit)
 UNION ALL
 (SELECT id FROM jobs WHERE status = 'running' LIMIT :limit)
+UNION ALL
+(SELECT id FROM jobs WHERE status = 'held' LIMIT :limit)
 LIMIT :limit;
 
 -- name: running_ids
@@ -770,7 +772,7 @@ WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::j
   AND status IN ('failed', 'quarantined', 'cancelled')
   AND NOT EXISTS (SELECT 1 FROM jobs twin
                   WHERE twin.type = jobs.type AND twin.unique_key = jobs.unique_key AND twin.unique_key IS NOT NULL
-                    AND twin.status IN ('pending', 'running'))
+                    AND twin.status IN ('pending', 'running', 'held'))
 RETURNING id;
 
 -- name: rerun
@@ -784,7 +786,7 @@ WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::j
   AND (status IN ('failed', 'quarantined', 'cancelled') OR (:done::boolean AND status = 'done'))
   AND NOT EXISTS (SELECT 1 FROM jobs twin
                   WHERE twin.type = jobs.type AND twin.unique_key = jobs.unique_key AND twin.unique_key IS NOT NULL
-                    AND twin.status IN ('pending', 'running'))
+                    AND twin.status IN ('pending', 'running', 'held'))
 RETURNING id;
 
 -- name: duplicates
@@ -792,13 +794,13 @@ RETURNING id;
 SELECT j.id, twin.id
 FROM jobs j JOIN jobs twin ON twin.type = j.type AND twin.unique_key = j.unique_key
 WHERE j.id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
-  AND j.status NOT IN ('pending', 'running')
-  AND twin.unique_key IS NOT NULL AND twin.status IN ('pending', 'running');
+  AND j.status NOT IN ('pending', 'running', 'held')
+  AND twin.unique_key IS NOT NULL AND twin.status IN ('pending', 'running', 'held');
 
 -- name: cancel_pending
 UPDATE jobs SET status = 'cancelled', completed_at = :now, updated_at = :now, cancel_requested_at = :now,
   claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
-WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json))) AND status = 'pending'
+WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json))) AND status IN ('pending', 'held')
 RETURNING id;
 
 -- name: request_cancel
@@ -810,7 +812,7 @@ RETURNING id;
 -- name: delete_finished
 DELETE FROM jobs
 WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
-  AND status NOT IN ('pending', 'running')
+  AND status NOT IN ('pending', 'running', 'held')
 RETURNING id;
 
 -- name: prune
@@ -856,6 +858,8 @@ DELETE FROM job_second_chances WHERE job_id = ANY (ARRAY(SELECT value::bigint FR
 SELECT type, status, count(*) FROM jobs WHERE status = 'pending' GROUP BY type, status
 UNION ALL
 SELECT type, status, count(*) FROM jobs WHERE status = 'running' GROUP BY type, status
+UNION ALL
+SELECT type, status, count(*) FROM jobs WHERE status = 'held' GROUP BY type, status
 UNION ALL
 SELECT type, status, count(*) FROM jobs WHERE status IN ('failed', 'quarantined') GROUP BY status, type;
 

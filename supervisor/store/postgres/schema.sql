@@ -37,11 +37,12 @@ CREATE TABLE jobs (
   meta                text              -- free to the user
                       CHECK (meta IS NULL OR (octet_length(meta) <= 16384 AND json_typeof(meta::json) = 'object')),
   progress_text       text,             -- what a running job says it is doing; NULL once it has ended
-  -- For limits and order among jobs; nothing reads them yet.
+  -- When it may run; see the gates below.
   concurrency_key     text COLLATE "C",
   fair_key            text COLLATE "C",
   expires_at          double precision,
-  hold                text COLLATE "C",
+  hold                text COLLATE "C", -- the gate at which it is held; '' once it has passed all, NULL if there are none
+  turn                double precision, -- its place in the order of its gate
   followed            integer,
   batch               bigint
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
@@ -55,7 +56,10 @@ CREATE INDEX jobs_running ON jobs (id) WHERE status = 'running';
 
 -- At most one unfinished job per type and key.
 CREATE UNIQUE INDEX jobs_unique_key ON jobs (type, unique_key)
-  WHERE unique_key IS NOT NULL AND status IN ('pending', 'running');
+  WHERE unique_key IS NOT NULL AND status IN ('pending', 'running', 'held');
+
+-- The jobs that are held, by the gate at which they are.
+CREATE INDEX jobs_at_gate ON jobs (type, hold, turn) WHERE status = 'held';
 
 -- Requests that are repeated find the job of the first one, also after its end. Only keys of requests are in here.
 CREATE INDEX jobs_once ON jobs (type, unique_key) WHERE unique_key >= 'run:' AND unique_key < 'run;';
@@ -234,7 +238,7 @@ BEGIN
   IF (NEW.status = 'running' AND OLD.status <> 'pending')
      OR ((NEW.locked_by IS NOT DISTINCT FROM OLD.locked_by OR NEW.status = 'pending')
          AND ((OLD.status = 'running' AND OLD.locked_by <> 'foreign')
-           OR (OLD.status NOT IN ('pending', 'running') AND NEW.status NOT IN ('pending', 'running')))) THEN
+           OR (OLD.status NOT IN ('pending', 'running', 'held') AND NEW.status NOT IN ('pending', 'running')))) THEN
     RETURN NULL;
   END IF;
   -- Stamped: a foreign claim becomes an ordinary claim with an expiry; a foreign settlement, release or requeue

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from supervisor.domain.job import Attempt, Job, JobEvent, Run, Status, decoded, shown
+from supervisor.domain.job import UNFINISHED, Attempt, Job, JobEvent, Run, Status, decoded, shown
 from supervisor.store.sql.connection import Concern, Connection, Row
 
 
@@ -81,7 +81,6 @@ _ARRANGED = 10_000  # jobs that are sorted by anything but their ids
 _LAST = 2**63 - 1  # the greatest id
 
 _UNSUCCESSFUL = {Status.FAILED, Status.QUARANTINED}
-_UNFINISHED = {Status.PENDING, Status.RUNNING}
 _ODD = re.compile("[\0\ud800-\udfff]")
 
 
@@ -189,11 +188,11 @@ def looks(connection: Connection, which: Filter, before: int | None) -> Iterator
 def _indexed(connection: Connection, which: Filter, latest: int) -> Iterator[int] | None:
     """Candidates in descending order, if the indexes know all of them."""
     statuses = set(which.statuses)
-    if not statuses or statuses - _UNSUCCESSFUL - _UNFINISHED:
+    if not statuses or statuses - _UNSUCCESSFUL - UNFINISHED:
         return None
     sources: list[Iterator[int]] = []
-    if statuses & _UNFINISHED:
-        unfinished = _unfinished(connection, statuses & _UNFINISHED)
+    if statuses & UNFINISHED:
+        unfinished = _unfinished(connection, statuses & UNFINISHED)
         if len(unfinished) > _FEW:
             return None
         sources.append(iter(sorted((job_id for job_id in unfinished if job_id <= latest), reverse=True)))

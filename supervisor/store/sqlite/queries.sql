@@ -31,7 +31,7 @@ SELECT count(*) FROM jobs WHERE id BETWEEN ?1 AND ?2 AND created_at = ?3;
 -- The existing job of a duplicate.
 SELECT id FROM jobs INDEXED BY jobs_unique_key
 WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL
-  AND status IN ('pending', 'running');
+  AND status IN ('pending', 'running', 'held');
 
 -- name: find_once
 -- The job of an earlier request, in whatever state. The bounds are those of the index; without `likelihood`, SQLite would
@@ -93,9 +93,9 @@ FROM jobs WHERE id = :id;
 -- name: job_events
 -- What programs that wait for these jobs are told: the result and the error once a job has ended, and which run it is.
 SELECT id, status, progress, progress_text,
-       CASE WHEN status IN ('pending', 'running') THEN NULL
+       CASE WHEN status IN ('pending', 'running', 'held') THEN NULL
             WHEN length(CAST(result AS BLOB)) <= 4194304 THEN result ELSE substr(result, 1, 65536) END,
-       CASE WHEN status NOT IN ('pending', 'running') THEN substr(last_error, 1, 65536) END,
+       CASE WHEN status NOT IN ('pending', 'running', 'held') THEN substr(last_error, 1, 65536) END,
        attempts, claim_token
 FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
 
@@ -571,7 +571,8 @@ WHERE status = :status AND status IN ('failed', 'quarantined') AND type = :type 
 ORDER BY id DESC LIMIT :limit;
 
 -- name: unfinished_ids
-SELECT id FROM jobs INDEXED BY jobs_unfinished WHERE status = 'pending' OR status = 'running' LIMIT :limit;
+SELECT id FROM jobs INDEXED BY jobs_unfinished WHERE status = 'pending' OR status = 'running'
+UNION ALL SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE status = 'held' LIMIT :limit;
 
 -- name: running_ids
 SELECT id FROM jobs_held LIMIT :limit;
@@ -633,14 +634,14 @@ RETURNING id;
 SELECT j.id, twin.id
 FROM jobs j JOIN jobs twin INDEXED BY jobs_unique_key ON twin.type = j.type AND twin.unique_key = j.unique_key
 WHERE j.id IN (SELECT value FROM json_each(:ids))
-  AND j.status NOT IN ('pending', 'running')
-  AND twin.unique_key IS NOT NULL AND twin.status IN ('pending', 'running');
+  AND j.status NOT IN ('pending', 'running', 'held')
+  AND twin.unique_key IS NOT NULL AND twin.status IN ('pending', 'running', 'held');
 
 -- name: cancel_pending
 UPDATE jobs SET status = 'cancelled', completed_at = :now, updated_at = :now,
   cancel_requested_at = :now,
   claim_token = CASE WHEN claim_token BETWEEN 0 AND 9007199254740990 THEN claim_token + 1 ELSE 1 END
-WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'pending'
+WHERE id IN (SELECT value FROM json_each(:ids)) AND status IN ('pending', 'held')
 RETURNING id;
 
 -- name: request_cancel
@@ -650,7 +651,7 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'running'
 RETURNING id;
 
 -- name: delete_finished
-DELETE FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND status NOT IN ('pending', 'running')
+DELETE FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND status NOT IN ('pending', 'running', 'held')
 RETURNING id;
 
 -- name: prune
@@ -703,6 +704,8 @@ DELETE FROM job_second_chances WHERE job_id IN (SELECT value FROM json_each(:ids
 -- order, so that nothing is sorted.
 SELECT type, status, count(*) FROM jobs INDEXED BY jobs_unfinished
 WHERE status = 'pending' OR status = 'running' GROUP BY type, requires, priority, status
+UNION ALL
+SELECT type, status, count(*) FROM jobs INDEXED BY jobs_at_gate WHERE status = 'held' GROUP BY type
 UNION ALL
 SELECT type, status, count(*) FROM jobs INDEXED BY jobs_unsuccessful_type
 WHERE status IN ('failed', 'quarantined') GROUP BY status, type;

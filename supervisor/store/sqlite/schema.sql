@@ -51,11 +51,12 @@ CREATE TABLE jobs (
                       CHECK (meta IS NULL OR (length(CAST(meta AS BLOB)) <= 16384 AND json_valid(meta)
                                               AND json_type(meta) = 'object')),
   progress_text       TEXT,             -- what a running job says it is doing; NULL once it has ended
-  -- For limits and order among jobs; nothing reads them yet. A table that was taken over has none of these.
+  -- When it may run; see the gates below.
   concurrency_key     TEXT,
   fair_key            TEXT,
   expires_at          REAL,
-  hold                TEXT,
+  hold                TEXT,             -- the gate at which it is held; '' once it has passed all, NULL if there are none
+  turn                REAL,             -- its place in the order of its gate
   followed            INTEGER,
   batch               INTEGER
 ) STRICT;
@@ -69,7 +70,10 @@ CREATE INDEX jobs_unfinished ON jobs (type, requires, priority DESC, status DESC
 
 -- At most one unfinished job per type and key.
 CREATE UNIQUE INDEX jobs_unique_key ON jobs (type, unique_key)
-  WHERE unique_key IS NOT NULL AND status IN ('pending', 'running');
+  WHERE unique_key IS NOT NULL AND status IN ('pending', 'running', 'held');
+
+-- The jobs that are held, by the gate at which they are.
+CREATE INDEX jobs_at_gate ON jobs (type, hold, turn) WHERE status = 'held';
 
 -- Requests that are repeated find the job of the first one, also after its end. Only keys of requests are in here.
 CREATE INDEX jobs_once ON jobs (type, unique_key) WHERE unique_key >= 'run:' AND unique_key < 'run;';
@@ -279,7 +283,7 @@ CREATE TRIGGER jobs_defend BEFORE UPDATE OF status ON jobs
 WHEN NEW.status IS NOT OLD.status AND NEW.claim_token IS OLD.claim_token
   AND (NEW.locked_by IS OLD.locked_by OR NEW.status IN ('pending', 'running'))
   AND ((OLD.status = 'running' AND OLD.locked_by <> 'foreign')
-    OR (OLD.status NOT IN ('pending', 'running') AND NEW.status NOT IN ('pending', 'running')))
+    OR (OLD.status NOT IN ('pending', 'running', 'held') AND NEW.status NOT IN ('pending', 'running')))
 BEGIN
   SELECT RAISE(IGNORE);
 END;

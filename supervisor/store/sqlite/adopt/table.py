@@ -20,8 +20,6 @@ from supervisor.store.sql.connection import Queries, load
 SQL: Queries = load("supervisor.store.sqlite.adopt", "adopt.sql")
 
 TABLE = "jobs"
-# Our columns for limits and order among jobs, which an adopted table has none of: it may have its own of these names.
-_WITHOUT = ("concurrency_key", "fair_key", "expires_at", "hold", "followed", "batch")
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|--[^\n]*|/\*.*?\*/)
       | (?P<text>'(?:[^']|'')*')
@@ -106,8 +104,10 @@ def our_schema() -> Ours:
         objects = model.execute(SQL.objects).fetchall()
         [sql] = [row[3] for row in objects if row[:2] == ("table", TABLE)]
         columns = _columns(model, TABLE, list(split(sql)))
-    kept = {column.name: column for column in columns if column.name not in _WITHOUT}
-    return Ours(kept, frozenset(row[1] for row in objects if not row[1].startswith("sqlite_")) - {TABLE})
+    return Ours(
+        {column.name: column for column in columns},
+        frozenset(row[1] for row in objects if not row[1].startswith("sqlite_")) - {TABLE},
+    )
 
 
 def read(raw: sqlite3.Connection, table: str) -> Table:
