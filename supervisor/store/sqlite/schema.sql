@@ -270,6 +270,9 @@ INSERT INTO job_meta (key, value) VALUES
   ('epoch', lower(hex(randomblob(8)))); -- names this life of the database: a restored copy may use ids again
 
 
+CREATE VIEW job_clock AS SELECT (julianday('now') - 2440587.5) * 86400.0 AS now;
+
+
 -- Claims of programs that know nothing of them -----------------------------------------------------
 
 -- Our own statements raise claim_token with every move to running or pending, and change locked_by with every other: a
@@ -289,24 +292,272 @@ BEGIN
 END;
 
 -- Stamped: a foreign claim becomes an ordinary claim with an expiry; a foreign settlement, release or
--- requeue leaves the row as ours would.
+-- requeue leaves the row as ours would. What passes the gates, is followed by others or belongs to a batch goes on there.
+-- The statements are in triggers of views: a trigger costs every change as much as it is long, and most need none of this.
+CREATE VIEW job_transitions AS SELECT id, status AS before, 0 AS is_foreign, 0 AS charged FROM jobs;
+
 CREATE TRIGGER jobs_stamp AFTER UPDATE OF status ON jobs
-WHEN NEW.status IS NOT OLD.status AND NEW.claim_token IS OLD.claim_token
-  AND (NEW.locked_by IS OLD.locked_by OR NEW.status IN ('pending', 'running') OR OLD.locked_by = 'foreign')
+WHEN coalesce(OLD.hold, OLD.followed, OLD.batch) IS NOT NULL OR (
+  NEW.status IS NOT OLD.status AND NEW.claim_token IS OLD.claim_token
+  AND (NEW.locked_by IS OLD.locked_by OR NEW.status IN ('pending', 'running') OR OLD.locked_by = 'foreign'))
+BEGIN
+  INSERT INTO job_transitions VALUES (NEW.id, OLD.status,
+    NEW.claim_token IS OLD.claim_token AND NEW.status IS NOT OLD.status
+      AND (NEW.locked_by IS OLD.locked_by OR NEW.status IN ('pending', 'running') OR OLD.locked_by = 'foreign'),
+    NEW.attempts >= OLD.attempts);
+END;
+
+CREATE TRIGGER jobs_changed INSTEAD OF INSERT ON job_transitions
 BEGIN
   UPDATE jobs SET
     locked_by = 'foreign',
-    locked_at = (julianday('now') - 2440587.5) * 86400.0,
-    lock_expires_at = (julianday('now') - 2440587.5) * 86400.0
+    locked_at = (SELECT now FROM job_clock),
+    lock_expires_at = (SELECT now FROM job_clock)
       + (SELECT CAST(value AS REAL) FROM job_meta WHERE key = 'foreign_lock_time'),
-    started_at = (julianday('now') - 2440587.5) * 86400.0,
+    started_at = (SELECT now FROM job_clock),
     completed_at = NULL,
     claim_token = claim_token + 1
-  WHERE id = NEW.id AND NEW.status = 'running';
+  WHERE id = NEW.id AND NEW.is_foreign AND status = 'running';
   UPDATE jobs SET
     locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
     claim_token = claim_token + 1,
-    completed_at = CASE WHEN NEW.status = 'pending' THEN NULL
-                        ELSE (julianday('now') - 2440587.5) * 86400.0 END
-  WHERE id = NEW.id AND NEW.status <> 'running';
+    completed_at = CASE WHEN status <> 'pending' THEN (SELECT now FROM job_clock) END
+  WHERE id = NEW.id AND NEW.is_foreign AND status <> 'running';
+  INSERT INTO job_moves
+    SELECT id, type, concurrency_key, NEW.before, status, NEW.charged, hold, followed, batch FROM jobs
+    WHERE id = NEW.id AND status <> NEW.before AND status <> 'held' AND NOT (NEW.before = 'held' AND status = 'pending');
+END;
+
+
+-- When a job may run -------------------------------------------------------------------------------
+
+-- The limits of types, as configured, and how far they are used. A job of such a type, or with a concurrency_key, is held
+-- at gates before it is pending: `due` until its time has come, `key` while its key has no room, `type` while its type has
+-- none. Triggers decide, in the transaction that makes room: so it is the same whoever writes, and no kill can lose it.
+-- What has passed the gates and has not ended is counted; there is no number that could be wrong.
+CREATE TABLE job_limits (
+  type          TEXT PRIMARY KEY,
+  max_running   INTEGER,               -- pending and running jobs at most; NULL: any number
+  per_key       INTEGER,               -- the same for each concurrency_key; NULL: 1
+  on_conflict   TEXT NOT NULL DEFAULT 'wait', -- what a job does whose key has others: wait, skip, cancel_running
+  interval      REAL,                  -- seconds between two starts; NULL: no rate
+  burst         INTEGER NOT NULL DEFAULT 1,   -- starts that may be saved up
+  key_interval  REAL,                  -- the same for each concurrency_key
+  key_burst     INTEGER NOT NULL DEFAULT 1,
+  fair          INTEGER NOT NULL DEFAULT 0,   -- 1: jobs take turns by fair_key
+  age_boost     REAL NOT NULL DEFAULT 1e9,    -- seconds of waiting that count as much as one step of priority
+  max_failures  INTEGER,               -- in a row, after which the breaker opens; NULL: there is none
+  breaker_pause REAL NOT NULL DEFAULT 60,     -- seconds for which it is open
+  next_at       REAL NOT NULL DEFAULT 0,      -- when the next job may start if none is saved up
+  turn          REAL NOT NULL DEFAULT 0,      -- of the job that was admitted last, if they take turns
+  failures      INTEGER NOT NULL DEFAULT 0    -- in a row
+) STRICT, WITHOUT ROWID;
+
+-- The same of keys that have a rate, and of fair_keys: the turn given out last.
+CREATE TABLE job_keys (
+  type    TEXT NOT NULL,
+  key     TEXT NOT NULL,
+  next_at REAL NOT NULL DEFAULT 0,
+  turn    REAL NOT NULL DEFAULT 0,
+  PRIMARY KEY (type, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX jobs_by_key ON jobs (type, concurrency_key, hold, turn)
+  WHERE concurrency_key IS NOT NULL AND status IN ('held', 'pending', 'running');
+CREATE INDEX jobs_due_later ON jobs (scheduled_at) WHERE status = 'held' AND hold = 'due';
+
+-- The heavy part of a trigger is one of a view: a trigger costs each row as much as its statements are long, although it
+-- does nothing for most.
+CREATE VIEW job_arrivals AS SELECT id, type, concurrency_key FROM jobs;
+CREATE TRIGGER jobs_arrive AFTER INSERT ON jobs
+WHEN NEW.status = 'pending'
+  AND (NEW.concurrency_key IS NOT NULL OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type))
+BEGIN
+  INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
+END;
+CREATE TRIGGER jobs_arrived INSTEAD OF INSERT ON job_arrivals
+BEGIN
+  UPDATE jobs SET status = 'cancelled', last_error = 'skipped: its concurrency_key had another job',
+    completed_at = (SELECT now FROM job_clock), claim_token = claim_token + 1
+  WHERE id = NEW.id AND (SELECT on_conflict FROM job_limits WHERE type = NEW.type) = 'skip' AND EXISTS (
+    SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
+      AND status IN ('held', 'pending', 'running') AND id <> NEW.id);
+  UPDATE jobs SET status = iif(status = 'running', status, 'cancelled'), cancel_requested_at = (SELECT now FROM job_clock),
+    completed_at = iif(status = 'running', NULL, (SELECT now FROM job_clock)),
+    claim_token = claim_token + (status <> 'running')
+  WHERE (SELECT on_conflict FROM job_limits WHERE type = NEW.type) = 'cancel_running' AND id IN (
+    SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
+      AND status IN ('held', 'pending', 'running') AND id <> NEW.id);
+  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1 WHERE id = NEW.id AND status = 'pending';
+END;
+
+-- The first two milliseconds: julianday has only whole ones.
+CREATE TRIGGER jobs_pass_due AFTER UPDATE OF hold ON jobs
+WHEN NEW.status = 'held' AND NEW.hold = 'due' AND NEW.scheduled_at <= (SELECT now + 0.002 FROM job_clock)
+BEGIN
+  UPDATE jobs SET hold = 'key', turn = scheduled_at - priority * 1e9 WHERE id = NEW.id;
+END;
+
+CREATE TRIGGER jobs_pass_key AFTER UPDATE OF hold ON jobs
+WHEN NEW.status = 'held' AND NEW.hold = 'key' AND (NEW.concurrency_key IS NULL OR (
+  (SELECT count(*) FROM (
+     SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
+       AND status IN ('held', 'pending', 'running') AND hold IN ('', 'type')
+     LIMIT coalesce((SELECT per_key FROM job_limits WHERE type = NEW.type), 1)))
+  < coalesce((SELECT per_key FROM job_limits WHERE type = NEW.type), 1)
+  -- With a rate, only one of the key stands before its start.
+  AND NOT ((SELECT key_interval FROM job_limits WHERE type = NEW.type) IS NOT NULL AND EXISTS (
+     SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
+       AND status IN ('held', 'pending') AND status IN ('held', 'pending', 'running') AND hold IN ('', 'type')))))
+BEGIN
+  INSERT INTO job_keys (type, key, turn)
+    SELECT NEW.type, coalesce(NEW.fair_key, ''), 1 + turn FROM job_limits WHERE type = NEW.type AND fair
+    ON CONFLICT (type, key) DO UPDATE SET turn = max(job_keys.turn + 1, excluded.turn);
+  UPDATE jobs SET hold = 'type',
+    turn = coalesce((SELECT k.turn FROM job_limits l JOIN job_keys k ON k.type = l.type AND k.key = coalesce(NEW.fair_key, '')
+                     WHERE l.type = NEW.type AND l.fair), scheduled_at)
+           - priority * coalesce((SELECT age_boost FROM job_limits WHERE type = NEW.type), 1e9)
+  WHERE id = NEW.id;
+END;
+
+-- With a rate, one stands before its start, and is due when it may start; above 100 starts a second, those of 10 ms. While
+-- the breaker is open or has just closed, one runs at a time.
+CREATE TRIGGER jobs_pass_type AFTER UPDATE OF hold ON jobs
+WHEN NEW.status = 'held' AND NEW.hold = 'type' AND NOT EXISTS (
+  SELECT 1 FROM job_limits l WHERE l.type = NEW.type AND (
+    (l.max_running IS NOT NULL AND l.max_running <= (SELECT count(*) FROM (
+       SELECT 1 FROM jobs INDEXED BY jobs_unfinished WHERE type = NEW.type AND (status = 'pending' OR status = 'running')
+       LIMIT (SELECT max_running FROM job_limits WHERE type = NEW.type))))
+    OR (l.interval IS NOT NULL AND max(1, 0.01 / l.interval) <= (SELECT count(*) FROM (
+       SELECT 1 FROM jobs INDEXED BY jobs_unfinished
+       WHERE type = NEW.type AND status = 'pending' AND (status = 'pending' OR status = 'running')
+       LIMIT (SELECT CAST(max(1, 0.01 / interval) AS INTEGER) FROM job_limits WHERE type = NEW.type))))
+    OR (l.failures >= l.max_failures AND EXISTS (
+       SELECT 1 FROM jobs INDEXED BY jobs_unfinished WHERE type = NEW.type AND (status = 'pending' OR status = 'running')))))
+BEGIN
+  UPDATE job_limits SET turn = max(turn, NEW.turn + NEW.priority * age_boost) WHERE type = NEW.type AND fair;
+  UPDATE jobs SET status = 'pending', hold = '', claim_token = claim_token + 1,
+    scheduled_at = max(scheduled_at, coalesce((SELECT iif(fair, (SELECT now FROM job_clock), next_at - (burst - 1) * coalesce(interval, 0))
+                                               FROM job_limits WHERE type = NEW.type), 0),
+                       coalesce((SELECT k.next_at - (l.key_burst - 1) * coalesce(l.key_interval, 0)
+                                 FROM job_limits l JOIN job_keys k ON k.type = l.type AND k.key = NEW.concurrency_key
+                                 WHERE l.type = NEW.type), 0))
+  WHERE id = NEW.id;
+END;
+
+-- A job with gates, or with others that wait for it, starts, ends, or is to run again.
+CREATE VIEW job_moves AS
+SELECT id, type, concurrency_key, status AS before, status AS now, 0 AS charged, hold, followed, batch FROM jobs;
+
+CREATE TRIGGER jobs_moved INSTEAD OF INSERT ON job_moves
+BEGIN
+  -- A start counts for the rates.
+  UPDATE job_limits SET next_at = max(next_at, (SELECT now - 0.005 FROM job_clock)) + interval
+  WHERE type = NEW.type AND interval IS NOT NULL AND NEW.now = 'running';
+  INSERT INTO job_keys (type, key, next_at)
+    SELECT NEW.type, NEW.concurrency_key, c.now - 0.005 + l.key_interval FROM job_limits l, job_clock c
+    WHERE l.type = NEW.type AND l.key_interval IS NOT NULL AND NEW.now = 'running' AND NEW.concurrency_key IS NOT NULL
+    ON CONFLICT (type, key) DO UPDATE SET next_at = max(
+      excluded.next_at, job_keys.next_at + (SELECT key_interval FROM job_limits WHERE type = excluded.type));
+  -- A failed attempt counts for the breaker.
+  UPDATE job_limits SET failures = CASE WHEN NEW.now = 'done' THEN 0 ELSE failures + 1 END
+  WHERE type = NEW.type AND max_failures IS NOT NULL AND NEW.before = 'running' AND NEW.now NOT IN ('running', 'cancelled')
+    AND NEW.charged;
+  UPDATE job_limits SET next_at = max(next_at, (SELECT now FROM job_clock) + breaker_pause)
+  WHERE type = NEW.type AND failures >= max_failures AND NEW.before = 'running' AND NEW.charged;
+  -- What is to run again passes the gates again.
+  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
+  WHERE id = NEW.id AND NEW.hold IS NOT NULL AND NEW.now = 'pending';
+  UPDATE jobs SET hold = 'key' WHERE id = (
+    SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
+      AND status = 'held' AND status IN ('held', 'pending', 'running') AND hold = 'key' ORDER BY turn, id LIMIT 1);
+  UPDATE jobs SET hold = 'type' WHERE id = (
+    SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND status = 'held' AND hold = 'type'
+    ORDER BY turn, id LIMIT 1);
+  INSERT INTO job_ends SELECT NEW.id, NEW.now WHERE NEW.followed IS NOT NULL;
+  INSERT INTO job_batch_ends SELECT NEW.batch WHERE NEW.batch IS NOT NULL AND NEW.now NOT IN ('pending', 'running');
+END;
+
+
+-- Jobs after others, and batches -------------------------------------------------------------------
+
+-- A job whose predecessors have not all ended is held with `after`. A predecessor has followed = 1; that of one that is
+-- inserted later is looked for again when its row comes.
+CREATE TABLE job_after (
+  after_id  INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE ON UPDATE CASCADE,
+  job_id    INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE ON UPDATE CASCADE,
+  on_failed TEXT NOT NULL DEFAULT 'cancel' CHECK (on_failed IN ('cancel', 'run')), -- if it fails: what the job does
+  PRIMARY KEY (after_id, job_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX job_after_job ON job_after (job_id);
+
+CREATE VIEW job_ends AS SELECT id, status FROM jobs;
+
+CREATE TRIGGER job_after_begins AFTER INSERT ON job_after
+BEGIN
+  UPDATE jobs SET followed = 1 WHERE id = NEW.after_id AND followed IS NULL;
+  INSERT INTO job_ends SELECT id, status FROM jobs WHERE id = NEW.after_id;
+END;
+
+CREATE TRIGGER job_after_ends AFTER DELETE ON job_after
+BEGIN
+  UPDATE jobs SET hold = 'after' WHERE id = OLD.job_id AND status = 'held' AND hold = 'after';
+END;
+
+CREATE TRIGGER jobs_pass_after AFTER UPDATE OF hold ON jobs
+WHEN NEW.status = 'held' AND NEW.hold = 'after' AND NOT EXISTS (SELECT 1 FROM job_after WHERE job_id = NEW.id)
+BEGIN
+  UPDATE jobs SET hold = 'due' WHERE id = NEW.id;
+END;
+
+-- A job that others follow has another status. If it has failed, whatever follows only from its success is cancelled, and
+-- what follows that; the edges stay, so that it waits again once the job is retried.
+CREATE TRIGGER jobs_ended INSTEAD OF INSERT ON job_ends
+BEGIN
+  UPDATE jobs SET status = 'held', hold = 'after', completed_at = NULL, last_error = NULL, claim_token = claim_token + 1
+  WHERE NEW.status NOT IN ('done', 'failed', 'cancelled', 'quarantined') AND status = 'cancelled' AND hold = 'after'
+    AND id IN (WITH RECURSIVE later (id) AS (
+      VALUES (NEW.id) UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id
+                            JOIN jobs j ON j.id = a.job_id WHERE j.status = 'cancelled' AND j.hold = 'after'
+    ) SELECT id FROM later WHERE id <> NEW.id);
+  UPDATE jobs SET status = 'cancelled', completed_at = (SELECT now FROM job_clock), claim_token = claim_token + 1,
+    last_error = 'cancelled: job ' || NEW.id || ', before it, ended ' || NEW.status
+  WHERE NEW.status IN ('failed', 'cancelled', 'quarantined') AND status = 'held' AND hold = 'after'
+    AND id IN (WITH RECURSIVE later (id) AS (
+      VALUES (NEW.id) UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id WHERE a.on_failed = 'cancel'
+    ) SELECT id FROM later WHERE id <> NEW.id);
+  DELETE FROM job_after WHERE NEW.status = 'done' AND after_id = NEW.id;
+  DELETE FROM job_after WHERE NEW.status IN ('failed', 'cancelled', 'quarantined') AND on_failed = 'run'
+    AND after_id IN (WITH RECURSIVE later (id) AS (
+      VALUES (NEW.id) UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id
+                            JOIN jobs j ON j.id = a.job_id WHERE j.status = 'cancelled' AND j.hold = 'after'
+    ) SELECT id FROM later);
+END;
+
+-- Jobs of one batch; when its last one has ended, a job is enqueued, once.
+CREATE TABLE job_batches (
+  id         INTEGER PRIMARY KEY AUTOINCREMENT,
+  type       TEXT,                     -- of the job that is enqueued; NULL: none
+  payload    TEXT NOT NULL DEFAULT '{}',
+  created_at REAL NOT NULL,
+  closed     INTEGER NOT NULL DEFAULT 0, -- 1: the program that makes it has added its jobs
+  callback   INTEGER,                  -- the job that was enqueued
+  ended_at   REAL
+) STRICT;
+CREATE INDEX jobs_in_batch ON jobs (batch, status) WHERE batch IS NOT NULL;
+
+CREATE TRIGGER job_batch_closes AFTER UPDATE OF closed ON job_batches
+BEGIN
+  INSERT INTO job_batch_ends VALUES (NEW.id);
+END;
+
+CREATE VIEW job_batch_ends AS SELECT id FROM job_batches;
+CREATE TRIGGER job_batch_ended INSTEAD OF INSERT ON job_batch_ends
+WHEN EXISTS (SELECT 1 FROM job_batches WHERE id = NEW.id AND closed AND ended_at IS NULL) AND NOT EXISTS (
+  SELECT 1 FROM jobs INDEXED BY jobs_in_batch WHERE batch = NEW.id AND status IN ('held', 'pending', 'running'))
+BEGIN
+  UPDATE job_batches SET ended_at = (SELECT now FROM job_clock) WHERE id = NEW.id;
+  INSERT INTO jobs (type, payload)
+    SELECT type, payload FROM job_batches WHERE id = NEW.id AND type IS NOT NULL;
+  UPDATE job_batches SET callback = last_insert_rowid() WHERE id = NEW.id AND type IS NOT NULL;
 END;
