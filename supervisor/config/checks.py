@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from supervisor.domain.alerts import WHEN
 from supervisor.domain.intake import TYPE, encode
+from supervisor.domain.limits import interval_of
 from supervisor.domain.schedule import Schedule, zone
 from supervisor.domain.text import human, human_size, is_number, seconds, size, unknown_url
 
@@ -205,6 +206,11 @@ patience = duration_from(at_least=1.0)
 
 
 retention = unless("forever", duration)
+
+
+def rate(value: Any) -> float:
+    """Returns the seconds between two starts."""
+    return interval_of(text()(value))
 
 
 def memory(value: Any) -> int:

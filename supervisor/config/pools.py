@@ -17,8 +17,19 @@ from typing import Any, NamedTuple
 
 from supervisor.config.checks import NAME, Way
 from supervisor.config.problems import Report, checked, dotted
-from supervisor.config.settings import NAMING, POOL, TASK, TYPE, VISIBLE_DEVICES, PoolSettings, Trial, TypeSettings
+from supervisor.config.settings import (
+    LIMITS,
+    NAMING,
+    POOL,
+    TASK,
+    TYPE,
+    VISIBLE_DEVICES,
+    PoolSettings,
+    Trial,
+    TypeSettings,
+)
 from supervisor.config.tasks import Declared, Unreadable, of_module
+from supervisor.domain.limits import NEVER, Limits
 from supervisor.domain.settlement import RetryPolicy
 from supervisor.domain.text import human, like
 
@@ -291,7 +302,7 @@ def _by_type(
             if "retry" in values:
                 at = ("types", name, "retry") if name in written else ("pools",)
                 _check_delays(policy, at, f"the type {name!r}: ", report)
-            found[name] = TypeSettings(values.get("timeout", timeout), policy)
+            found[name] = TypeSettings(values.get("timeout", timeout), policy, _limits(values))
     return found
 
 
@@ -317,6 +328,28 @@ def _options(options: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
 def _retry(values: Mapping[str, Any], retry: RetryPolicy) -> RetryPolicy:
     return replace(
         retry, **values.get("retry", {}), **{k: values[k] for k in ("max_attempts", "give_up_on") if k in values}
+    )
+
+
+def _limits(values: Mapping[str, Any]) -> Limits | None:
+    if values.keys().isdisjoint(LIMITS):
+        return None
+    breaker = values.get("breaker")
+    return Limits(
+        max_running=values.get("max_running"),
+        per_key=values.get("concurrency_per_key"),
+        on_conflict=values.get("on_conflict", "wait"),
+        interval=values.get("rate"),
+        burst=values.get("burst", 1),
+        key_interval=values.get("rate_per_key"),
+        key_burst=values.get("burst_per_key", 1),
+        fair=values.get("fair", False),
+        age_boost=values.get("age_boost") or NEVER,
+        **(
+            {}
+            if breaker is None
+            else {"max_failures": breaker.get("failures", 5), "breaker_pause": breaker.get("pause", 60.0)}
+        ),
     )
 
 

@@ -29,6 +29,7 @@ from supervisor.config.checks import (
 )
 from supervisor.domain.alerts import FAILURES, Alert
 from supervisor.domain.intake import MAX_ATTEMPTS, MAX_PRIORITY, MAX_WAITING, checked_unique_key
+from supervisor.domain.limits import Limits
 from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE
 from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.schedule import Schedule
@@ -134,6 +135,7 @@ class TypeSettings(NamedTuple):
 
     timeout: float
     retry: RetryPolicy
+    limits: Limits | None = None
 
 
 RETRY: Keys = {
@@ -143,7 +145,21 @@ RETRY: Keys = {
     "max": Key(duration, 600.0),
     "jitter": Key(number(0.0, 1.0), 0.1),
 }
+BREAKER: Keys = {"failures": Key(whole(1, MAX_ATTEMPTS), 5), "pause": Key(duration, 60.0)}
+LIMITS: Keys = {
+    "max_running": Key(whole(1, MAX_WAITING), None),
+    "rate": Key(checks.rate, None),
+    "burst": Key(whole(1, MAX_WAITING), 1),
+    "concurrency_per_key": Key(whole(1, MAX_WAITING), None),
+    "on_conflict": Key(one_of("wait", "skip", "cancel_running"), "wait"),
+    "rate_per_key": Key(checks.rate, None),
+    "burst_per_key": Key(whole(1, MAX_WAITING), 1),
+    "fair": Key(boolean, False),
+    "age_boost": Key(limit, None),
+    "breaker": Key(BREAKER, None),
+}
 TYPE: Keys = {
+    **LIMITS,
     "timeout": Key(limit, None),
     "retry": Key(RETRY, {}),
     "max_attempts": Key(whole(1, MAX_ATTEMPTS), None),
@@ -308,6 +324,21 @@ class Settings(NamedTuple):
             if pool.max_waiting is not None:
                 limits |= {type_: max(limits.get(type_, 0), pool.max_waiting) for type_ in pool.types}
         return limits
+
+    @property
+    def limits(self) -> dict[str, Limits]:
+        """By type, for those that have any. Where the order counts, twice as many as its pools can run are admitted."""
+        found: dict[str, Limits] = {}
+        for pool in self.pools.values():
+            for type_, own in pool.by_type.items():
+                if own.limits is not None:
+                    found[type_] = own.limits
+        for type_, limits in found.items():
+            if limits.needs_room:
+                pools = [pool for pool in self.pools.values() if type_ in pool.types]
+                room = sum(pool.max_workers * max(pool.batch_size, pool.concurrency) for pool in pools)
+                found[type_] = limits._replace(max_running=2 * max(room, 1))
+        return found
 
 
 ALONE = keys_of(Settings)

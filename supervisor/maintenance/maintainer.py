@@ -18,6 +18,7 @@ from supervisor.domain.text import text_of
 from supervisor.maintenance.alerts import RaiseAlert
 from supervisor.maintenance.deaths import Counter, DeathReport, Deaths
 from supervisor.maintenance.finished_jobs import Pruner, Redriver
+from supervisor.maintenance.gates import OpenGates
 from supervisor.maintenance.history import HistoryRecorder
 from supervisor.maintenance.lease import LeaseRenewal
 from supervisor.maintenance.locks import Reclaimer, Renewer
@@ -90,6 +91,7 @@ class Maintainer:
         yield self._deaths
         yield from (duty for duty in of_engine if duty.needs is Needs.NOTHING)  # checks that the database is there
         yield watch
+        yield OpenGates(store.gates, orders.limits, types)
         yield waker
         yield DepthGauge(store.backlog, pools, send, gate.is_open)
         yield (renewer := Renewer(store.locks, board, {**orders.pools, **orders.leaving}))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from supervisor.domain.alerts import Alert
+from supervisor.domain.limits import Limits
 from supervisor.domain.schedule import Schedule
 from supervisor.store.base import JobSelector, SupervisorRecord
 
@@ -36,5 +37,6 @@ class Orders(NamedTuple):
     keep_failed: float | None
     schedules: tuple[Schedule, ...]
     alerts: tuple[Alert, ...]
+    limits: Mapping[str, Limits]
     burst: bool
     since: float  # Unix seconds: when the supervisor started

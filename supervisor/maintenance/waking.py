@@ -23,6 +23,7 @@ _COARSE = 0.01  # seconds; shorter waits need a better resolution than milliseco
 _BUSY_PAUSE = 0.005  # seconds without listening when no worker is idle, at least
 _LONGEST_PAUSE = 0.025
 _BUSY_SHARE = 0.2  # of the time for which no worker has been idle
+_SOON = 1.0  # seconds
 _FRUITLESS_PAUSE = 0.0005  # seconds more for each check in a row that woke nobody: commits of busy workers
 _QUIET = 0.05  # seconds after which checks are no longer "in a row"
 
@@ -136,26 +137,32 @@ class Waker(Duty):
         self._watch = watch
         self._is_open = is_open
         self._items: Items[str] = Items("pool")
+        self._next_due = inf
 
     def next_at(self, now: float) -> float | None:
-        return self._items.next_try(now)
+        again = self._items.next_try(now)
+        return min(self._next_due, inf if again is None else again)
 
     def run(self, now: float) -> Result:
         idle = self._board.idle()
         self._items.keep(set(idle))  # a pool without idle workers is not tried
         ours = [name for name in idle if name in self._pools] if self._is_open() else []
+        self._next_due = inf
         result = self._items.each(ours, lambda name: self._wake(self._pools[name], idle[name], now))
-        self._watch.woke(idle=bool(idle), woken=result.done)
+        # A job that is due soon may be followed by another one as soon as it starts: that of a rate.
+        self._watch.woke(idle=bool(idle), woken=result.done or self._next_due < now + _SOON)
         return Result(result.done, problem=result.problem)
 
     def _wake(self, pool: PoolOrders, idle: int, now: float) -> int:
         first = self._backlog.any_due(pool.wanted, now)
         if first:
             wake_workers(pool.wake, 1)  # it wakes up while we count
-        due = self._backlog.depth(pool.wanted, now, idle).due
-        if min(idle, due) > first:
-            wake_workers(pool.wake, min(idle, due) - first)
-        return due
+        depth = self._backlog.depth(pool.wanted, now, idle)
+        if min(idle, depth.due) > first:
+            wake_workers(pool.wake, min(idle, depth.due) - first)
+        if depth.next_due is not None:
+            self._next_due = min(self._next_due, depth.next_due)
+        return depth.due
 
 
 def wake_workers(eventfd: int, workers: int) -> None:

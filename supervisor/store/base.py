@@ -22,6 +22,7 @@ from supervisor.store.ownership import DatabaseHolder, Holder, OwnerLock, Owners
 from supervisor.store.sql.backlog import Backlog, Depth, JobSelector
 from supervisor.store.sql.claims import ClaimLocks, Claims, Exchange, Expired, SettleExpired
 from supervisor.store.sql.connection import Connection, RowRefused
+from supervisor.store.sql.gates import Gates, LimitView
 from supervisor.store.sql.job_actions import Cursor, FinishedJobs, JobActions, Redriven, Retried
 from supervisor.store.sql.jobs import Filter, Jobs, Page, RecordedRun, Sort
 from supervisor.store.sql.producer import Producer, TransactionalInsert

@@ -81,6 +81,7 @@ class MaintainerClient:
             keep_failed=settings.retention.failed,
             schedules=settings.schedules,
             alerts=settings.alerts,
+            limits=settings.limits,
             burst=self._burst,
             since=self._record.started_at,
         )

@@ -156,3 +156,33 @@ INSERT INTO job_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPD
 -- The schema's version, and who may use the tables: see store/migrate.py.
 SELECT key, value FROM job_meta
 WHERE key IN ('schema', 'oldest_writer', 'epoch', 'closed_for', 'moved_to', 'moved_from');
+
+
+-- Gates --------------------------------------------------------------------------------------------
+
+-- name: limits
+SELECT type, max_running, per_key, on_conflict, interval, burst, key_interval, key_burst, fair, age_boost, max_failures,
+       breaker_pause, next_at, failures, chosen
+FROM job_limits ORDER BY type;
+
+-- name: set_limit
+INSERT INTO job_limits (type, max_running, per_key, on_conflict, interval, burst, key_interval, key_burst, fair, age_boost,
+                        max_failures, breaker_pause, chosen)
+VALUES (:type, CAST(:max_running AS bigint), CAST(:per_key AS bigint), :on_conflict, CAST(:interval AS double precision), :burst,
+        CAST(:key_interval AS double precision), :key_burst, :fair, :age_boost, CAST(:max_failures AS bigint), :breaker_pause,
+        :chosen)
+ON CONFLICT (type) DO UPDATE SET
+  max_running = excluded.max_running, per_key = excluded.per_key, on_conflict = excluded.on_conflict,
+  interval = excluded.interval, burst = excluded.burst, key_interval = excluded.key_interval,
+  key_burst = excluded.key_burst, fair = excluded.fair, age_boost = excluded.age_boost,
+  max_failures = excluded.max_failures, breaker_pause = excluded.breaker_pause, chosen = excluded.chosen,
+  next_at = CASE WHEN excluded.interval IS NULL AND excluded.max_failures IS NULL THEN 0 ELSE job_limits.next_at END,
+  failures = CASE WHEN excluded.max_failures IS NULL THEN 0 ELSE job_limits.failures END;
+
+-- name: drop_limit
+DELETE FROM job_limits WHERE type = :type;
+
+-- name: forget_keys
+-- What is known of keys that nothing depends on any more.
+DELETE FROM job_keys WHERE next_at < :now AND NOT EXISTS (
+  SELECT 1 FROM job_limits l WHERE l.type = job_keys.type AND l.fair = 1 AND job_keys.turn > l.turn);

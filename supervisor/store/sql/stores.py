@@ -9,6 +9,7 @@ from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.store.sql.backlog import Backlog
 from supervisor.store.sql.claims import ClaimLocks
 from supervisor.store.sql.connection import Connection
+from supervisor.store.sql.gates import Gates
 from supervisor.store.sql.job_actions import FinishedJobs, JobActions
 from supervisor.store.sql.jobs import Jobs
 from supervisor.store.sql.registry import Controls, Registry
@@ -49,6 +50,7 @@ class _Store:
         self.backlog = backlog
         self.controls = Controls(connection)
         self.history = History(connection)
+        self.gates = Gates(connection)
         self.schedules = Schedules(connection)
 
     def close(self) -> None:

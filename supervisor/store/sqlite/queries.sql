@@ -752,3 +752,42 @@ SELECT count(*) FROM jobs;
 -- A new one, different from all before.
 INSERT INTO job_meta (key, value) VALUES ('epoch', lower(hex(randomblob(8))))
 ON CONFLICT (key) DO UPDATE SET value = lower(hex(randomblob(8)));
+
+
+-- Gates --------------------------------------------------------------------------------------------
+
+-- name: hold_pending
+-- Those that came before there was a limit.
+UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
+WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
+             WHERE type = :type AND status = 'pending' AND (status = 'pending' OR status = 'running') AND hold IS NULL
+             LIMIT :limit);
+
+-- name: hold_admitted
+UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
+WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
+             WHERE type = :type AND status = 'pending' AND (status = 'pending' OR status = 'running') AND hold = '');
+
+-- name: admit_due
+UPDATE jobs SET hold = 'due' WHERE id IN (
+  SELECT id FROM jobs INDEXED BY jobs_due_later
+  WHERE status = 'held' AND hold = 'due' AND scheduled_at <= :now + 0.001 ORDER BY scheduled_at LIMIT :limit);
+
+-- name: next_due
+SELECT scheduled_at FROM jobs INDEXED BY jobs_due_later WHERE status = 'held' AND hold = 'due'
+ORDER BY scheduled_at LIMIT 1;
+
+-- name: gate_heads
+-- The first job of each type and of each key that is held there.
+SELECT id FROM (
+  SELECT id, min(turn) FROM jobs INDEXED BY jobs_at_gate WHERE status = 'held' AND hold = 'type' GROUP BY type)
+UNION ALL
+SELECT id FROM (
+  SELECT id, min(turn) FROM jobs INDEXED BY jobs_at_gate WHERE status = 'held' AND hold = 'key'
+  GROUP BY type, concurrency_key LIMIT :limit);
+
+-- name: try_gates
+UPDATE jobs SET hold = hold WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'held';
+
+-- name: count_heads
+SELECT count(*) FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'held' AND hold IN ('key', 'type');

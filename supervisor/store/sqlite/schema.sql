@@ -350,7 +350,8 @@ CREATE TABLE job_limits (
   breaker_pause REAL NOT NULL DEFAULT 60,     -- seconds for which it is open
   next_at       REAL NOT NULL DEFAULT 0,      -- when the next job may start if none is saved up
   turn          REAL NOT NULL DEFAULT 0,      -- of the job that was admitted last, if they take turns
-  failures      INTEGER NOT NULL DEFAULT 0    -- in a row
+  failures      INTEGER NOT NULL DEFAULT 0,   -- in a row
+  chosen        INTEGER NOT NULL DEFAULT 0    -- 1: by an operator; the configuration does not change it
 ) STRICT, WITHOUT ROWID;
 
 -- The same of keys that have a rate, and of fair_keys: the turn given out last.

@@ -1,0 +1,46 @@
+"""Jobs that are held until they may run: those whose time comes, and what no trigger has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from supervisor.domain.duty import Duty, Needs, Result, moved
+from supervisor.domain.limits import Limits
+from supervisor.store.base import Gates
+from supervisor.telemetry import events
+
+_SWEEP = 60.0  # seconds between two looks at every gate
+
+
+class OpenGates(Duty):
+    """The first run lets the configured limits be those of these types."""
+
+    name = "gates"
+    every = 60.0
+    rest = 0.0
+    needs = Needs.WRITING
+    quiet = True
+
+    def __init__(self, gates: Gates, limits: Mapping[str, Limits], types: Sequence[str]) -> None:
+        self._gates, self._limits, self._types = gates, limits, types
+        self._configured = False
+        self._swept_at = 0.0
+        self._next: float | None = None
+
+    def next_at(self, now: float) -> float | None:
+        return self._next
+
+    def run(self, now: float) -> Result:
+        """`now` is Unix seconds."""
+        if not self._configured:
+            if changed := self._gates.configure(self._limits, self._types, now):
+                events(process="maintainer").info("limits_changed", types=changed)
+            self._configured = True
+        admitted, self._next = 0, self._gates.next_due()
+        if self._next is not None and self._next <= now:
+            admitted = self._gates.admit_due(now)
+            self._next = self._gates.next_due()
+        if abs(now - self._swept_at) >= _SWEEP:
+            self._swept_at = now
+            admitted += self._gates.sweep(now)
+        return moved(admitted)

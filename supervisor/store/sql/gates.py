@@ -1,0 +1,86 @@
+"""The gates: the limits of types, and the jobs that are held until they may run. Triggers of the schema decide; here stands what
+no trigger can do: limits that change, and jobs whose time comes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from supervisor.domain.limits import Limits
+from supervisor.store.sql.connection import Concern
+
+_SLICE = 500  # rows in one transaction
+
+
+class LimitView(NamedTuple):
+    """The limits of a type, how many of its jobs are held, and whether an operator has set them."""
+
+    type: str
+    limits: Limits
+    chosen: bool
+    next_at: float
+    failures: int
+
+
+class Gates(Concern):
+    def limits(self) -> list[LimitView]:
+        return [
+            LimitView(row[0], Limits(*row[1:12])._replace(fair=bool(row[8])), bool(row[14]), row[12], row[13])
+            for row in self._connection.rows(self._queries.limits)
+        ]
+
+    def configure(self, limits: Mapping[str, Limits], types: Sequence[str], now: float) -> list[str]:
+        """Let these be the limits of these types, except where an operator has chosen others. Returns the types whose limits
+        have changed.
+        """
+        before = {view.type: view for view in self.limits()}
+        changed = []
+        for type_ in types:
+            there, wanted = before.get(type_), limits.get(type_)
+            if (there is not None and there.chosen) or (None if there is None else there.limits) == wanted:
+                continue
+            self._write(type_, wanted, now, chosen=False)
+            changed.append(type_)
+        return changed
+
+    def choose(self, type_: str, limits: Limits | None, now: float) -> None:
+        """As an operator. None: those of the configuration again, at the next start or reload."""
+        self._write(type_, limits, now, chosen=True)
+
+    def _write(self, type_: str, limits: Limits | None, now: float, *, chosen: bool) -> None:
+        with self._connection.write() as raw:
+            if limits is None:
+                raw.execute(self._queries.drop_limit, {"type": type_})
+            else:
+                row = limits._asdict() | {"type": type_, "fair": int(limits.fair), "chosen": int(chosen)}
+                raw.execute(self._queries.set_limit, row)
+        # Pending jobs pass the gates again: those that came before there was a limit, and those that a larger one let pass.
+        while self._connection.apply(self._queries.hold_pending, {"type": type_, "limit": _SLICE}) == _SLICE:
+            pass
+        self._connection.apply(self._queries.hold_admitted, {"type": type_})
+        self.sweep(now)
+
+    def admit_due(self, now: float) -> int:
+        """Let jobs whose time has come go on to the next gate; returns how many, at most one slice."""
+        return self._connection.apply(self._queries.admit_due, {"now": now, "limit": _SLICE})
+
+    def next_due(self) -> float | None:
+        """When the time of the next one comes."""
+        row = self._connection.row(self._queries.next_due)
+        return None if row is None or row[0] is None else float(row[0])
+
+    def sweep(self, now: float) -> int:
+        """Try the first job of every gate again, as long as one is admitted: rows may have been deleted by hand, or limits
+        raised. Returns how many were.
+        """
+        admitted = 0
+        while heads := [row[0] for row in self._connection.rows(self._queries.gate_heads, {"limit": _SLICE})]:
+            self._connection.apply(self._queries.try_gates, {"ids": json.dumps(heads)})
+            [(still,)] = self._connection.rows(self._queries.count_heads, {"ids": json.dumps(heads)})
+            admitted += len(heads) - still
+            if still == len(heads):
+                break
+        self._connection.apply(self._queries.forget_keys, {"now": now})
+        return admitted
