@@ -345,11 +345,8 @@ def _limits(values: Mapping[str, Any]) -> Limits | None:
         key_burst=values.get("burst_per_key", 1),
         fair=values.get("fair", False),
         age_boost=values.get("age_boost") or NEVER,
-        **(
-            {}
-            if breaker is None
-            else {"max_failures": breaker.get("failures", 5), "breaker_pause": breaker.get("pause", 60.0)}
-        ),
+        max_failures=None if breaker is None else breaker.get("failures", 5),
+        breaker_pause=60.0 if breaker is None else breaker.get("pause", 60.0),
     )
 
 

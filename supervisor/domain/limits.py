@@ -17,8 +17,9 @@ class Limits(NamedTuple):
     """A row of job_limits. Times are seconds; None means that there is no such limit.
 
     `per_key` and what begins with `key_` are for each concurrency_key. An `interval` is that between two starts, of
-    which `burst` may be saved up. Jobs take turns by their fair_key if `fair`. `age_boost` is the waiting that counts as much as
-    a step of priority. After `max_failures` in a row, no job starts for `breaker_pause`, and then one at a time until one succeeds.
+    which `burst` may be saved up. Jobs take turns by their fair_key if `fair`. `age_boost` is the waiting that counts
+    as much as a step of priority. After `max_failures` in a row, no job starts for `breaker_pause`, and then one at a
+    time until one succeeds.
     """
 
     max_running: int | None = None

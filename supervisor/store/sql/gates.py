@@ -1,5 +1,5 @@
-"""The gates: the limits of types, and the jobs that are held until they may run. Triggers of the schema decide; here stands what
-no trigger can do: limits that change, and jobs whose time comes.
+"""The gates: the limits of types, and the jobs that are held until they may run. Triggers of the schema decide; here is
+what no trigger can do: limits that change, and jobs whose time comes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Gates(Concern):
         ]
 
     def configure(self, limits: Mapping[str, Limits], types: Sequence[str], now: float) -> list[str]:
-        """Let these be the limits of these types, except where an operator has chosen others. Returns the types whose limits
-        have changed.
+        """Let these be the limits of these types, except where an operator has chosen others. Returns the types whose
+        limits have changed.
         """
         before = {view.type: view for view in self.limits()}
         changed = []
@@ -56,7 +56,7 @@ class Gates(Concern):
             else:
                 row = limits._asdict() | {"type": type_, "fair": int(limits.fair), "chosen": int(chosen)}
                 raw.execute(self._queries.set_limit, row)
-        # Pending jobs pass the gates again: those that came before there was a limit, and those that a larger one let pass.
+        # Pending jobs pass the gates again: those from before there was a limit, and those that a larger one let pass.
         while self._connection.apply(self._queries.hold_pending, {"type": type_, "limit": _SLICE}) == _SLICE:
             pass
         self._connection.apply(self._queries.hold_admitted, {"type": type_})
@@ -72,8 +72,8 @@ class Gates(Concern):
         return None if row is None or row[0] is None else float(row[0])
 
     def sweep(self, now: float) -> int:
-        """Try the first job of every gate again, as long as one is admitted: rows may have been deleted by hand, or limits
-        raised. Returns how many were.
+        """Try the first job of every gate again, as long as one is admitted: rows may have been deleted by hand, or
+        limits raised. Returns how many were.
         """
         admitted = 0
         while heads := [row[0] for row in self._connection.rows(self._queries.gate_heads, {"limit": _SLICE})]:
