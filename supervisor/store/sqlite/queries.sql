@@ -154,7 +154,6 @@ FROM groups g WHERE g.priority IS NOT NULL;
 SELECT id, claim_token + 1, type, payload, attempts + 1, max_attempts, crashes, scheduled_at
 FROM jobs INDEXED BY jobs_unfinished
 WHERE type = ?1 AND requires = '' AND priority = ?2 AND status = 'pending' AND scheduled_at <= ?3
-  AND (expires_at IS NULL OR expires_at > ?3)
   AND NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
                   WHERE type = ?1 AND requires > '' AND status = 'pending')
   AND NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
@@ -176,7 +175,7 @@ UPDATE jobs SET
   claim_token = claim_token + 1, attempts = attempts + 1, started_at = :now, updated_at = :now
 WHERE id IN (SELECT j.id FROM jobs j INDEXED BY jobs_unfinished
              WHERE j.status = 'pending' AND j.type = :type AND j.requires = :requires
-               AND j.priority = :priority AND j.scheduled_at <= :now AND (j.expires_at IS NULL OR j.expires_at > :now)
+               AND j.priority = :priority AND j.scheduled_at <= :now
              ORDER BY j.scheduled_at, j.id LIMIT :want)
 RETURNING id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at;
 
@@ -184,7 +183,7 @@ RETURNING id, claim_token, type, payload, attempts, max_attempts, crashes, sched
 -- The first due rows of one group, to be merged with other groups of the same priority.
 SELECT scheduled_at, id FROM jobs INDEXED BY jobs_unfinished
 WHERE status = 'pending' AND type = :type AND requires = :requires AND priority = :priority
-  AND scheduled_at <= :now AND (expires_at IS NULL OR expires_at > :now)
+  AND scheduled_at <= :now
 ORDER BY scheduled_at, id LIMIT :want;
 
 -- name: claim_ids
