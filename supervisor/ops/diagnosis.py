@@ -1,6 +1,7 @@
 """What is wrong with a running system, decided once: `status`, `top`, `doctor`, the dashboard and `/readyz` show it.
 
-A fact begins with a word, never with a name, so that a page can capitalize it.
+A fact begins with a word, never with a name, so that a page can capitalize it. What alerts tell of pools and schedules
+`maintenance/alerts.py` decides, from the same values: `broken` of a pool, and GRACE.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from supervisor.domain.job import covers, high_enough
+from supervisor.domain.schedule import GRACE
 from supervisor.domain.text import counted, human, human_size, text_of
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ _QUEUE_FULL = 0.25  # part of the queue of notifications
 LATELY = 3600.0  # seconds
 _FIX_IT = "fix it, then run `supervisor reload`; it is also tried again automatically"
 _VERSION: str = sys.modules["supervisor"].__version__  # the package that this is in
-_LATE = 60.0  # seconds after which a schedule counts as late
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ def _of_schedules(seen: Overview) -> Iterator[Finding]:
             fact = f"the schedule {schedule.name} is paused"
             advice = f"`supervisor schedules resume {schedule.name}` resumes it"
             yield note("schedules", fact, advice, "schedule_paused")
-        elif seen.running and schedule.late > _LATE:
+        elif seen.running and schedule.late > GRACE:
             fact = f"the schedule {schedule.name} is {human(schedule.late)} late"
             yield warning("schedules", fact, "no running supervisor has this schedule", "schedule_late")
 

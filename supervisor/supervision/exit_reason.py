@@ -18,6 +18,7 @@ from supervisor.domain.recovery import Charge
 from supervisor.domain.text import human, human_size, shortened
 from supervisor.system.signals import name_of
 from supervisor.system.slot import Phase, Snapshot, State
+from supervisor.worker.fitness import EXIT_RUINED
 
 Run = tuple[int, int]
 """A job's id and the token of its claim, which identify one run."""
@@ -25,7 +26,6 @@ Run = tuple[int, int]
 NO_RUN: Run = (0, 0)
 
 _MOST_SUSPECTS = 64  # that are remembered
-EXIT_RUINED = 71  # the exit code of a worker that found its own process damaged; its slot says how
 
 
 class Effect(Enum):

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Claims, Engine, JobSelector, WorkerRecord
-from supervisor.store.base import Exchange as Answer
+from supervisor.store.base import Claims, Engine, JobSelector, SettledAndClaimed, WorkerRecord
 from supervisor.system import descriptors, settled_notice
 from supervisor.system.scoreboard import ClaimGate
 from supervisor.system.slot import Slot
 from supervisor.telemetry import JobEvents
-from supervisor.worker import forked
+from supervisor.worker import returned_fork
 from supervisor.worker.fitness import Ruined
 from supervisor.worker.held import Held
-from supervisor.worker.recorder import Counter
+from supervisor.worker.recorder import RunCounter
 from supervisor.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Exchange:
         pool: PoolSettings,
         slot: Slot,
         gate: ClaimGate,
-        counter: Counter,
+        counter: RunCounter,
         wakeups: Wakeups,
         log: Any,
         *,
@@ -90,7 +89,7 @@ class Exchange:
         job. Raises Ruined if this process keeps itself waiting, and no job runs that could end that, or if it must not
         write any more.
         """
-        forked.leave()
+        returned_fork.leave()
         if descriptors.gone():  # otherwise SQLite might write to what a handler has opened in place of its files
             raise Ruined("a handler has closed all descriptors, the worker's own with them")
         with self._lock:
@@ -112,7 +111,7 @@ class Exchange:
             self._slot.page.claims = 1  # before it is claimed: the answer may be long in coming, or lost
         now = self.gate.now()
         try:
-            answer = self._settle_and_claim(settlements, want, now, posted)
+            answer = self._transact(settlements, want, now, posted)
         except BaseException:  # whatever it is, nothing is lost
             self.held.put_back(settlements, runs)
             self._show(running)
@@ -177,7 +176,7 @@ class Exchange:
             with suppress(StoreError):  # a lost connection has no settings
                 self._store.be_patient(None)
 
-    def _settle_and_claim(self, settlements: Sequence[Settlement], want: int, now: float, posted: bool) -> Answer:
+    def _transact(self, settlements: Sequence[Settlement], want: int, now: float, posted: bool) -> SettledAndClaimed:
         """While jobs may be claimed, register again where that is needed."""
         if want and not self.gate.is_open():
             want = 0
@@ -204,15 +203,15 @@ class Exchange:
         return answer
 
     def _note(
-        self, settlements: list[Settlement], runs: int, answer: Answer, ended_by: float, *, more: bool = False
+        self, settlements: list[Settlement], runs: int, answer: SettledAndClaimed, until: float, *, more: bool = False
     ) -> None:
-        """These are committed; their runs had ended by `ended_by`, Unix seconds."""
+        """These are committed; their runs had ended by `until`, Unix seconds."""
         self._unsure = self._unsure or answer.doubtful
         if runs:
             self._settled += runs
             self._slot.page.settled = self._settled
         if settlements:
-            self._counter.settled(settlements, answer.lost, ended_by, more)
+            self._counter.settled(settlements, answer.lost, until, more)
         for job in answer.lost:
             self._log.warning("claim_lost", job=job, result="discarded")
         for job, reason in answer.refused:  # rows that the database does not allow to be claimed or settled

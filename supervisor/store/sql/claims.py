@@ -25,7 +25,7 @@ from supervisor.store.sql.registry import WorkerRecord
 from supervisor.store.sql.settling import Refused, settle, settle_singly
 
 
-class Exchange(NamedTuple):
+class SettledAndClaimed(NamedTuple):
     """What one exchange did: the new claims, and the settlements refused because their claim was lost.
 
     `refused` are (job, why) of rows that the database would not have changed: they are quarantined. A worker that is
@@ -88,13 +88,13 @@ class Claims(_Held):
         now: float,
         *,
         posted: bool = False,
-    ) -> Exchange:
+    ) -> SettledAndClaimed:
         """Settle, then claim up to `want` due jobs, best first. With nothing to do, nothing is locked.
 
         `posted`: somebody has just seen a due job, so it is not looked for before locking.
         """
         if not settlements and (want < 1 or not (posted or self._anything_due(wanted, now))):
-            return Exchange([], [])
+            return SettledAndClaimed([], [])
         mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
         try:
             return self._exchange(settlements, wanted, want, mark)
@@ -109,7 +109,7 @@ class Claims(_Held):
 
     def _exchange(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
-    ) -> Exchange:
+    ) -> SettledAndClaimed:
         """All in one transaction. Raises RowRefused if a row does not allow that. `mark` has the `owner`, `now`, and
         when the locks expire.
         """
@@ -119,10 +119,10 @@ class Claims(_Held):
 
     def _exchange_singly(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
-    ) -> Exchange:
+    ) -> SettledAndClaimed:
         lost, refused, _ = settle_singly(self._connection, mark["owner"], settlements, mark["now"], self._worker)
         claims = self._claim_singly(wanted, want, mark, refused) if want > 0 else []
-        return Exchange(claims, lost, refused or ())
+        return SettledAndClaimed(claims, lost, refused or ())
 
     def _claim_singly(
         self, wanted: JobSelector, want: int, mark: dict[str, Any], refused: list[Refused]

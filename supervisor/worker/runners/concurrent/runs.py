@@ -14,7 +14,7 @@ from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.system.run_log import RunLog
 from supervisor.system.slot import Cancel, Slot
-from supervisor.worker import forked
+from supervisor.worker import returned_fork
 from supervisor.worker.context import Context
 from supervisor.worker.event_loop import CURRENT
 from supervisor.worker.exchange import Run
@@ -72,11 +72,11 @@ class ConcurrentRun(SlotBoard):
     # As the board of its context
 
     def keep(self, line: str) -> None:
-        if forked.mark[0]:
+        if returned_fork.mark[0]:
             self.own_log().line(line)
 
     def progress(self, fraction: float, text: str) -> None:
-        if forked.mark[0]:
+        if returned_fork.mark[0]:
             self.unwritten = (fraction, text)
 
     def extend(self, seconds: float) -> None:

@@ -14,7 +14,7 @@ from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement
 from supervisor.system.kernel import unread
 from supervisor.system.slot import Cancel, Phase, RecycleReason, State
-from supervisor.worker import forked
+from supervisor.worker import returned_fork
 from supervisor.worker.context import JobInterrupted
 from supervisor.worker.exchange import Run
 from supervisor.worker.handler import Handler
@@ -211,13 +211,13 @@ class Sequential:
         try:
             quiet = isinstance(handler, Handler) and handler.after_interrupt(ctx)  # no program
         except BaseException as error:
-            forked.leave(error)
+            returned_fork.leave(error)
             executor.log.warning("after_interrupt_failed", error=repr(error), exc_info=True)
         finally:
             faulthandler.cancel_dump_traceback_later()
             parts.slot.page.phase_number = Phase.SET_UP
             ctx.close()
-        forked.leave()
+        returned_fork.leave()
         if not quiet:
             parts.fitness.replace(RecycleReason.INTERRUPTED)
 
