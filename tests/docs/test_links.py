@@ -1,14 +1,15 @@
-"""Links lead somewhere, and each stop of docs/tour.md names a file and what that file defines."""
+"""Links lead somewhere, and the pages about the code name files, classes and functions that it has."""
 
 from __future__ import annotations
 
-import ast
+import builtins
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import DOCUMENTS, ROOT, anchors, links
+from tests.docs.markdown import DOCUMENTS, ROOT, anchors, links, prose, spans
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -48,29 +49,52 @@ def test_the_readme_is_short() -> None:
     assert words <= 1500, f"README.md has {words} words: move reference to docs/"
 
 
-TOUR = "docs/tour.md"
-_STOP = re.compile(r"^## (?P<number>\d+)\. .+\n\n`(?P<file>supervisor/[\w/]+\.py)`: `(?P<name>\w+)`\n\n", re.M)
+TOUR = ROOT / "docs" / "tour.md"
+OURS = ("supervisor", "tests", "handlers", "bench", "clients")
+PYTHON = [path for folder in OURS for path in (ROOT / folder).rglob("*.py")]
+SOURCES = {f"/{path.relative_to(ROOT)}": path.read_text(encoding="utf-8") for path in PYTHON}
+FOLDERS = {place[: slash.end()] for place in SOURCES for slash in re.finditer("/", place)}
+CLASSES: defaultdict[str, str] = defaultdict(str)
+for source in SOURCES.values():
+    for match in re.finditer(r"^class (\w+).*(?:\n(?: .*)?)*", source, re.M):
+        CLASSES[match[1]] += match[0]
 
 
-def stops() -> list[tuple[int, str, str]]:
-    """(number, file, name) of each stop."""
-    text = (ROOT / TOUR).read_text(encoding="utf-8")
-    return [(int(match["number"]), match["file"], match["name"]) for match in _STOP.finditer(text)]
+def has(name: str, part: str) -> bool:
+    """Whether a class, or one that it extends, has a method or an attribute."""
+    bases = set(re.findall(r"\w+", " ".join(re.findall(r"^class \w+\((.*)\):", CLASSES[name], re.M)))) - {name}
+    defined = re.search(rf"^ +(async )?(def |self\.)?{part}\b", CLASSES[name], re.M)
+    return defined is not None or any(has(base, part) for base in bases & CLASSES.keys())
 
 
-def defined(file: str) -> set[str]:
-    """The functions and classes of a module, without those inside others."""
-    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    return {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
+def exists(span: str) -> bool:
+    """False for the name of a file, a folder, a class, a part of one, or something private that the code has not."""
+    if re.fullmatch(r"[\w./]+(\.py|/)", span):
+        return (ROOT / span).exists() or any(place.endswith(f"/{span}") for place in [*SOURCES, *FOLDERS])
+    if match := re.fullmatch(r"([A-Z]\w*[a-z]\w*)(?:\.(\w+))?", span):
+        return hasattr(builtins, span) or (match[1] in CLASSES and (match[2] is None or has(match[1], match[2])))
+    return span[0] != "_" or any(re.search(rf"^ *(def |class )?{span}\b", one, re.M) for one in SOURCES.values())
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "CONTRIBUTING.md", TOUR, *(ROOT / "docs" / "internals").glob("*.md")], ids=lambda page: page.name
+)
+def test_pages_about_the_code_name_what_it_has(page: Path) -> None:
+    text = prose(page)
+    assert [span for span in spans(text) if not exists(span)] == []
+    # A stop of the tour, and: `name` in `file`.
+    found = re.findall(r"^`([\w/]+\.py)`: `(\w+)`$|`(\w+)[.\w]*` in\s+`([\w/]+\.py)`", text, re.M)
+    for file, name in [(stop or file, what or name) for stop, what, name, file in found]:
+        there = "".join(source for place, source in SOURCES.items() if place.endswith(f"/{file}"))
+        assert re.search(rf"^ *(async )?(def|class) {name}\b", there, re.M), f"{name} is not in {file}"
+
+
+def test_the_code_names_pages_that_exist() -> None:
+    named = set(re.findall(r"\bdocs/[\w/-]+\.md\b", "".join(SOURCES.values())))
+    assert [page for page in named if not (ROOT / page).exists()] == []
 
 
 def test_the_tour_has_ten_stops() -> None:
-    headings = re.findall(r"^## ", (ROOT / TOUR).read_text(encoding="utf-8"), re.M)
-    assert [number for number, _, _ in stops()] == list(range(1, 11))
-    assert len(headings) == 10
-
-
-@pytest.mark.parametrize(("file", "name"), [(file, name) for _, file, name in stops()])
-def test_each_stop_names_what_its_file_defines(file: str, name: str) -> None:
-    assert (ROOT / file).is_file()
-    assert name in defined(file)
+    stops = re.findall(r"^## (\d+)\. .+\n\n`supervisor/[\w/]+\.py`: `\w+`\n\n", TOUR.read_text(encoding="utf-8"), re.M)
+    assert stops == [str(number) for number in range(1, 11)]
+    assert prose(TOUR).count("\n## ") == 10
