@@ -9,7 +9,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
-from supervisor.domain.job import Claim
+from supervisor.domain.job import Claim, RunKey
 from supervisor.domain.settlement import Settlement
 from supervisor.store.base import Claims, Engine, JobSelector, SettledAndClaimed, WorkerRecord
 from supervisor.system import descriptors, settled_notice
@@ -31,8 +31,6 @@ _AT_ONCE = 16  # settlements in a transaction while a job runs: if a trigger ref
 _MOST_CANCELS = 5000
 
 Found = TypeVar("Found")
-Run = tuple[int, int]
-"""A job and the token of its claim."""
 
 
 class Exchange:
@@ -77,7 +75,7 @@ class Exchange:
         self._pause = 0.0
         self._unsure = False  # the table may have claims for this worker of which it does not know
         self.failed: Callable[[StoreError], None] = lambda error: None
-        self.running: Callable[[], Collection[Run]] = tuple
+        self.running: Callable[[], Collection[RunKey]] = tuple
 
     # The transactions
 
@@ -143,7 +141,7 @@ class Exchange:
                 self._note_busy(error)
                 self._log.warning("hand_back_failed", error=str(error))
 
-    def show_progress(self, run: Run, batch: int, fraction: float, text: str) -> bool:
+    def show_progress(self, run: RunKey, batch: int, fraction: float, text: str) -> bool:
         """What a run reports of its progress; in a `batch` of this size, to all its jobs. False: try it again later."""
         self._slot.beat()
         if descriptors.gone():
@@ -229,7 +227,7 @@ class Exchange:
 
     # What else the table says
 
-    def _unknown(self, known: set[Run]) -> list[Claim]:
+    def _unknown(self, known: set[RunKey]) -> list[Claim]:
         """What the table has for this worker beside the `known` and the running claims: those whose answer was lost, or
         whose settlement the server has undone. They may have run, and must return to the queue, under another token:
         no other worker would ever run them, since their locks are renewed as long as this one lives.
@@ -249,7 +247,7 @@ class Exchange:
         except StoreError:
             return {}  # the worker exits, and runs none of them
 
-    def cancels(self) -> Collection[Run]:
+    def cancels(self) -> Collection[RunKey]:
         """The runs of this worker that are to be cancelled, if more are than a slot can hold. On a connection of its
         own: it may be asked while a turn waits.
         """

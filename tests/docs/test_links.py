@@ -53,6 +53,8 @@ TOUR = ROOT / "docs" / "tour.md"
 OURS = ("supervisor", "tests", "handlers", "bench", "clients")
 PYTHON = [path for folder in OURS for path in (ROOT / folder).rglob("*.py")]
 SOURCES = {f"/{path.relative_to(ROOT)}": path.read_text(encoding="utf-8") for path in PYTHON}
+DEFINED = r"^ *(?:async )?(?:def|class) (\w+)|^ *(\w+)(?:: | = )"
+NAMES = {name for source in SOURCES.values() for names in re.findall(DEFINED, source, re.M) for name in names}
 FOLDERS = {place[: slash.end()] for place in SOURCES for slash in re.finditer("/", place)}
 CLASSES: defaultdict[str, str] = defaultdict(str)
 for source in SOURCES.values():
@@ -67,24 +69,26 @@ def has(name: str, part: str) -> bool:
     return defined is not None or any(has(base, part) for base in bases & CLASSES.keys())
 
 
-def exists(span: str) -> bool:
-    """False for the name of a file, a folder, a class, a part of one, or something private that the code has not."""
-    if re.fullmatch(r"[\w./]+(\.py|/)", span):
-        return (ROOT / span).exists() or any(place.endswith(f"/{span}") for place in [*SOURCES, *FOLDERS])
-    if match := re.fullmatch(r"([A-Z]\w*[a-z]\w*)(?:\.(\w+))?", span):
+def exists(span: str, *, of_code: bool) -> bool:
+    """False for a file of ours that is not there; `of_code`, also for a folder, a class, a part of one, a test, or
+    something private.
+    """
+    if re.match(r"(supervisor|tests|bench|handlers|clients|docs|deploy|examples)/[\w/.]+$", span):
+        return (ROOT / span).exists()
+    if of_code and re.fullmatch(r"[\w./]+(\.py|/)", span):
+        return any(place.endswith(f"/{span}") for place in [*SOURCES, *FOLDERS])
+    if of_code and (match := re.fullmatch(r"([A-Z]\w*[a-z]\w*)(?:\.(\w+))?", span)):
         return hasattr(builtins, span) or (match[1] in CLASSES and (match[2] is None or has(match[1], match[2])))
-    return span[0] != "_" or any(re.search(rf"^ *(def |class )?{span}\b", one, re.M) for one in SOURCES.values())
+    return not (of_code and re.fullmatch(r"(test)?_\w+", span)) or span in NAMES
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "CONTRIBUTING.md", TOUR, *(ROOT / "docs" / "internals").glob("*.md")], ids=lambda page: page.name
-)
-def test_pages_about_the_code_name_what_it_has(page: Path) -> None:
-    text = prose(page)
-    assert [span for span in spans(text) if not exists(span)] == []
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_name_what_the_code_has(page: Path) -> None:
+    of_code = page in (ROOT / "CONTRIBUTING.md", TOUR) or page.parent.name == "internals"
+    assert [span for span in spans(prose(page)) if not exists(span, of_code=of_code)] == []
     # A stop of the tour, and: `name` in `file`.
-    found = re.findall(r"^`([\w/]+\.py)`: `(\w+)`$|`(\w+)[.\w]*` in\s+`([\w/]+\.py)`", text, re.M)
-    for file, name in [(stop or file, what or name) for stop, what, name, file in found]:
+    found = re.findall(r"^`([\w/]+\.py)`: `(\w+)`$|`(\w+)[.\w]*` in\s+`([\w/]+\.py)`", prose(page), re.M)
+    for file, name in [(stop or file, what or name) for stop, what, name, file in found if of_code]:
         there = "".join(source for place, source in SOURCES.items() if place.endswith(f"/{file}"))
         assert re.search(rf"^ *(async )?(def|class) {name}\b", there, re.M), f"{name} is not in {file}"
 

@@ -209,13 +209,7 @@ class ClaimLocks(_Held):
         return self._connection.row(self._queries.has_claims, {"supervisor": supervisor}) is not None
 
     def settle_dead(
-        self,
-        owner: str,
-        settlements: Sequence[Settlement],
-        now: float,
-        *,
-        worker: str | None = None,
-        supervisor: str = "",
+        self, owner: str, settlements: Sequence[Settlement], now: float, worker: str | None = None, supervisor: str = ""
     ) -> int:
         """Settle what a dead worker held and remove it from the registry, in one transaction: or nothing of that, with
         LeaseHeld, if `supervisor` is given and has a lease again.
@@ -223,11 +217,6 @@ class ClaimLocks(_Held):
         Returns how many claims were settled; one that is no longer current does not count. Raises StoreError if a row
         can neither be settled nor quarantined; the others are settled even then.
         """
-        return self._settle_held(owner, settlements, now, worker, supervisor)
-
-    def _settle_held(
-        self, owner: str, settlements: Sequence[Settlement], now: float, worker: str | None, supervisor: str = ""
-    ) -> int:
         try:
             with self._connection.write() as raw:
                 if supervisor:
