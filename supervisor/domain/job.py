@@ -104,6 +104,10 @@ class Claim(NamedTuple):
     due_at: float = 0.0
 
 
+RunKey = tuple[int, int]
+"""A job's id and the token of its claim, which identify one run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One row of the table. Times are Unix seconds, as stored; see docs/internals/schema.md for each column."""

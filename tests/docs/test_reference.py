@@ -285,14 +285,6 @@ def test_the_context_described_is_the_context() -> None:
     assert shown - of_batches == {name for name in dir(Context) if not name.startswith("_")} - inner
 
 
-def test_the_tests_named_exist() -> None:
-    sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-    for document in DOCUMENTS:
-        for span in spans(prose(document)):
-            if re.fullmatch(r"test_\w+", span):
-                assert f"def {span}(" in sources, f"{document.name}: {span}"
-
-
 def test_every_failpoint_of_our_own_code_is_listed() -> None:
     sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "supervisor").rglob("*.py"))
     reached = {
@@ -310,10 +302,3 @@ def test_every_failpoint_of_our_own_code_is_listed() -> None:
     assert sent <= messages <= made
     kinds = {word.removeprefix("fail:") for word in named(table("CONTRIBUTING.md", "failpoint actions"))}
     assert kinds == {*failpoints.SIGNALS, *CODES, *STATES, *ENDS, "EAGAIN", "EPIPE"}
-
-
-def test_the_files_named_exist() -> None:
-    for document in DOCUMENTS:
-        for span in spans(prose(document)):
-            if re.match(r"(supervisor|tests|bench|handlers|docs|deploy|examples)/[\w/.]+$", span):
-                assert (ROOT / span).exists(), f"{document.name}: {span}"

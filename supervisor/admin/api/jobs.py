@@ -18,7 +18,7 @@ from supervisor.admin.answers import Refused, answer, changing, reading, streami
 from supervisor.admin.api import models
 from supervisor.admin.state import MOST_IDS, AppState, TheState, may_change
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.admin.watch import EventStream
+from supervisor.admin.streams import EventStream
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.intake import new_job, payload_of

@@ -190,7 +190,7 @@ Run = create_model(
 )
 JobSummary = create_model(
     "JobSummary",
-    __doc__="A row of the table without its payload and result; docs/schema.md says what each column means.",
+    __doc__="A row of the table without its payload and result; docs/internals/schema.md says what each column means.",
     **_row(domain.Job, ("payload", "result", "meta")),
 )
 
