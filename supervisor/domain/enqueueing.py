@@ -34,6 +34,7 @@ LAST_ID = 2**63 - 1
 _LONGEST_WAIT = 1e9  # seconds, 31 years: clocks of the system end some centuries later
 _AT_ONCE = 1000  # payloads
 _PRIORITIES = (-MAX_PRIORITY, MAX_PRIORITY)
+_FIELDS = frozenset(NewJob._fields)
 
 _type = type  # where the name stands for an argument
 
@@ -91,15 +92,15 @@ def new_job(type: str, payload: object = None, **options: Unpack[JobOptions]) ->
     fields: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for name, value in options.items():
-        option = OPTIONS[name]
-        if value is None and option.default is None:
+        check, _, limits, default, column, _ = OPTIONS[name]
+        if value is None and default is None:
             continue
-        stored, column = option.check(name, value, *option.limits), option.column
+        stored = check(name, value, *limits)
         if column in fields or column in extra:
             names = [name for name in OPTIONS if OPTIONS[name].column == column]
             raise InvalidJob(names[0], f"give either {' or '.join(names)}, not both")
         if stored is not None:
-            (fields if column in NewJob._fields else extra)[column] = stored
+            (fields if column in _FIELDS else extra)[column] = stored
     return NewJob(checked_type(type), payload_of(payload), **fields, extra=extra)
 
 
