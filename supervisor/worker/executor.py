@@ -13,8 +13,8 @@ from time import time
 from traceback import clear_frames, format_exception, format_exception_only
 from typing import Any
 
+from supervisor.domain.enqueueing import MAX_PAYLOAD_BYTES, encode
 from supervisor.domain.errors import Fail, InvalidJob, Retry, Snooze
-from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import (

@@ -6,7 +6,7 @@ import json
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from supervisor.domain.intake import encode
+from supervisor.domain.enqueueing import encode
 from supervisor.domain.job import Claim
 from supervisor.domain.text import shortened
 from supervisor.system.slot import Phase, Slot

@@ -4,22 +4,18 @@
 -- Enqueueing ---------------------------------------------------------------------------------------
 
 -- name: insert_job
--- A duplicate of an unfinished (type, unique_key) inserts nothing.
-INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
-ON CONFLICT DO NOTHING;
-
--- name: insert_job_with_meta
-INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at,
-                  meta)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9)
+-- A duplicate of an unfinished (type, unique_key) inserts nothing. Further columns are added, from ?9 on.
+INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at
+                  /*columns*/)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8 /*values*/)
 ON CONFLICT DO NOTHING;
 
 -- name: insert_alike
 -- Many that differ in their payloads only. An element of the array is a payload, or a string with the payload's JSON
--- text: `value` is that text in both cases.
-INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, created_at, updated_at)
-SELECT ?1, value, ?3, ?4, ?5, ?6, ?7, ?7 FROM json_each(?2);
+-- text: `value` is that text in both cases. The other parameters are those of insert_job.
+INSERT INTO jobs (payload, type, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at
+                  /*columns*/)
+SELECT value, ?1, ?3, ?4, ?5, ?6, ?7, ?8, ?8 /*values*/ FROM json_each(?2);
 
 -- name: payloads
 SELECT value FROM json_each(?1);
