@@ -129,8 +129,8 @@ def test_a_class_sees_what_a_worker_sees_and_enqueues(pair: MakePair, tmp_path: 
             ctx.log.warning("careful", null);
             const options = { priority: 5, uniqueKey: "cat", requires: ["gpu"], maxAttempts: 2 };
             ctx.enqueue("size", { path: payload.path }, options);
-            ctx.enqueue("later", [1], { at: new Date(5000) });
-            for (const wrong of [["no type!"], ["mail", NaN], ["mail", {}, { meta: { a: 1 } }]]) {
+            ctx.enqueue("later", [1], { at: new Date(5000), meta: { a: 1 } });
+            for (const wrong of [["no type!"], ["mail", NaN], ["mail", {}, { meta: [] }]]) {
               try { ctx.enqueue(...wrong); return "was not refused"; } catch {}
             }
             const { jobId, type, attempt, timeout, idempotencyKey } = ctx;
@@ -155,6 +155,7 @@ def test_a_class_sees_what_a_worker_sees_and_enqueues(pair: MakePair, tmp_path: 
     assert (size.type, size.payload, size.priority, size.requires) == ("size", '{"path":"cat.jpg"}', 5, "gpu")
     assert (size.unique_key, size.max_attempts, size.scheduled_at) == ("cat", 2, None)
     assert (later.type, later.payload, later.scheduled_at) == ("later", "[1]", 5.0)
+    assert (size.extra, later.extra) == ({}, {"meta": '{"a":1}'})
     assert done.progress == 1
     made.tear_down()
     assert (tmp_path / "left").exists()
