@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         StoreError,
         WaitTimeout,
     )
-    from supervisor.domain.job import Job, JobEvent, Progress, Status
+    from supervisor.domain.job import Job, JobEvent, Progress, Reason, Status
     from supervisor.domain.job_stream import FollowEvent
     from supervisor.store.moving import TABLES
     from supervisor.tasks import Task, configure, task
@@ -54,6 +54,7 @@ __all__ = [
     "Queue",
     "QueueError",
     "QueueFull",
+    "Reason",
     "Retry",
     "Snooze",
     "Status",
@@ -77,6 +78,7 @@ _HOMES = {
     "JobPage": "supervisor.client.administration",
     "Progress": "supervisor.domain.job",
     "Queue": "supervisor.client",
+    "Reason": "supervisor.domain.job",
     "TABLES": "supervisor.store.moving",
     "Status": "supervisor.domain.job",
     "Task": "supervisor.tasks",

@@ -7,7 +7,7 @@ export interface Connection {
 /** "250ms", "10s", "5m", "2h", "7d", or a number of milliseconds. */
 export type Duration = number | `${number}${"ms" | "s" | "m" | "h" | "d"}`;
 
-export type Status = "pending" | "running" | "done" | "failed" | "cancelled" | "quarantined";
+export type Status = "pending" | "held" | "running" | "done" | "failed" | "cancelled" | "quarantined";
 
 export interface QueueOptions {
   /** Make the database and its tables on first use if they are missing. Default true. */

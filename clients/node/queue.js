@@ -65,7 +65,7 @@ class Queue {
       if (changed(queries.request_cancel)) return "running";
       const row = prepared(db, queries.job_status).get({ id });
       if (row === undefined) throw new JobNotFound(id);
-      throw new Conflict(`job ${id} is ${row.status}; only a pending or running job can be cancelled`);
+      throw new Conflict(`job ${id} is ${row.status}; only an unfinished job can be cancelled`);
     });
   }
 

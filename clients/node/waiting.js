@@ -85,7 +85,7 @@ class Waiting {
   #look(id) {
     const row = prepared(this.#get(), queries.job_status).get({ id });
     if (row === undefined) throw new JobNotFound(id);
-    return row.status !== "pending" && row.status !== "running";
+    return !["pending", "held", "running"].includes(row.status);
   }
 
   #forget(id, one) {

@@ -21,8 +21,9 @@ from supervisor.client.waiting import naming, result_of
 from supervisor.domain.errors import JobFailed, JobNotFound, QueueError, StoreError
 from supervisor.domain.job import Job, NewJob, Status, high_enough
 from supervisor.maintenance.waking import wake_workers
-from supervisor.ops.serving import NotServed, Serving, serving, why_untaken
+from supervisor.ops.serving import NotServed, refusing, serving, takes, why_untaken
 from supervisor.ops.supervisors import Unknown
+from supervisor.ops.views import Present
 from supervisor.store.base import Filter, JobSelector
 from supervisor.system.scoreboard import Scoreboard
 
@@ -61,7 +62,7 @@ class Requests:
         self._max_waiting = max_waiting or {}
         self._wake = wake
         self._guard = asyncio.Lock()
-        self._seen: Serving | None = None
+        self._seen: Present | None = None
         self._seen_at = 0.0  # monotonic seconds
         self._results: set[asyncio.Task[Any]] = set()
         self._leaving = False
@@ -78,8 +79,9 @@ class Requests:
         with contextlib.suppress(*((StoreError, TimeoutError) if known else ())):
             async with asyncio.timeout(PATIENCE if known else None):
                 seen = await self._look(began - FRESH)
-                if known or seen.takes(job.type):
-                    found = seen.obstacle(job.type) and (await self._look(began)).obstacle(job.type)
+                which = job.type, job.requires, job.priority
+                if known or takes(seen, job.type):
+                    found = refusing(seen, *which) and refusing(await self._look(began), *which)
                     refusal = NotServed(found) if found else None
                 else:
                     why = await self._executor.ask(lambda operations: why_untaken(operations, job.type, self._types))
@@ -92,7 +94,7 @@ class Requests:
         ):
             raise refusal
 
-    async def _look(self, since: float) -> Serving:
+    async def _look(self, since: float) -> Present:
         """At most as old as that."""
         async with self._guard:
             if self._seen is None or self._seen_at < since:

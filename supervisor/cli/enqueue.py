@@ -132,11 +132,13 @@ def _warn_of_type(target: Target, type_: str) -> None:
 
 def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, *, quiet: bool) -> list[Job]:
     from supervisor.domain.errors import WaitTimeout
+    from supervisor.ops.diagnosis import no_supervisor
     from supervisor.ops.supervisors import living
 
     with target.operations() as operations:
         if not living(operations):
-            note("note: no supervisor is running on this database; start one with `supervisor run`")
+            nobody = no_supervisor()
+            note(f"note: {nobody.fact}; {nobody.advice}")
     deadline = None if patience is None else time.monotonic() + patience
     jobs = []
     for job_id in ids:
@@ -144,7 +146,7 @@ def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, 
             job = queue.wait(job_id, None if deadline is None else max(0.0, deadline - time.monotonic()))
         except WaitTimeout:
             message = f"job {job_id} has not finished within {human(patience or 0.0)}"
-            raise Stop(message, hint=f"the job continues; see `supervisor jobs show {job_id}`") from None
+            raise Stop(message, hint=f"the job continues; see `supervisor jobs why {job_id}`") from None
         jobs.append(job)
         if not quiet and job.status == "done":
             line(compact(job.result))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _LAST_LINES = 20  # of the latest log
 STATES: dict[Change, tuple[str, ...]] = {
     "retry": ("failed", "quarantined"),
-    "cancel": ("pending", "running"),
+    "cancel": ("pending", "held", "running"),
     "delete": ("done", "failed", "cancelled", "quarantined"),
 }
 
@@ -88,7 +88,7 @@ def show(target: Target, job_id: int) -> Answer:
     with target.operations() as operations:
         job, attempts, runs, worker, doing, host = everything(operations, job_id)
         now = operations.statistics.now()
-        waits = why_waiting(operations, job, now)
+        waits = "; ".join(map(str, why_waiting(operations, job)))
         several = len({one.host for one in operations.registry.supervisors()}) > 1
     if doing is not None and doing.progress is not None:
         job = replace(job, progress=doing.progress, progress_text=doing.text or None)
@@ -105,6 +105,22 @@ def show(target: Target, job_id: int) -> Answer:
 
     more = {"worker": worker, "host": host, "waits": waits or None, "limits": [one.as_json() for one in limits]}
     return Answer(job.as_json() | more | {"errors": attempts, "runs": runs}, show=show)
+
+
+@answering
+@click.argument("job_id", metavar="ID", type=JOB_ID)
+def why(target: Target, job_id: int) -> Answer:
+    """Say why a job does not run, and what helps.
+
+    Of one that runs or has ended, how.
+    """
+    from supervisor.ops.serving import why as explain
+
+    with target.operations() as operations:
+        job, reasons = explain(operations, job_id)
+    lines = [part for each in reasons for part in (each.text, f"→ {each.advice}" if each.advice else "") if part]
+    value = {"id": job.id, "type": job.type, "status": job.status, "reasons": reasons}
+    return Answer(value, f"job {job.id} ({job.type}) is {job.status}", *lines)
 
 
 def _logs_and_errors(job: int, type_: str, tried: list[Trial]) -> None:
@@ -246,6 +262,6 @@ def _chosen(
 
 
 jobs = group(
-    "List, show, retry, cancel, delete jobs.",
-    {"list": list_jobs, "show": show, "retry": retry, "cancel": cancel, "delete": delete},
+    "List, show, explain, retry, cancel, delete jobs.",
+    {"list": list_jobs, "show": show, "why": why, "retry": retry, "cancel": cancel, "delete": delete},
 )

@@ -68,14 +68,15 @@ def logs(target: Target, job_id: int | None, follow: bool, number: int | None, a
 
 def _follow(operations: Operations, reader: LogReader, printer: Printer, job: Job | None) -> None:
     """Until the job has ended; without one, until the user or the reader of the output ends it."""
-    from supervisor.ops.serving import why_waiting
+    from supervisor.ops.serving import PASSING, why_waiting
 
     known: set[str] = set()
     next_note = 0.0
     while job is None or not job.status.finished:
         if time.monotonic() >= next_note:
             next_note = time.monotonic() + _NOTES_EVERY
-            why = "" if job is None else why_waiting(operations, job, operations.statistics.now())
+            waits = [] if job is None else why_waiting(operations, job)
+            why = "; ".join(str(each) for each in waits if each.code not in PASSING)
             news = {
                 "too much was printed at once; some runs are left out" if reader.skipped else "",
                 _UNSEEN if reader.unseen else "",

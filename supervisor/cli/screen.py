@@ -38,7 +38,7 @@ Name = Literal["pools", "workers", "types"]
 COLUMNS: dict[Name, tuple[str, ...]] = {
     "pools": tables.OF_POOLS,
     "workers": tables.OF_WORKERS,
-    "types": ("type", "pending>", "running>", "failed>", "errors/h>", "mean>", "latest failure"),
+    "types": ("type", "pending>", "held>", "running>", "failed>", "errors/h>", "mean>", "latest failure"),
 }
 NAMES = tuple(COLUMNS)
 
@@ -109,12 +109,13 @@ def _worker(worker: WorkerView, pool: Row) -> Row:
 
 def _type(view: TypeView, failure: str) -> Row:
     """Its last cell is what prevents its jobs from running, and the latest failure."""
-    pending, running = view.jobs.get("pending", 0), view.jobs.get("running", 0)
+    pending, held, running = (view.jobs.get(state, 0) for state in ("pending", "held", "running"))
     obstacle = paused(view).strip()
     if not (obstacle or view.handled) and pending:
         obstacle = "no pool takes it"
     why = "; ".join(filter(None, (obstacle, failure)))
-    cells = (view.type, pending, running, view.unsuccessful, view.failures_last_hour, span(view.mean_seconds), why)
+    jobs = (pending, held, running, view.unsuccessful)
+    cells = (view.type, *jobs, view.failures_last_hour, span(view.mean_seconds), why)
     style = "yellow" if obstacle.startswith("paused") else "red" if view.failures_last_hour else ""
     return Row(view.type, cells, style, types=[view.type])
 

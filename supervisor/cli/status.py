@@ -66,7 +66,7 @@ def _print(overview: Overview) -> None:
         if pool.threads:
             line(f"{pool.name}: threads of numerical libraries in a worker: {pool.threads}")
     _section("Workers", tables.OF_WORKERS, [*map(tables.of_worker, overview.workers)], hidden=hidden)
-    _types(overview)
+    _types(overview, hidden)
     _section("Schedules", tables.OF_SCHEDULES, tables.of_schedules(overview.schedules, overview.time))
     _findings(overview)
 
@@ -122,16 +122,17 @@ def memory_lines(memory: MemoryView) -> Iterator[str]:
         yield f"memory of device {device.name}: {human_size(device.used)} of {human_size(device.budget)}"
 
 
-def _types(overview: Overview) -> None:
+def _types(overview: Overview, hidden: Collection[str]) -> None:
     rows = []
     for view in sorted(overview.types, key=lambda view: -(view.mean_seconds or 0.0)):
         jobs, hour = view.jobs, view.last_hour
         waiting = f"{jobs.get('pending', 0)}" + tables.paused(view)
-        counts = (waiting, jobs.get("running", 0), jobs.get("done", 0), view.unsuccessful)
+        counts = (waiting, jobs.get("held", 0), jobs.get("running", 0), jobs.get("done", 0), view.unsuccessful)
         times = (span(hour.mean_wait), span(view.mean_seconds), span(view.longest_seconds))
         rows.append((view.type, *counts, hour.done, view.failures_last_hour, *times))
-    columns = ["type", "pending>", "running>", "done>", "failed>", "done/h>", "errors/h>", "wait>", "mean>", "longest"]
-    _section("Types, slowest first", columns, rows)
+    counted = ("pending>", "held>", "running>", "done>", "failed>", "done/h>", "errors/h>")
+    columns = ("type", *counted, "wait>", "mean>", "longest")
+    _section("Types, slowest first", columns, rows, hidden=hidden)
     if overview.more_types:
         line(f"and {overview.more_types} more types")
 

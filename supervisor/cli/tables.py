@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from supervisor.cli.output import compact, heading, show, table
-from supervisor.domain.text import clean, counted, human, human_size
+from supervisor.domain.text import clean, counted, human, human_size, utc
 
 if TYPE_CHECKING:
     from supervisor.domain.job import Job, Run
@@ -21,10 +20,7 @@ NOTHING = "–"
 def when(value: object) -> str:
     """A stored time in UTC, as in the logs of runs. Other programs may have stored any value."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            return datetime.datetime.fromtimestamp(value, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-        except (OverflowError, ValueError, OSError):
-            return str(value)
+        return utc(value)
     return NOTHING if value is None else clean(value)
 
 
@@ -49,8 +45,12 @@ def paused(view: TypeView) -> str:
 
 
 def hidden(overview: Overview) -> set[str]:
-    """The columns that would say nothing: the host where there is no other, the device where no worker has one."""
-    found = set() if any(worker.device is not None for worker in overview.workers) else {"device"}
+    """The columns that would say nothing: the host where there is no other, the device where no worker has one, and so
+    on.
+    """
+    found = set() if overview.jobs.get("held") else {"held>"}
+    if not any(worker.device is not None for worker in overview.workers):
+        found.add("device")
     if not (overview.several_hosts or any(one.lease_left is not None for one in overview.supervisors)):
         found |= {"host", "lease>"}
     return found

@@ -10,7 +10,7 @@ from supervisor.client.connections import Connections, Seat
 from supervisor.client.watcher import Watcher
 from supervisor.domain.enqueueing import is_possible_id, job_id_of, moment, short, whole
 from supervisor.domain.errors import InvalidJob, JobNotFound, StoreError
-from supervisor.domain.job import Job, Status
+from supervisor.domain.job import Job, Reason, Status
 from supervisor.store.base import Engine, Filter, Operations, TransactionalInsert
 
 if TYPE_CHECKING:
@@ -68,6 +68,15 @@ class Administration:
         if job is None:
             raise JobNotFound(job_id)
         return job
+
+    def why(self, job_id: int) -> list[Reason]:
+        """Why the job does not run, first what must change first; of one that runs or has ended, how. Never empty.
+        Raises JobNotFound.
+        """
+        from supervisor.ops.serving import why
+
+        job_id = job_id_of(job_id)
+        return self._asked(self._connections.lister, lambda operations: why(operations, job_id)[1])
 
     def _why_not_started(self, job_id: int) -> str:
         """What keeps the job from starting, such as a mistyped type; "" if that is not known."""

@@ -246,6 +246,7 @@ class AsyncQueue:
     resume = _Awaited(Queue.resume)
     job = _Awaited(Queue.job, READER)
     progress = _Awaited(Queue.progress, READER)
+    why = _Awaited(Queue.why, LISTER)
     jobs = _Awaited(Queue.jobs, LISTER)
     count = _Awaited(Queue.count, LISTER)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from supervisor.domain.text import compact_json, text_of
 
+UNKNOWN = "which is unknown"  # how the error of a job ends whose status is none of ours
 _LONGEST = 4096  # characters of a text that is shown
 
 
@@ -185,6 +186,44 @@ class JobEvent:
             "progress_text": self.text,
         }
         return about | {"result": self.result, "error": self.error} if self.status.finished else about
+
+
+class Held(NamedTuple):
+    """Where a held job stands. `gate` is "after" (other jobs must end first), "due" (its time has not come), "key" (its
+    concurrency `key` has no room) or "type" (its type has none, or its `rate` must be kept); "" if that is not known.
+
+    `limit` is how many jobs of the key or the type may run, `running` names those that do or may already, and
+    `predecessors` those that must end; of more than a few the first ones, and `total` is how many there are. `ahead`
+    are held there before this one. `next_at` is when the gate admits the next one, in Unix seconds. What is None is
+    not known.
+    """
+
+    gate: str
+    key: str | None = None
+    limit: int | None = None
+    rate: str = ""
+    running: tuple[int, ...] = ()
+    predecessors: tuple[int, ...] = ()
+    total: int | None = None
+    ahead: int | None = None
+    next_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a job does not run, or how it runs or has ended: `code` is a word for programs, `text` a sentence for people,
+    and `advice` says what helps, with commands between backticks. `until` is when it ends by itself, in Unix seconds;
+    `jobs` are the others that matter.
+    """
+
+    code: str
+    text: str
+    advice: str = ""
+    until: float | None = None
+    jobs: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.advice}" if self.advice else self.text
 
 
 class Progress(NamedTuple):

@@ -25,6 +25,7 @@ from supervisor.domain.text import human_size, shortened
 
 Bytes = Mapping[str, int]
 """By budget: MACHINE, or a device."""
+FOR_MEMORY = ("waits ", "needs ", "makes room ", "no memory")  # how the reason of a grant begins
 
 
 def divide(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 import sys
@@ -54,6 +55,14 @@ def human(value: float) -> str:
         if value >= _UNITS[unit] * (1 if unit == "d" else 1.5):
             return f"{_short(value / _UNITS[unit])}{unit}"
     return f"{_short(value)}s"
+
+
+def utc(at: float) -> str:
+    """Unix seconds as a time of UTC; as they are if that is no time."""
+    try:
+        return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return str(at)
 
 
 def human_size(value: float) -> str:

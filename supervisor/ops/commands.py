@@ -35,7 +35,7 @@ _MOST_COMPARED = 2000  # names that are compared to find similar ones
 # For each change: the states that allow it, those it applies to by default, and the rule in words.
 _CHANGES: dict[Change, tuple[tuple[Status, ...], tuple[Status, ...], str]] = {
     "retry": (RETRIABLE, UNSUCCESSFUL, "a failed, quarantined or cancelled job can be retried"),
-    "cancel": (CANCELLABLE, CANCELLABLE, "a pending or running job can be cancelled"),
+    "cancel": (CANCELLABLE, CANCELLABLE, "an unfinished job can be cancelled"),
     "delete": (DELETABLE, DELETABLE, "a finished job can be deleted; cancel it first"),
 }
 

@@ -7,18 +7,17 @@ A fact begins with a word, never with a name, so that a page can capitalize it. 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from supervisor.domain.job import covers, high_enough
 from supervisor.domain.schedule import GRACE
-from supervisor.domain.text import counted, human, human_size, text_of
+from supervisor.domain.text import counted, human, human_size, text_of, untaken
 
 if TYPE_CHECKING:
-    from supervisor.ops.views import Overview, SupervisorView
+    from supervisor.ops.views import Overview, PoolView, SupervisorView
     from supervisor.store.base import ServerView
 
 Level = Literal["ok", "note", "warning", "fault"]
@@ -30,6 +29,7 @@ _MANY_DEAD = 50_000  # dead rows, of which a person should know
 _QUEUE_FULL = 0.25  # part of the queue of notifications
 LATELY = 3600.0  # seconds
 _FIX_IT = "fix it, then run `supervisor reload`; it is also tried again automatically"
+_MEET_IT = "give a pool the capabilities, or a lower min_priority, and reload; or cancel the jobs"
 _VERSION: str = sys.modules["supervisor"].__version__  # the package that this is in
 
 
@@ -65,51 +65,52 @@ class Taker(Protocol):
     def min_priority(self) -> int | None: ...
 
 
+Named = TypeVar("Named", bound=Taker)
+
+
 def unmet(waiting: Iterable[tuple[str, str, int]], takers: Iterable[Taker]) -> list[str]:
     """Jobs, given as (type, requires, priority), that no pool for their type takes, because of what they require or of
     their priority: one sentence for each reason.
     """
-    pools: dict[str, list[tuple[str, int | None]]] = defaultdict(list)
-    for pool in takers:
-        for type_ in pool.types:
-            pools[type_].append((" ".join(pool.capabilities), pool.min_priority))
-    found: dict[str, None] = {}
-    for type_, requires, priority in waiting:
-        least = [bound for words, bound in pools.get(type_, ()) if covers(words, requires)]
-        if type_ not in pools or any(high_enough(priority, bound) for bound in least):
-            continue
-        who, needs = f"no pool that takes {text_of(type_)}", text_of(requires)
-        if least:
-            having = f" and has {needs}" if needs else ""
-            bound = min(bound for bound in least if bound is not None)
-            found[f"{who}{having} takes jobs below priority {bound}, and some wait"] = None
-        else:
-            found[f"{who} has the capabilities that some of its jobs require: {needs}"] = None
-    return list(found)
+    there = list(takers)
+    found = (lacking(*each, there) for each in waiting)
+    return list(dict.fromkeys(each.fact for each in found if each is not None))
+
+
+def lacking(type_: str, requires: str, priority: int, takers: Iterable[Taker]) -> Finding | None:
+    """The same for such a job; None if one of the pools takes it, or none its type."""
+    pools = [taker for taker in takers if type_ in taker.types]
+    bounds = [pool.min_priority for pool in pools if covers(" ".join(pool.capabilities), requires)]
+    if not pools or any(high_enough(priority, bound) for bound in bounds):
+        return None
+    who, needs = f"no pool that takes {text_of(type_)}", text_of(requires)
+    if not bounds:
+        fact = f"{who} has the capabilities that some of its jobs require: {needs}"
+        return warning("jobs", fact, _MEET_IT, "capabilities")
+    having = f" and has {needs}" if needs else ""
+    least = min(bound for bound in bounds if bound is not None)
+    return warning("jobs", f"{who}{having} takes jobs below priority {least}, and some wait", _MEET_IT, "priority")
+
+
+def able(takers: Iterable[Named], type_: str, requires: str, priority: int) -> list[Named]:
+    """Those that take such a job."""
+    return [each for each in takers if type_ in each.types and lacking(type_, requires, priority, [each]) is None]
 
 
 def diagnose(seen: Overview) -> list[Finding]:
     """Everything that is wrong or unusual at one moment, the most serious first."""
-    found = [*_of_supervisors(seen), *_of_pools(seen), *_of_server(seen.server), *_of_types(seen), *_of_schedules(seen)]
+    pools = (each for pool in seen.pools for each in of_pool(pool, seen.several_hosts))
+    found = [*_of_supervisors(seen), *pools, *_of_server(seen.server), *_of_types(seen), *_of_schedules(seen)]
     return sorted(found, key=lambda finding: _LEVELS.index(finding.level))
 
 
 def _of_supervisors(seen: Overview) -> Iterator[Finding]:
     living = [one for one in seen.supervisors if one.alive is not False]
     if not living:
-        pending = seen.jobs.get("pending", 0)
-        advice = "`supervisor run` starts one" + (f"; {_jobs(pending, 'waits', 'wait')} until then" if pending else "")
-        yield fault("supervisors", "no supervisor is running", advice, "no_supervisor", blocks=True)
+        yield no_supervisor(seen.jobs.get("pending", 0))
     several = seen.several_hosts
     for one in seen.supervisors:
-        who = f"supervisor {one.pid} on {one.host}" if several else f"supervisor {one.pid}"
-        if one.alive is False:
-            since = -(one.lease_left or 0.0)
-            fact = f"{who} has ended unexpectedly" + (f"; its lease ended {human(since)} ago" if since > 0 else "")
-            yield note("leftovers", fact, "the next supervisor to start recovers its jobs", "ended")
-        else:
-            yield from _of_supervisor(one, who, seen.time, unseen=not any(other.visible for other in living))
-            yield from _of_host(one, who)
+        yield from of_supervisor(one, several, seen.time, unseen=not any(other.visible for other in living))
     for gone in seen.gone:
         if not gone.stopped and seen.time - gone.at < LATELY:  # an hour later, only `status` lists it
             ago = human(max(0.0, seen.time - gone.at))
@@ -118,9 +119,26 @@ def _of_supervisors(seen: Overview) -> Iterator[Finding]:
             yield note("hosts", fact, advice, "host_gone")
 
 
-def _of_supervisor(one: SupervisorView, who: str, now: float, *, unseen: bool) -> Iterator[Finding]:
-    """The findings about a living supervisor; `unseen`: no scoreboard of any supervisor can be read."""
+def no_supervisor(pending: int = 0) -> Finding:
+    advice = "`supervisor run` starts one" + (f"; {_jobs(pending, 'waits', 'wait')} until then" if pending else "")
+    return fault("supervisors", "no supervisor is running", advice, "no_supervisor", blocks=True)
 
+
+def of_supervisor(one: SupervisorView, several: bool, now: float, *, unseen: bool) -> Iterator[Finding]:
+    """The findings about a supervisor. `several`: there is more than one host; `unseen`: no scoreboard of any
+    supervisor can be read.
+    """
+    who = f"supervisor {one.pid} on {one.host}" if several else f"supervisor {one.pid}"
+    if one.alive is False:
+        since = -(one.lease_left or 0.0)
+        fact = f"{who} has ended unexpectedly" + (f"; its lease ended {human(since)} ago" if since > 0 else "")
+        yield note("leftovers", fact, "the next supervisor to start recovers its jobs", "ended")
+    else:
+        yield from _of_living(one, who, now, unseen=unseen)
+        yield from _of_host(one, who)
+
+
+def _of_living(one: SupervisorView, who: str, now: float, *, unseen: bool) -> Iterator[Finding]:
     def about(level: Level, name: str, fact: str, advice: str, *, blocks: bool = False) -> Finding:
         return Finding(level, "supervisors", f"{who}{fact}", advice, name, blocks, supervisor=one.id)
 
@@ -160,18 +178,9 @@ def _of_host(one: SupervisorView, who: str) -> Iterator[Finding]:
         advice = "look at its log, and at its connection to the server"
         yield fault("supervisors", fact, advice, "no_lease", blocks=True, supervisor=one.id)
     if one.drained:
-        yield host_drained(who, one.host, one.id)
-
-
-def host_drained(who: str, host: str, supervisor: str) -> Finding:
-    fact = f"{who} claims no jobs: its host is drained"
-    advice = f"`supervisor undrain {host}` lets it claim jobs again"
-    return note("supervisors", fact, advice, "drained", blocks=True, supervisor=supervisor)
-
-
-def pool_broken(who: str, problem: str) -> Finding:
-    fact = f"{who} cannot start its workers: {problem}"
-    return fault("pools", fact, _FIX_IT, "pool_broken", blocks=True)
+        fact = f"{who} claims no jobs: its host is drained"
+        advice = f"`supervisor undrain {one.host}` lets it claim jobs again"
+        yield note("supervisors", fact, advice, "drained", blocks=True, supervisor=one.id)
 
 
 def type_paused(type_: str) -> Finding:
@@ -179,18 +188,21 @@ def type_paused(type_: str) -> Finding:
     return note("jobs", fact, f"`supervisor resume {type_}` resumes it", "paused", type=type_)
 
 
-def _of_pools(seen: Overview) -> Iterator[Finding]:
-    for pool in seen.pools:
-        who = f"the pool {pool.name} of supervisor {pool.supervisor}" + (
-            f" on {pool.host}" if seen.several_hosts else ""
-        )
-        if pool.problem and pool.broken:
-            yield pool_broken(who, pool.problem)
-        elif pool.problem:
-            yield warning("pools", f"{who} works, but: {pool.problem}", _FIX_IT, "pool_problem")
-        elif pool.why == "starting":
-            fact = f"{who} has not been started yet: recovery is not complete"
-            yield note("pools", fact, "no action needed", "pool_starting", blocks=True)
+def named(pool: PoolView, several: bool) -> str:
+    return f"the pool {pool.name} of supervisor {pool.supervisor}" + (f" on {pool.host}" if several else "")
+
+
+def of_pool(pool: PoolView, several: bool) -> Iterator[Finding]:
+    """What is wrong with a pool. `several`: there is more than one host."""
+    who = named(pool, several)
+    if pool.problem and pool.broken:
+        fact = f"{who} cannot start its workers: {pool.problem}"
+        yield fault("pools", fact, _FIX_IT, "pool_broken", blocks=True)
+    elif pool.problem:
+        yield warning("pools", f"{who} works, but: {pool.problem}", _FIX_IT, "pool_problem")
+    elif pool.why == "starting":
+        fact = f"{who} has not been started yet: recovery is not complete"
+        yield note("pools", fact, "no action needed", "pool_starting", blocks=True)
 
 
 def _of_types(seen: Overview) -> Iterator[Finding]:
@@ -211,17 +223,21 @@ def _of_types(seen: Overview) -> Iterator[Finding]:
         yield warning("jobs", fact, "add a pool for them and reload, or cancel their jobs", "unhandled")
     else:
         for type_ in seen.unhandled:
-            advice = "add a pool for it and reload, or cancel its jobs"
-            yield with_its_jobs(warning("jobs", f"no pool takes the type {type_}", advice, "unhandled", type=type_))
+            yield with_its_jobs(unhandled(type_))
     for sentence in seen.unmet[:_MOST_NAMED]:
-        advice = "give a pool the capabilities, or a lower min_priority, and reload; or cancel the jobs"
-        yield warning("jobs", sentence, advice, "unmet")
+        yield warning("jobs", sentence, _MEET_IT, "unmet")
     if quarantined := seen.jobs.get("quarantined", 0):
         them = "it" if quarantined == 1 else "them"
         fact = f"{_jobs(quarantined, 'is', 'are')} quarantined because workers died while running {them}"
         advice = "`supervisor jobs list --status quarantined` and `jobs show ID` show them; `jobs retry ID` retries one"
         yield warning("jobs", fact, advice, "quarantined")
     yield from map(with_its_jobs, map(type_paused, seen.paused))
+
+
+def unhandled(type_: str, known: Iterable[str] = ()) -> Finding:
+    """That no pool takes a type, with the one of these that is probably meant."""
+    advice = "add a pool for it and reload, or cancel its jobs"
+    return warning("jobs", untaken(type_, known), advice, "unhandled", type=type_)
 
 
 def _of_schedules(seen: Overview) -> Iterator[Finding]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from supervisor.domain.errors import JobNotFound
-from supervisor.domain.job import Attempt, Job, Run, Status, covers, high_enough
+from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.domain.settlement import RetryPolicy
 from supervisor.domain.text import counted, human, text_of
+from supervisor.ops.diagnosis import able
 from supervisor.ops.supervisors import seen
 from supervisor.store.base import Operations
 
@@ -168,11 +169,8 @@ def limits_of(job: Job, settings: Settings) -> list[Limits]:
     """For each pool that takes the job; its own `max_attempts` comes before the pool's."""
     return [
         Limits(pool.name, pool.timeout_of(job.type), replace(retry, max_attempts=retry.attempts_for(job.max_attempts)))
-        for pool in settings.pools.values()
+        for pool in able(settings.pools.values(), job.type, job.requires, job.priority)
         for retry in [pool.policy.retry_of(job.type)]
-        if job.type in pool.types
-        and covers(" ".join(pool.capabilities), job.requires)
-        and high_enough(job.priority, pool.min_priority)
     ]
 
 

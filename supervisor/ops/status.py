@@ -31,6 +31,7 @@ from supervisor.ops.views import (
     MemoryView,
     Overview,
     PoolView,
+    Present,
     SupervisorView,
     TypeView,
     WorkerView,
@@ -38,7 +39,7 @@ from supervisor.ops.views import (
     largest,
     schedules_of,
 )
-from supervisor.store.base import ControlState, Depth, Engine, JobSelector, Operations, SupervisorRecord
+from supervisor.store.base import Backlog, ControlState, Depth, Engine, JobSelector, Operations, SupervisorRecord
 from supervisor.system import counters
 from supervisor.system.kernel import memory_of
 from supervisor.system.scoreboard import counters_of
@@ -88,12 +89,7 @@ def gather(
     costs = costs or Costs()
     controls = operations.controls.current()
     visible = list(seen(operations, now))
-    workers = [[_worker(slot, one) for slot in one.workers] for one in visible]
-    pools = [
-        _pool(operations, name, one, controls, own, now)
-        for one, own in zip(visible, workers, strict=True)
-        for name in one.pools
-    ]
+    supervisors, pools, workers, _ = present_of(visible, controls, now, operations.backlog)
     takers: list[Taker] = [*(pools or configured)]
     handled = {type_ for pool in takers for type_ in pool.types}
     # Without a supervisor no type is handled; that is not a problem of single types.
@@ -125,9 +121,9 @@ def gather(
     return Overview(
         database=without_password(engine.url),
         time=now,
-        supervisors=[_supervisor(one, controls.drained) for one in visible],
+        supervisors=supervisors,
         pools=sorted(pools, key=lambda pool: (pool.name, pool.supervisor)),
-        workers=sorted((worker for own in workers for worker in own), key=_number),
+        workers=sorted(workers, key=_number),
         jobs=jobs,
         types=types,
         paused=sorted(paused)[:MOST_NAMED],
@@ -146,6 +142,20 @@ def gather(
         unmet=unmet(operations.backlog.due_groups(now), takers)[:MOST_NAMED],
         last_hour=combined(minutes),
     )
+
+
+def present_of(visible: list[Seen], controls: ControlState, now: float, backlog: Backlog | None = None) -> Present:
+    """What is to be seen of these. Only with a backlog are the jobs of pools counted, and the memory of workers
+    measured.
+    """
+    workers = [[_worker(slot, one, measured=backlog is not None) for slot in one.workers] for one in visible]
+    pools = [
+        _pool(backlog, name, one, controls, own, now)
+        for one, own in zip(visible, workers, strict=True)
+        for name in one.pools
+    ]
+    supervisors = [_supervisor(one, controls.drained) for one in visible]
+    return Present(supervisors, pools, [worker for own in workers for worker in own], controls.paused)
 
 
 def minutes_of_last_hour(operations: Operations, here: Iterable[SupervisorRecord], now: float) -> list[Minute]:
@@ -255,7 +265,7 @@ def _supervisor(seen: Seen, drained: frozenset[str]) -> SupervisorView:
 
 
 def _pool(
-    operations: Operations, name: str, seen: Seen, controls: ControlState, workers: Iterable[WorkerView], now: float
+    backlog: Backlog | None, name: str, seen: Seen, controls: ControlState, workers: Iterable[WorkerView], now: float
 ) -> PoolView:
     """Sizes and reasons as its supervisor has published them; waiting jobs are counted now."""
     found, record = seen.pools[name], seen.record
@@ -263,7 +273,7 @@ def _pool(
     least = one if isinstance(one := found.get("min_priority"), int) else None
     paused = [type_ for type_ in types if type_ in controls.paused]
     wanted = JobSelector(tuple(type_ for type_ in types if type_ not in paused), " ".join(capabilities), least)
-    depth = operations.backlog.depth(wanted, now, COUNT_LIMIT)
+    depth = Depth() if backlog is None else backlog.depth(wanted, now, COUNT_LIMIT)
     known: dict[str, Any] = {
         "name": name,
         "supervisor": record.pid,
@@ -291,11 +301,11 @@ def _span(begin: float | None, end: float | None) -> float | None:
     return max(0.0, end - begin)
 
 
-def _worker(slot: Snapshot, seen: Seen) -> WorkerView:
+def _worker(slot: Snapshot, seen: Seen, *, measured: bool) -> WorkerView:
     """Of a worker on another host neither the memory can be measured nor the heartbeat be seen."""
     pool, at = pool_of(slot.name), time.monotonic()  # the clock of heartbeats
     shown, record = seen.pools.get(pool, {}), seen.record
-    measured = memory_of(slot.pid) or None if slot.pid and seen.local else None
+    memory = memory_of(slot.pid) or None if measured and slot.pid and seen.local else None
     return WorkerView(
         name=slot.name,
         pool=pool,
@@ -311,7 +321,7 @@ def _worker(slot: Snapshot, seen: Seen) -> WorkerView:
         running=slot.running or (slot.batch if slot.job else 0),
         claims=slot.claims,
         done=slot.done,
-        memory=measured if seen.local else shown.get("memory", {}).get(slot.name),
+        memory=memory if seen.local else shown.get("memory", {}).get(slot.name),
         beat_age=max(0.0, at - slot.beat),
         leaving=shown.get("stale", {}).get(slot.name),
         device=shown.get("devices", {}).get(slot.name),

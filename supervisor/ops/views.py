@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.domain.history import QUIET, Hour
 from supervisor.domain.scaling import OLD_VERSION
@@ -200,6 +200,15 @@ class SupervisorView:
     memory: MemoryView | None = None
 
 
+class Present(NamedTuple):
+    """What runs jobs at one moment. `paused` are the paused types, as they are stored."""
+
+    supervisors: list[SupervisorView]
+    pools: list[PoolView]
+    workers: list[WorkerView]
+    paused: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True)
 class TypeView:
     """One type: its jobs by state, failed attempts of the last hour, and how long its latest jobs took.
@@ -241,6 +250,10 @@ class ScheduleView:
     def late(self) -> float:
         """For how many seconds it should have fired."""
         return 0.0 if self.paused_at is not None else max(0.0, -self.next_in)
+
+
+def several_hosts(supervisors: Iterable[SupervisorView]) -> bool:
+    return len({one.host for one in supervisors}) > 1
 
 
 def schedules_of(planned: Iterable[Planned], now: float) -> list[ScheduleView]:
@@ -287,7 +300,7 @@ class Overview:
 
     @property
     def several_hosts(self) -> bool:
-        return len({supervisor.host for supervisor in self.supervisors}) > 1
+        return several_hosts(self.supervisors)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"running": self.running}

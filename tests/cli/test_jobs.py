@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -112,6 +113,37 @@ def test_a_job_is_shown_with_its_timeline_and_every_failed_attempt(cli: Run, put
     assert "line [bold]\\x1b[31m\n  ValueError: boom\nstderr:\n  said" in shown.out
     document = cli("jobs", "show", "1", "--json").document
     assert [error["message"] for error in document["errors"]] == ["boom"]
+
+
+def test_why_a_job_does_not_run_is_told_with_what_helps(cli: Run, put: Make, database: Path) -> None:
+    waiting, failed, held = put("pending", "failed", "held")
+    cli("pause", "greet", "--force")
+    execute(database, "UPDATE jobs SET hold = 'key', concurrency_key = 'a' WHERE id = ?", held)
+    nobody = [
+        "the type greet is paused", "→ `supervisor resume greet` resumes it",
+        "no supervisor is running", "→ `supervisor run` starts one",
+    ]  # fmt: skip
+
+    assert cli("jobs", "why", str(waiting)).out.splitlines() == ["job 1 (greet) is pending", *nobody]
+    assert cli("jobs", "why", str(held)).out.splitlines() == [
+        "job 3 (greet) is held", "its concurrency key a has no room", *nobody
+    ]  # fmt: skip
+    told = cli("jobs", "why", str(failed), "--json").document
+    [reason] = told.pop("reasons")
+    assert (told, reason["code"]) == ({"id": failed, "type": "greet", "status": "failed"}, "failed")
+    assert reason.keys() == {"code", "text", "advice", "until", "jobs"}
+    assert "the type greet is paused; `supervisor resume greet`" in " ".join(cli("jobs", "show", str(held)).out.split())
+    assert cli("jobs", "show", str(failed), "--json").document["waits"] is None
+    assert (cli("jobs", "why", "4").code, cli("jobs", "why", "4").errors()) == (1, ["no job has the id 4"])
+
+
+def test_held_jobs_have_a_column_where_there_are_any(cli: Run, put: Make) -> None:
+    put("pending", "held", "held")
+    shown = cli("status").out
+    assert "\n1 pending, 2 held\n" in shown
+    assert re.search(r"^TYPE +PENDI\S+ +HELD +RUNNING .*\ngreet +1 +2 +0 ", shown, re.MULTILINE)
+    cli("jobs", "cancel", "--all", "--status", "held", "--yes")
+    assert "HELD" not in cli("status").out
 
 
 def test_times_are_in_utc_as_in_the_logs_of_runs(

@@ -203,7 +203,9 @@ def test_why_a_job_waits_is_told(project: Path, started: Start) -> None:
 
     waiting = {type_: int(command("enqueue", type_, cwd=project).stdout) for type_ in ("greet", "gret")}
     picky = enqueue(project, "{}", "--requires", "gpu")
-    assert re.search("^waits +no supervisor is running$", shown(waiting["greet"]), re.MULTILINE)
+    assert re.search(
+        "^waits +no supervisor is running; `supervisor run` starts one$", shown(waiting["greet"]), re.MULTILINE
+    )
     command("pause", "greet", cwd=project)
     started("run")
     wait_for(lambda: status(project)["pools"])

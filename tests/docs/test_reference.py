@@ -249,7 +249,7 @@ def edges() -> set[tuple[str, str]]:
 def test_the_drawn_states_are_the_states() -> None:
     drawn = {state for edge in edges() for state in edge} - {"[*]"}
     assert drawn == {status.value for status in Status}
-    assert {end for start, end in edges() if start == "[*]"} == {"pending"}
+    assert {end for start, end in edges() if start == "[*]"} == {"pending", "held"}
     assert {start for start, end in edges() if end == "[*]"} == {s.value for s in Status if s.finished}
 
 

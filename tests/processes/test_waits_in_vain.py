@@ -69,3 +69,15 @@ def test_nothing_is_said_of_a_job_that_runs(make_site: Callable[..., Site], told
     site.running_pid(job)
     late = told(site.queue, "wait", job, timeout=0.05)
     assert (late.hint, str(late)) == ("", f"job {job} has not finished within 50ms")
+
+
+@pytest.mark.each_engine
+def test_a_program_learns_where_its_job_stands(make_site: Callable[..., Site]) -> None:
+    site = make_site(POOL)
+    first, second, third = (site.queue.enqueue("work", {"seconds": 5}) for _ in range(3))
+    site.start()
+    site.running_pid(first)
+    [[runs], [next_one], [behind]] = (site.queue.why(job) for job in (first, second, third))
+    assert (runs.code, runs.text.partition(" since ")[0]) == ("running", "it runs now in work-1")
+    assert (next_one.code, next_one.text) == ("next", "it is the next job for the pool work, once a worker is free")
+    assert (behind.code, behind.text.partition(";")[0]) == ("behind", "1 job is before it in the pool work")

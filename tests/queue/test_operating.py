@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import multiprocessing
 import sqlite3
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import Conflict, Enqueue, InvalidJob, JobNotFound, Queue, QueueError, Status
+from supervisor import AsyncQueue, Conflict, Enqueue, InvalidJob, JobNotFound, Queue, QueueError, Status
 from tests.queue.conftest import end, run
 
 
@@ -59,6 +60,21 @@ class TestPut:
 def _put_all(queue: Queue, keys: list[str], start: Any, answers: Any) -> None:
     start.wait(30)
     answers.put([queue.put("tag", unique_key=key) for key in keys])
+
+
+class TestWhy:
+    def test_a_program_learns_why_its_job_does_not_run(self, queue: Queue, other: sqlite3.Connection) -> None:
+        job_id = queue.enqueue("tag", delay="1h")
+        late, nobody = queue.why(job_id)
+        assert (late.code, late.until) == ("not_due", queue.job(job_id).scheduled_at)
+        assert str(nobody) == "no supervisor is running; `supervisor run` starts one"
+        assert asyncio.run(AsyncQueue.of(queue).why(job_id))[1] == nobody
+        other.execute("UPDATE jobs SET status = 'held', hold = 'due'")
+        assert queue.why(job_id)[0].code == "not_due"
+        end(other, job_id)
+        assert [reason.code for reason in queue.why(job_id)] == ["done"]
+        with pytest.raises(JobNotFound):
+            queue.why(4711)
 
 
 class TestEnqueueMany:

@@ -125,6 +125,28 @@ def test_what_is_wrong_is_said_for_a_page_and_not_for_a_terminal(queue: Queue, r
     assert "Done in the last hour 0 no run has ended" in words(page)
 
 
+def test_the_page_of_a_job_says_why_it_does_not_run_and_held_ones_are_counted_apart(
+    queue: Queue, read: Callable[..., Reader]
+) -> None:
+    waiting = queue.enqueue("tag", delay="1h")
+    assert "Held" not in read().text("/").partition("Types")[2]
+    write(queue, "INSERT INTO jobs (type, status, hold, concurrency_key) VALUES ('tag', 'held', 'key', 'user:42')")
+    reader = read()
+
+    page = reader.text(f"/jobs/{waiting}")
+    assert "Why it does not run It is not due until " in page
+    assert "No supervisor is running. supervisor run starts one." in page
+    page = reader.text(f"/jobs/{waiting + 1}")
+    assert "Its concurrency key user:42 has no room" in page
+    assert "Cancel…" in page
+    assert "Delete…" not in page
+    overview = reader.get("/").text
+    assert '<a href="/jobs?status=held">1 held</a>' in overview
+    assert '<a href="/jobs?status=held&amp;type=tag">1</a>' in overview
+    assert "Held 1" in reader.text("/jobs")
+    assert '<span class="badge is-held">held</span>' in reader.get("/jobs?status=held").text
+
+
 def test_what_stands_between_backticks_is_code_and_stays_escaped() -> None:
     assert with_code("run `a <b>` & `c`") == "run <code>a &lt;b&gt;</code> &amp; <code>c</code>"
     assert with_code("it's a ` <b>") == "it&#39;s a ` &lt;b&gt;"

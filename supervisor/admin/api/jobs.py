@@ -26,6 +26,7 @@ from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.domain.job_stream import position_of
 from supervisor.ops import commands
 from supervisor.ops.job_details import Doing, Everything, everything, running, steps, trials
+from supervisor.ops.serving import why as explain
 from supervisor.ops.views import finite
 from supervisor.store.base import Filter, Operations, Page
 
@@ -121,6 +122,13 @@ async def show(state: TheState, job_id: models.JobId) -> JSONResponse:
     """One job with its errors, runs and timeline."""
     found = await state.executor.ask(lambda operations: everything(operations, job_id))
     return answer(_document(found, show=state.settings.show_payloads))
+
+
+@router.get("/{job_id}/why", tags=["jobs"], response_model=models.Why, responses=reading(404, 422))
+async def why(state: TheState, job_id: models.JobId) -> JSONResponse:
+    """Why the job does not run, and what helps; of one that runs or has ended, how."""
+    job, reasons = await state.executor.ask(lambda operations: explain(operations, job_id))
+    return answer({"id": job.id, "type": job.type, "status": job.status, "reasons": reasons})
 
 
 LastEventId = Annotated[

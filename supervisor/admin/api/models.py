@@ -230,6 +230,16 @@ JobDocument = create_model(
 )
 
 
+Reason = create_model("Reason", __doc__=domain.Reason.__doc__, **_row(domain.Reason, ()))
+
+
+class Why(BaseModel):
+    id: int
+    type: str
+    status: str
+    reasons: list[Reason] = Field(description="First what must change first; never empty.")  # type: ignore[valid-type]
+
+
 class JobPage(BaseModel):
     """A page of jobs, newest first."""
 

@@ -23,6 +23,7 @@ from supervisor.domain.job import Job, Status
 from supervisor.domain.text import seconds
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
 from supervisor.ops.job_details import everything, steps, trials
+from supervisor.ops.serving import why_waiting
 from supervisor.store.base import Filter, Operations, Page, Sort
 
 PAGE = 50  # jobs on a page
@@ -215,7 +216,9 @@ def _editable(payload: Any) -> str | None:
 
 @router.get("/jobs/{job_id}")
 async def job(request: Request, state: TheState, job_id: models.JobId) -> HTMLResponse:
-    known = await state.executor.ask(lambda operations: everything(operations, job_id))
+    known, why = await state.executor.ask(
+        lambda operations: (known := everything(operations, job_id), why_waiting(operations, known.job))
+    )
     found = known.job
     shown = await state.watch.overview()
     tried = trials(known.runs, known.errors)
@@ -225,6 +228,7 @@ async def job(request: Request, state: TheState, job_id: models.JobId) -> HTMLRe
         "job.html",
         shown,
         job=found,
+        why=why,
         trials=latest,
         hidden=max(0, len(tried) - MOST_ATTEMPTS),
         steps=steps(found, latest),

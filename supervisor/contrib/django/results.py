@@ -33,6 +33,7 @@ TaskStatus: Any = tasks.TaskResultStatus
 
 _STATUSES = {
     Status.PENDING: TaskStatus.READY,
+    Status.HELD: TaskStatus.READY,
     Status.RUNNING: TaskStatus.RUNNING,
     Status.DONE: TaskStatus.SUCCESSFUL,
 }  # all others: FAILED

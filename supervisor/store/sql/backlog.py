@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from supervisor.domain.history import QueueSizes
-from supervisor.domain.job import at_least, shown
+from supervisor.domain.job import Job, at_least, shown
 from supervisor.store.sql.connection import Concern, Connection, Row, Transaction, change_each, lock_jobs
 
 
@@ -38,6 +38,7 @@ def selected(wanted: JobSelector) -> dict[str, str | int]:
     return {"types": types, "capabilities": wanted.capabilities, "least": least}
 
 
+_LAST = 2**63 - 1  # the greatest id
 _BOUND = 500  # rows changed by one statement
 _MOST = 10_000  # due jobs of a type counted for the history
 
@@ -60,6 +61,18 @@ class Backlog(Concern):
         for group in self._connection.rows(self._queries.groups, selected(wanted)):
             total = _with_group(self._connection, total, group, now, limit)
         return total
+
+    def ahead(self, job: Job, wanted: JobSelector, now: float, limit: int) -> int:
+        """Due jobs that whoever wants these claims before this one, counted up to `limit`. Costs a seek for each
+        group.
+        """
+        count = 0
+        for *group, first_at in self._connection.rows(self._queries.groups, selected(wanted)):
+            priority = group[2] if isinstance(first_at, (int, float)) and first_at <= now else None
+            if isinstance(priority, int) and priority >= job.priority:
+                before = (job.scheduled_at, job.id) if priority == job.priority else (now, _LAST)
+                count += _count(self._connection, group, before, limit - count)
+        return count
 
     def by_type(self, now: float, limit: int) -> dict[str, Depth]:
         """The same for every type that has unfinished jobs, whatever they require."""
@@ -138,19 +151,24 @@ def _crowded(connection: Connection) -> bool:
     return row is not None and bool(row[0])
 
 
-def _with_group(connection: Connection, before: Depth, group: Row, now: float, limit: int) -> Depth:
-    """A depth with one more (type, requires, priority), of which `group` tells the first row's time, too."""
-    type_, requires, priority, first_at = group
+def _with_group(connection: Connection, before: Depth, row: Row, now: float, limit: int) -> Depth:
+    """A depth with one more (type, requires, priority), of which `row` tells the first one's time, too."""
+    *group, first_at = row
     if not isinstance(first_at, (int, float)):
         return before
     if first_at > now:
         return before._replace(next_due=_earlier(before.next_due, first_at))
     due = before.due
     if due < limit:
-        which = {"type": type_, "requires": requires, "priority": priority, "now": now, "limit": limit - due}
-        row = connection.row(connection.queries.count_group, which)
-        due += row[0] if row else 0
+        due += _count(connection, group, (now, _LAST), limit - due)
     return before._replace(due=due, oldest=_earlier(before.oldest, first_at))
+
+
+def _count(connection: Connection, group: Sequence[Any], before: tuple[float, int], limit: int) -> int:
+    """The pending jobs of a (type, requires, priority) before a (scheduled_at, id), counted up to a limit."""
+    names = ("type", "requires", "priority", "at", "id", "limit")
+    row = connection.row(connection.queries.count_before, dict(zip(names, (*group, *before, limit), strict=True)))
+    return int(row[0]) if row else 0
 
 
 def _earlier(one: float | None, other: float) -> float:

@@ -71,7 +71,7 @@ class JobActions(Concern):
             row = raw.execute(self._queries.job_status, {"id": job_id}).fetchone()
         if row is None:
             raise JobNotFound(job_id)
-        raise Conflict(f"job {job_id} is {row[0]}; only a pending or running job can be cancelled")
+        raise Conflict(f"job {job_id} is {row[0]}; only an unfinished job can be cancelled")
 
     def cancel_all(self, ids: Iterable[int], now: float) -> int:
         """Cancel those of these jobs that are pending, ask the running ones to stop. Returns how many."""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from supervisor.domain.job import UNFINISHED, Attempt, Job, JobEvent, Run, Status, decoded, shown
+from supervisor.domain.job import UNFINISHED, UNKNOWN, Attempt, Held, Job, JobEvent, Run, Status, decoded, shown
 from supervisor.store.sql.connection import Concern, Connection, Row
 
 
@@ -97,6 +97,14 @@ class Jobs(Concern):
     def get(self, job_id: int) -> Job | None:
         row = self._connection.row(self._queries.job, {"id": job_id})
         return None if row is None else job_of(row)
+
+    def held(self, job: Job) -> Held | None:
+        """Where it stands if it is held: so far only what its own row says."""
+        row = self._connection.row(self._queries.hold, {"id": job.id}) if job.status is Status.HELD else None
+        if row is None:
+            return None
+        gate, key = (None if value is None else shown(value) for value in row)
+        return Held(gate or "", key, next_at=job.scheduled_at if gate == "due" else None)
 
     def attempts(self, job_id: int) -> list[Attempt]:
         """Its failed attempts."""
@@ -307,7 +315,7 @@ def job_of(row: Row) -> Job:
     fields[2] = decoded(fields[2])
     fields[3] = status_of(row[3])
     if fields[3] != row[3] and not fields[18]:
-        fields[18] = f"its status is {shown(row[3])!r}, which is unknown"
+        fields[18] = f"its status is {shown(row[3])!r}, {UNKNOWN}"
     fields[17] = decoded(fields[17])
     fields[23] = decoded(fields[23])
     return Job(*fields)

@@ -86,6 +86,10 @@ SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, ma
        substr(last_error, 1, 65536) AS last_error, created_at, updated_at, started_at, completed_at, meta, progress_text
 FROM jobs WHERE id = :id;
 
+-- name: hold
+-- Where a held job stands.
+SELECT hold, concurrency_key FROM jobs WHERE id = :id AND status = 'held';
+
 -- name: job_events
 -- What programs that wait for these jobs are told: the result and the error once a job has ended, and which run it is.
 SELECT id, status, progress, progress_text,
@@ -368,12 +372,12 @@ GROUP BY j.type;
 
 -- Measuring ----------------------------------------------------------------------------------------
 
--- name: count_group
--- Due rows of one group, counted up to a limit.
+-- name: count_before
+-- Due rows of one group that are claimed before a position, counted up to a limit.
 SELECT count(*) FROM (
   SELECT 1 FROM jobs INDEXED BY jobs_unfinished
   WHERE status = 'pending' AND type = :type AND requires = :requires AND priority = :priority
-    AND scheduled_at <= :now
+    AND (scheduled_at, id) < (:at, :id)
   LIMIT :limit);
 
 -- name: backlog

@@ -22,7 +22,7 @@ SMALL = 1_000
 # By the index that they use, or what their plans say of it.
 PLANS = {
     "jobs_unfinished": (
-        "groups claim_group peek_group claim_first count_group count_waiting held_by expired needs_renewal "
+        "groups claim_group peek_group claim_first count_before count_waiting held_by expired needs_renewal "
         "renew cancels unhandled awaiting_retry written_later count_pending unfinished_ids running_ids "
         "backlog"
     ),

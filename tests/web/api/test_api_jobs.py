@@ -42,6 +42,21 @@ def test_a_list_is_a_page_of_what_the_filters_mean(site: Site) -> None:
     assert listed(finished_after=iso) == ids[::-1]
 
 
+def test_why_a_job_does_not_run(site: Site) -> None:
+    waiting, other = site.desk.put("tag"), site.desk.put("tag")
+    site.put("/api/admin/types/tag", {"paused": True})
+
+    paused = {"code": "paused", "text": "the type tag is paused", "advice": "`supervisor resume tag` resumes it"}
+    assert site.get(f"{JOBS}/{waiting}/why") == {
+        "id": waiting, "type": "tag", "status": "pending", "reasons": [paused | {"until": None, "jobs": []}],
+    }  # fmt: skip
+    site.put("/api/admin/types/tag", {"paused": False})
+    site.rows("UPDATE jobs SET status = 'held', hold = 'type' WHERE id = ?", other)
+    assert site.get(f"{JOBS}/{other}/why")["reasons"][0]["code"] == "held_type"
+    assert site.get(JOBS, status="held")["jobs"][0]["id"] == other
+    assert site.get(f"{JOBS}/4711/why", 404)["error"] == "no job has the id 4711"
+
+
 def test_pages_follow_each_other_by_next(site: Site) -> None:
     ids = [site.desk.put() for _ in range(5)]
 

@@ -1,0 +1,209 @@
+"""Why a job does not run: the one place that decides it, from the job's row and what is known besides. Pure.
+
+`jobs why` and `jobs show`, the page of a job, the HTTP API, `Queue.why`, the notes of `logs --follow`, the hints of
+those who waited in vain, and the refusals of `POST /run` say what is found here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from supervisor.domain.job import UNKNOWN, Held, Job, Reason, Status
+from supervisor.domain.memory_division import FOR_MEMORY
+from supervisor.domain.text import counted, human, text_of, utc
+from supervisor.ops import diagnosis
+from supervisor.ops.diagnosis import Finding, able, of_supervisor
+from supervisor.ops.views import COUNT_LIMIT, PoolView, Present, several_hosts
+from supervisor.store.base import WorkerRecord
+
+_MOST = 5  # jobs, and pools, named in one sentence
+_SHORT = 300  # characters of an error
+
+
+def reasons(
+    job: Job,
+    now: float,
+    present: Present,
+    *,
+    worker: WorkerRecord | None = None,
+    held: Held | None = None,
+    ahead: tuple[int, float] | None = None,
+) -> list[Reason]:
+    """What keeps a job from running, first what must change first; of one that runs or has ended, how. Never empty.
+
+    `worker` has claimed it; `ahead` is how many due jobs its pools claim before it, counted up to COUNT_LIMIT, and how
+    many of them a second; `now` is Unix seconds.
+    """
+    numbers: tuple[object, ...] = (job.priority, job.scheduled_at)  # any program may have written the row
+    known = all(isinstance(number, (int, float)) for number in numbers)
+    if not known or (job.last_error or "").endswith(UNKNOWN):
+        wrong = "its priority or its time is no number" if not known else job.last_error
+        return [Reason("unreadable", f"its row cannot be read: {wrong}", "correct the row, or delete it")]
+    if job.status.finished:
+        return [_ended(job, now)]
+    if job.status is Status.RUNNING:
+        return [*_running(job, now, present, worker)]
+    found = [_held(job, held or Held(""), now, present)] if job.status is Status.HELD else []
+    if not found and job.scheduled_at > now:
+        found = [_not_due(job, now)]
+    kept = obstacles(job.type, job.requires, job.priority, present, now)
+    found += [Reason(each.name, each.fact, each.advice) for each in kept[:_MOST]]
+    return found or [_waiting(free(job, present, now), present, ahead)]
+
+
+def obstacles(type_: str, requires: str, priority: int, present: Present, now: float) -> list[Finding]:
+    """What keeps such a job, once it is due, from being claimed: a paused type, and that there is no pool for it or
+    what keeps each of its pools from running any job. Empty if one may run it.
+    """
+    found = [diagnosis.type_paused(type_)] if type_ in present.paused else []
+    living = [one for one in present.supervisors if one.alive is not False]
+    if not living:
+        return [*found, diagnosis.no_supervisor()]
+    pools = able(present.pools, type_, requires, priority)
+    kept = [_obstacle(pool, present, now) for pool in pools]
+    if None in kept:
+        return found
+    if unseen := [one for one in living if not one.visible]:  # a pool of theirs may take it
+        several = several_hosts(present.supervisors)
+        about = (each for one in unseen for each in of_supervisor(one, several, now, unseen=True))
+        return [*found, *(each for each in about if each.name == "not_visible")]
+    if not pools:
+        known = {each for pool in present.pools for each in pool.types}
+        lacks = diagnosis.lacking(type_, requires, priority, present.pools)
+        return [*found, lacks or diagnosis.unhandled(text_of(type_), known)]
+    return [*found, *dict.fromkeys(filter(None, kept))]
+
+
+def free(job: Job, present: Present, now: float) -> list[PoolView]:
+    """The pools that would run it."""
+    pools = able(present.pools, job.type, job.requires, job.priority)
+    return [pool for pool in pools if _obstacle(pool, present, now) is None]
+
+
+def _obstacle(pool: PoolView, present: Present, now: float) -> Finding | None:
+    """What keeps a pool from running any job."""
+    several = several_hosts(present.supervisors)
+    owners = (one for one in present.supervisors if (one.pid, one.host) == (pool.supervisor, pool.host) and one.visible)
+    found = [each for one in owners for each in of_supervisor(one, several, now, unseen=False)]
+    # A broken pool may still have workers; and with the target 0, nobody tries to start one before a job comes.
+    if not (pool.broken and (not pool.target or _ready(pool, present))):
+        found += diagnosis.of_pool(pool, several)
+    return next((each for each in found if each.blocks), None)
+
+
+def _ready(pool: PoolView, present: Present) -> bool:
+    """Whether it has a worker that has been set up."""
+    return any(
+        (one.pool, one.supervisor, one.host) == (pool.name, pool.supervisor, pool.host) and one.state != "starting"
+        for one in present.workers
+    )
+
+
+def _waiting(pools: Sequence[PoolView], present: Present, ahead: tuple[int, float] | None) -> Reason:
+    """What a job waits for that nothing keeps from running."""
+    if not any(_ready(pool, present) for pool in pools):
+        pool = max(pools, key=lambda pool: pool.target)
+        who = f"{diagnosis.named(pool, several_hosts(present.supervisors))} has no worker"
+        if pool.target == 0 and pool.fixed is not None:
+            advice = f"`supervisor scale {pool.name} auto` returns it to the size of the configuration"
+            return Reason("no_worker", f"{who}: {pool.why}", advice)
+        if not pool.size and pool.why.startswith(FOR_MEMORY):
+            return Reason("memory", f"{who}: {pool.why}")
+        return Reason("starting", f"{who} that is ready yet, and starts one")
+    who = " or ".join(dict.fromkeys(pool.name for pool in pools[:_MOST]))
+    jobs, rate = ahead or (0, 0.0)
+    if not jobs:
+        return Reason("next", f"it is the next job for the pool {who}, once a worker is free")
+    before = f"{jobs}{'+' if jobs >= COUNT_LIMIT else ''} {'job is' if jobs == 1 else 'jobs are'} before it"
+    soon = f"; at {rate:.3g} a second, it begins in about {human(jobs / rate)}" if rate else ""
+    return Reason("behind", f"{before} in the pool {who}{soon}")
+
+
+def _not_due(job: Job, now: float) -> Reason:
+    if tries := _tries(job):
+        why = f"it is tried again{tries}"
+    else:
+        why = "it was enqueued for then" if job.started_at is None else "its last run has put it off"
+    text = f"it is not due until {_when(job.scheduled_at, now)}; {why}"
+    return Reason("not_due", text, until=job.scheduled_at)
+
+
+def _held(job: Job, held: Held, now: float, present: Present) -> Reason:
+    if held.gate == "due":
+        return _not_due(job, now)
+    if held.gate == "after":
+        text = f"it waits for {_jobs(held.predecessors, held.total) or 'other jobs'} to end"
+        return Reason("held_after", text, _look_at(held.predecessors), jobs=held.predecessors)
+    if held.gate not in ("key", "type"):
+        return Reason("held", "it is held, and its row does not say why")
+    text = f"its concurrency key {text_of(held.key or '')} has no room"
+    if held.gate == "type":
+        text = f"the type {text_of(job.type)} " + (f"keeps to {held.rate}" if held.rate else "has no room")
+    worker = next((one for one in present.workers if (one.job,) == held.running), None)
+    if worker is not None:
+        text += f" beside job {worker.job}, which runs in {worker.name} for {human(worker.running_for or 0.0)}"
+    elif jobs := _jobs(held.running, held.total):
+        text += f" beside {jobs}{'' if held.limit is None else f', of at most {held.limit}'}"
+    if held.next_at is not None:
+        text += f"; the next one may start at {_when(held.next_at, now)}"
+    if held.ahead is not None:
+        text += f"; {counted(held.ahead, 'job is', 'jobs are')} before it there"
+    return Reason(f"held_{held.gate}", text, _look_at(held.running), held.next_at, held.running)
+
+
+def _jobs(ids: Sequence[int], total: int | None) -> str:
+    """How many there are, and the first ones."""
+    count, first = len(ids) if total is None else total, ids[:_MOST]
+    more = f" and {count - len(first)} more" if count > len(first) else ""
+    return f"{counted(count, 'job')}" + (f" ({', '.join(map(str, first))}{more})" if first else "") if count else ""
+
+
+def _look_at(jobs: Sequence[int]) -> str:
+    return f"`supervisor jobs why {jobs[0]}` says how that one is" if jobs else ""
+
+
+def _running(job: Job, now: float, present: Present, worker: WorkerRecord | None) -> Iterator[Reason]:
+    expires = f"its lock ends at {_when(job.lock_expires_at, now)}"
+    if job.locked_by == "foreign":
+        advice = "if that does not settle it by then, it returns to the queue"
+        yield Reason("foreign", f"another program has claimed it; {expires}", advice, job.lock_expires_at)
+        return
+    view = next((one for one in present.workers if one.job == job.id), None)
+    name = view.name if view is not None else "" if worker is None else text_of(worker.name)
+    gone = [one for one in present.supervisors if worker and one.id == worker.supervisor and one.alive is False]
+    since = "" if job.started_at is None else f" since {_when(job.started_at, now)}"
+    if gone or not name:
+        yield Reason("lost", f"{name or 'a worker that is not known any more'} had claimed it{since}; {expires}")
+    else:
+        done, said = (job.progress, job.progress_text) if view is None else (view.progress, view.text)
+        shown = "" if done is None else f", {done:.0%} {text_of(said or '')}".rstrip()
+        stop = ", and was asked to stop" if job.cancel_requested_at else ""
+        yield Reason("running", f"it runs now in {name}{since}{shown}{stop}")
+    for one in gone:
+        for found in of_supervisor(one, several_hosts(present.supervisors), now, unseen=False):
+            yield Reason(found.name, found.fact, found.advice)
+
+
+def _ended(job: Job, now: float) -> Reason:
+    if job.status is Status.DONE:
+        return Reason("done", f"it is done since {_when(job.completed_at, now)}")
+    ways = {Status.FAILED: "it failed", Status.CANCELLED: "it was cancelled"}
+    how = ways.get(job.status, "it is quarantined and does not run again by itself, since")
+    retry = f"`supervisor jobs retry {job.id}` runs it again"
+    return Reason(job.status.value, f"{how} {_when(job.completed_at, now)}{_tries(job)}", retry)
+
+
+def _tries(job: Job) -> str:
+    """How often it was tried, and the last error."""
+    tried = [counted(job.attempts, "attempt")] if job.attempts > 0 else []
+    tried += [counted(job.crashes, "crash", "crashes")] if job.crashes > 0 else []
+    error = f": {text_of(job.last_error.strip(), _SHORT)}" if job.last_error else ""
+    return f", after {' and '.join(tried)}{error}" if tried else error
+
+
+def _when(at: object, now: float) -> str:
+    """A time, and how long that is from now. Any program may have written it."""
+    if not isinstance(at, (int, float)) or not math.isfinite(at):
+        return "a time that is not known" if at is None else text_of(at)
+    return f"{utc(at)}, {f'in {human(at - now)}' if at > now else f'{human(now - at)} ago'}"
