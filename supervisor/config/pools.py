@@ -321,6 +321,8 @@ def _retry(values: Mapping[str, Any], retry: RetryPolicy) -> RetryPolicy:
 
 
 def _check_delays(policy: RetryPolicy, at: Way, whose: str, report: Report) -> None:
-    if policy.max < policy.base:
-        what = f"max is {human(policy.max)}, which is shorter than base, {human(policy.base)}"
-        report.add(at, whose + what)
+    for name, entry in {"": {}, **policy.on}.items():
+        each = replace(policy, **entry)
+        if each.max < each.base and (not name or entry.keys() & {"base", "max"}):
+            what = f"max is {human(each.max)}, which is shorter than base, {human(each.base)}"
+            report.add((*at, "on", name) if name else at, whose + what)

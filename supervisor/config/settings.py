@@ -136,13 +136,14 @@ class TypeSettings(NamedTuple):
     retry: RetryPolicy
 
 
-RETRY: Keys = {
+RETRY_ON: Keys = {
     "max_attempts": Key(whole(1, MAX_ATTEMPTS), 5),
     "backoff": Key(one_of("exponential", "linear", "fixed"), "exponential"),
     "base": Key(duration, 2.0),
     "max": Key(duration, 600.0),
     "jitter": Key(number(0.0, 1.0), 0.1),
 }
+RETRY: Keys = {**RETRY_ON, "on": Key(Tables(RETRY_ON, checks.exception), {})}
 TYPE: Keys = {
     "timeout": Key(limit, None),
     "retry": Key(RETRY, {}),

@@ -40,7 +40,8 @@ class JobPolicy:
         return self.retry_by_type.get(type, self.retry)
 
     def encode(self) -> str:
-        return json.dumps(asdict(self))
+        # Without what is for exceptions: a death has none, and releases before this key could not read the policy.
+        return json.dumps(asdict(self, dict_factory=lambda fields: {name: v for name, v in fields if name != "on"}))
 
     @classmethod
     def decode(cls, text: str) -> JobPolicy:

@@ -192,5 +192,6 @@ def _in_words(limits: Limits) -> str:
         counted(retry.max_attempts, "attempt"),
         f"{retry.backoff} backoff{pause}" if retry.max_attempts > 1 else "",
         f"given up on {', '.join(retry.give_up_on)}" if retry.give_up_on else "",
+        f"other limits after {', '.join(retry.on)}" if retry.on else "",
     ]
     return ", ".join(part for part in parts if part)

@@ -156,8 +156,8 @@ class Executor:
             return crashed(claim, failure, self.policy.retry_of(claim.type), self.policy.max_crashes, chance=random())
         if isinstance(error, MemoryError):
             self.make_room(error)
-        kind, policy = _kind(error), self.policy.retry_of(claim.type)
-        message, stack = described(error)
+        kind, (message, stack) = _kind(error), described(error)
+        policy, gives_up = _policy_after(error, kind, message, self.policy.retry_of(claim.type))
         return failed(
             claim,
             Failure(
@@ -169,7 +169,7 @@ class Executor:
             ),
             policy,
             chance=random(),
-            permanent=kind in ("permanent", "payload", "result") or _gives_up(policy, error, message),
+            permanent=kind in ("permanent", "payload", "result") or gives_up,
             after=_after(error),
             started_at=started_at,
         )
@@ -229,12 +229,13 @@ def _kind(error: BaseException) -> str:
     return "memory" if isinstance(error, MemoryError) else "exception"
 
 
-def _gives_up(policy: RetryPolicy, error: BaseException, message: str) -> bool:
-    if not policy.give_up_on:
-        return False
-    if isinstance(error, Reported):
-        return error.kind == "exception" and policy.gives_up_after(message)
-    return policy.gives_up_on(error)
+def _policy_after(error: BaseException, kind: str, message: str, policy: RetryPolicy) -> tuple[RetryPolicy, bool]:
+    """The policy after this error, and whether another attempt is pointless. A program's is known by its message."""
+    if not isinstance(error, Reported):
+        return policy.after(error), policy.gives_up_on(error)
+    if kind != "exception":
+        return policy, False
+    return policy.after_message(message), policy.gives_up_after(message)
 
 
 def _after(error: BaseException) -> float | None:

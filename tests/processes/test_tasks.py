@@ -50,9 +50,9 @@ def dies(ctx: Context) -> None:
         os._exit(3)
     raise Fail("again")
 
-@task(give_up_on=["LookupError"])
+@task(give_up_on=["LookupError"], retry={"on": {"builtins.OSError": {"max_attempts": 1}}})
 def lookup(name: str) -> None:
-    raise KeyError(name) if name == "key" else ValueError(name)
+    raise {"key": KeyError, "value": ValueError, "late": TimeoutError}[name](name)
 """
 POOL = """
 [pools.default]
@@ -99,6 +99,8 @@ def test_types_of_one_pool_have_their_own_limits_and_policies(site: Site) -> Non
     assert (slow.status, slow.attempts, slow.last_error) == (Status.FAILED, 1, "over its time limit of 200ms")
     key = site.queue.wait(site.queue.enqueue("lookup", {"name": "key"}), 20)
     assert (key.status, key.attempts) == (Status.FAILED, 1)
+    late = site.queue.wait(site.queue.enqueue("lookup", {"name": "late"}), 20)
+    assert (late.status, late.attempts) == (Status.FAILED, 1)
     value = site.queue.enqueue("lookup", {"name": "value"})
     wait_for(lambda: site.job(value).attempts == 1 and site.job(value).status is Status.PENDING, "its retry")
 

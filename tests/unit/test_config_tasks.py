@@ -84,6 +84,16 @@ def test_types_differ_in_any_pool(folder: Path) -> None:
     assert found.policy.retry_of("b").give_up_on == found.retry.give_up_on == ("ValueError",)
 
 
+def test_a_policy_for_an_exception_is_that_of_the_type_else_of_the_pool(folder: Path) -> None:
+    (folder / "jobs.py").write_text(
+        "from supervisor import task\n@task(retry={'on': {'KeyError': {'base': '1s'}}})\ndef own(): ...\n"
+        "@task(max_attempts=2)\ndef other(): ...\n"
+    )
+    found = pool(folder, 'tasks = ["jobs"]\n[pools.default.retry.on."a.Late"]\nmax = "1h"\njitter = 0.5')
+    assert found.policy.retry_of("own").on == {"KeyError": {"base": 1.0}}
+    assert found.policy.retry_of("other").on == found.retry.on == {"a.Late": {"max": 3600.0, "jitter": 0.5}}
+
+
 def test_types_may_choose_among_the_tasks(folder: Path) -> None:
     assert pool(folder, 'tasks = ["jobs"]\ntypes = ["resize"]').types == ("resize",)
 

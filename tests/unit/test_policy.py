@@ -27,6 +27,14 @@ def test_a_policy_survives_its_row(policy: JobPolicy) -> None:
     assert JobPolicy.decode(policy.encode()) == policy
 
 
+def test_what_is_for_exceptions_is_not_kept_for_deaths() -> None:
+    """Releases that do not know it would otherwise take the default policy."""
+    after = RetryPolicy(max_attempts=2, on={"KeyError": {"base": 1.0}})
+    text = JobPolicy(after, retry_by_type={"a": after}).encode()
+    assert '"on"' not in text
+    assert JobPolicy.decode(text).retry_of("a") == RetryPolicy(max_attempts=2)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"retry": 5}', '{"retry": {"nope": 1}}', "null", "\x00"])
 def test_anything_unreadable_is_the_default_policy(text: str) -> None:
     assert JobPolicy.decode(text) == JobPolicy()
