@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from supervisor.domain.errors import Retry
+from supervisor.domain.intake import MAX_PAYLOAD_BYTES
 from supervisor.domain.job import Claim, NewJob, Status
 from supervisor.domain.polling import backoff
-from supervisor.domain.text import LONGEST_DELAY
+from supervisor.domain.text import LONGEST_DELAY, compact_json
 
 Backoff = Literal["exponential", "linear", "fixed"]
 
@@ -135,13 +136,25 @@ class Usage(NamedTuple):
     log: str | None = None
 
 
+class FollowUps(NamedTuple):
+    """The types of the jobs that follow the jobs of one type, when they are done and when they have failed for good."""
+
+    on_done: str | None = None
+    on_failed: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> FollowUps:
+        """Those of a type, from its table or its decorator."""
+        return cls(*(options.get(name) for name in cls._fields))
+
+
 class Settlement(NamedTuple):
     """The new state of a claimed job. `delay` is the seconds until a pending one is due again; with 0 it keeps
     its old place in the order.
 
     `attempts` and `crashes` are added to the row's counters: the claim has already counted the attempt, so
     returning it is −1. `usage` is set for a run that gets a row of its own, `claim` is what it settles,
-    for the counters. A tuple, because thousands are made a second.
+    for the counters, `follow` what is enqueued if it is the last one. A tuple, because thousands are made a second.
     """
 
     job_id: int
@@ -158,11 +171,12 @@ class Settlement(NamedTuple):
     usage: Usage | None = None
     batch_limit: int = 0  # the size limit for batches with this job from now on; 0: unchanged
     claim: Claim | None = None
+    follow: FollowUps | None = None
 
     @property
     def simple(self) -> bool:
         """A plain success. There are thousands a second, so they are settled together by one statement."""
-        return self.status is Status.DONE and not self.children
+        return self.status is Status.DONE and not self.children and self.follow is None
 
 
 def done(
@@ -242,6 +256,22 @@ def crashed(claim: Claim, failure: Failure, policy: RetryPolicy, max_crashes: in
     else:
         status, delay = Status.PENDING, 0.0 if crashes == 1 else policy.delay(crashes - 1, chance)
     return _settled(claim, status, delay=delay, attempts=-1, crashes=1, failure=failure)
+
+
+def follow_up(settlement: Settlement) -> tuple[NewJob, ...]:
+    """The job that is enqueued with this settlement, as its last: one or none."""
+    status, claim, types = settlement.status, settlement.claim, settlement.follow or FollowUps()
+    ends = {Status.DONE: types.on_done, Status.FAILED: types.on_failed, Status.QUARANTINED: types.on_failed}
+    type_, failure, result = ends.get(status), settlement.failure, settlement.result or "null"
+    if type_ is None or claim is None:
+        return ()
+    error = None if failure is None else clipped(failure.message, MAX_MESSAGE)
+    about = {"job": claim.job_id, "type": claim.type, "status": status.value, "error": error}
+    payload = f'{compact_json(about)[:-1]},"result":{result}}}'
+    if (size := len(payload.encode())) > MAX_PAYLOAD_BYTES:
+        why = f"the result is left out: with it, this payload has {size} bytes; the limit is {MAX_PAYLOAD_BYTES}"
+        payload = compact_json(about | {"error": why, "result": None})
+    return (NewJob(type_, payload),)
 
 
 def run_of(settlement: Settlement) -> tuple[str, Usage] | None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from supervisor.domain.alerts import Alert
 from supervisor.domain.schedule import Schedule
+from supervisor.domain.settlement import FollowUps
 from supervisor.store.base import JobSelector, SupervisorRecord
 
 
@@ -38,3 +39,4 @@ class Orders(NamedTuple):
     alerts: tuple[Alert, ...]
     burst: bool
     since: float  # Unix seconds: when the supervisor started
+    follow_ups: Mapping[str, FollowUps]  # by type

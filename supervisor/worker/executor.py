@@ -93,6 +93,8 @@ class Executor:
             ctx._board = RUN_ENDED
         children = ctx.close() if ctx._children else ()
         settlement = done(claim, result, started_at=started_at, progress=ctx.reported, children=children)
+        if self.policy.follow_ups:
+            settlement = self.policy.followed(settlement)
         run_log.run = None
         if self.clock() - started_at < WORTH and not run_log.size:
             return settlement
@@ -127,7 +129,9 @@ class Executor:
             result = None if value is None else encode("result", value)
         except BaseException as error:
             return self.unsuccessful(claim, error, started_at)
-        return done(claim, result, started_at=started_at, progress=ctx.reported, children=ctx.close())
+        return self.policy.followed(
+            done(claim, result, started_at=started_at, progress=ctx.reported, children=ctx.close())
+        )
 
     def unsuccessful(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         """What becomes of a job whose run has raised this."""
@@ -142,7 +146,7 @@ class Executor:
             settlement = failed(claim, failure, retry, chance=random(), started_at=started_at)
         if self.middleware is not None:
             self.middleware.failed(settlement, error)
-        return settlement
+        return self.policy.followed(settlement)
 
     def _failure_of(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         if isinstance(error, JobInterrupted):
