@@ -42,9 +42,11 @@ class JobPolicy:
         return self.retry_by_type.get(type, self.retry)
 
     def followed(self, settlement: Settlement) -> Settlement:
-        """The same, with what follows if the job has ended."""
+        """The same, with what follows if the job has ended. A plain success that nothing follows stays one."""
         follow = self.follow_ups.get(settlement.claim.type) if settlement.claim is not None else None
-        return settlement if follow is None else settlement._replace(follow=follow)
+        if follow is None or (settlement.simple and follow.on_done is None):
+            return settlement
+        return settlement._replace(follow=follow)
 
     def encode(self) -> str:
         # Without what is for exceptions: a death has none, and releases before this key could not read the policy.
