@@ -36,6 +36,7 @@ _KEYS = frozenset({"url", "method", "headers", "body", "text", "timeout", "alert
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "idempotency-key", "user-agent"})
+_TRANSIENT = TRANSIENT | {409}  # what a receiver answers that still works on an earlier attempt with the same key
 _LONGEST_WAIT = 7 * 86_400.0  # seconds that a receiver may ask for
 _KEPT = 1000  # characters of an answer that are kept in the result
 
@@ -49,8 +50,8 @@ def send(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
     has enqueued is, without one of its own, the facts of the alert.
 
     Raises Fail for an invalid payload or option, an address that is not allowed, a certificate that is not accepted, a
-    redirect that is not followed and every other answer of 3xx and 4xx; Retry for no connection, a timeout, 408, 425,
-    429 and 5xx, after the time that the receiver asks for with `Retry-After`. Messages name the host and never the
+    redirect that is not followed and every other answer of 3xx and 4xx; Retry for no connection, a timeout, 408, 409,
+    425, 429 and 5xx, after the time that the receiver asks for with `Retry-After`. Messages name the host and never the
     path, which may hold secrets.
     """
     try:
@@ -69,6 +70,14 @@ def send(payload: dict[str, Any], ctx: Context) -> dict[str, Any]:
     _add_body(request, payload)
     _sign(request, options, ctx.idempotency_key)
     return _exchange(request, host_of(url), options, _timeout(payload, options))
+
+
+@checked_by(HttpOptions)
+def post(payload: object, ctx: Context) -> dict[str, Any]:
+    """The whole payload is the body: as what follows another job (`on_done`, `on_failed`) has it. The rest is said by
+    the options, as for `send`.
+    """
+    return send({"body": payload}, ctx)
 
 
 def _exchange(request: urllib.request.Request, host: str, options: HttpOptions, timeout: float) -> dict[str, Any]:
@@ -109,7 +118,7 @@ def _verdict(error: urllib.error.HTTPError, host: str) -> Exception:
     said = f"{host} answered {error.code} {error.reason}".strip()
     if 300 <= error.code < 400:
         return Fail(f"{said}, which is not followed")
-    if error.code in TRANSIENT or error.code >= 500:
+    if error.code in _TRANSIENT or error.code >= 500:
         return Retry(said, after=_retry_after(error.headers.get("Retry-After")))
     return Fail(said)
 

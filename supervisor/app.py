@@ -141,7 +141,7 @@ def _watch(settings: Settings) -> SourceWatch:
 
 
 def _warn_about_untaken(settings: Settings) -> Settings:
-    """Name the schedules, alerts and priorities whose jobs would accumulate, unless another supervisor takes them."""
+    """Name what makes jobs that would accumulate, unless another supervisor takes them."""
     for about, problem in untaken(settings):
         events(process="supervisor").warning(f"{about}_unhandled", problem=problem)
     return settings

@@ -37,7 +37,7 @@ from supervisor.config.pools import policy_of
 from supervisor.domain import middleware
 from supervisor.domain.job import Claim, Job
 from supervisor.domain.recovery import JobPolicy
-from supervisor.domain.settlement import RetryPolicy, Settlement, released
+from supervisor.domain.settlement import FollowUps, RetryPolicy, Settlement, released
 from supervisor.engine import open_engine
 from supervisor.store.base import Claims, JobSelector
 from supervisor.telemetry import events
@@ -90,8 +90,10 @@ def run_due(
     engine.database.migrate()
     handlers = tasks.registered if handlers is None else handlers
     retry = retry or RetryPolicy()
-    own = {type_: policy_of(each.declared, retry) for type_, each in handlers.items() if isinstance(each, tasks.Task)}
-    policy, board = JobPolicy(retry, retry_by_type=own), Board(engine.database.epoch(), engine.meta)
+    declared = {type_: each.declared for type_, each in handlers.items() if isinstance(each, tasks.Task)}
+    own = {type_: policy_of(options, retry) for type_, options in declared.items()}
+    follow = {type_: FollowUps.of(options) for type_, options in declared.items()}
+    policy, board = JobPolicy(retry, retry_by_type=own, follow_ups=follow), Board(engine.database.epoch(), engine.meta)
     executors: dict[str, Executor] = {}
     for type_, target in handlers.items():
         handler = _handler(type_, target)

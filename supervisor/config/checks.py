@@ -42,9 +42,10 @@ Keys: TypeAlias = Mapping[str, Key]
 
 
 class Tables(NamedTuple):
-    """Tables with names of the user's own, such as [pools.NAME], which have these keys."""
+    """Tables with names of the user's own, such as [pools.NAME], which have these keys. `name` checks the names."""
 
     keys: Keys
+    name: Check[Any] = lambda name: name
 
 
 class Entries(NamedTuple):

@@ -30,7 +30,7 @@ from supervisor.config.settings import (
 )
 from supervisor.config.tasks import Declared, Unreadable, of_module
 from supervisor.domain.limits import NEVER, Limits
-from supervisor.domain.settlement import RetryPolicy
+from supervisor.domain.settlement import FollowUps, RetryPolicy
 from supervisor.domain.text import human, like
 
 _EITHER = 'handler = "module:attribute", tasks = ["module"] or command = ["program", "argument"]'
@@ -92,6 +92,7 @@ def build(values: Mapping[str, Any], folder: Path, report: Report) -> dict[str, 
         _check_rules(pool, report)
     comparable = [settings[pool.name] for pool in pools if not pool.faulty(*NAMING, "capabilities")]
     _check_contradictions([pool for pool in comparable if pool.handler or pool.command], sources, report)
+    _check_follow_ups(settings.values(), types, report)
     if pools and not report.of_sources:  # otherwise not all types are known
         taken = sorted({type_ for pool in settings.values() for type_ in pool.types})
         for name in types:
@@ -256,6 +257,25 @@ def _check_contradictions(
             )
 
 
+def _check_follow_ups(pools: Iterable[PoolSettings], types: Types, report: Report) -> None:
+    """A chain of follow-ups that comes back to its beginning would never end."""
+    follow = {type_: settings.follow for pool in pools for type_, settings in pool.by_type.items()}
+    told: set[str] = set()
+    for start in follow:
+        chains, seen = [[start]], set[str]()
+        while chains and start not in told:
+            chain = chains.pop()
+            for after in filter(None, follow.get(chain[-1], ())):
+                if after == start:
+                    told.update(chain)
+                    way = " → ".join([*chain, start])
+                    at = ("types", start) if start in types else ("pools",)
+                    report.add(at, f"the follow-ups of {start!r} never end: {way}", of_source=start not in types)
+                elif after not in seen:
+                    seen.add(after)
+                    chains.append([*chain, after])
+
+
 # What differs between the types of a pool
 
 
@@ -302,7 +322,8 @@ def _by_type(
             if "retry" in values:
                 at = ("types", name, "retry") if name in written else ("pools",)
                 _check_delays(policy, at, f"the type {name!r}: ", report)
-            found[name] = TypeSettings(values.get("timeout", timeout), policy, _limits(values))
+            follow = FollowUps.of(values)
+            found[name] = TypeSettings(values.get("timeout", timeout), policy, follow, _limits(values))
     return found
 
 
@@ -351,6 +372,8 @@ def _limits(values: Mapping[str, Any]) -> Limits | None:
 
 
 def _check_delays(policy: RetryPolicy, at: Way, whose: str, report: Report) -> None:
-    if policy.max < policy.base:
-        what = f"max is {human(policy.max)}, which is shorter than base, {human(policy.base)}"
-        report.add(at, whose + what)
+    for name, entry in {"": {}, **policy.on}.items():
+        each = replace(policy, **entry)
+        if each.max < each.base and (not name or entry.keys() & {"base", "max"}):
+            what = f"max is {human(each.max)}, which is shorter than base, {human(each.base)}"
+            report.add((*at, "on", name) if name else at, whose + what)

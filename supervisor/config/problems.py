@@ -94,7 +94,9 @@ def checked(keys: Keys, raw: object, at: Way, report: Report) -> dict[str, Any]:
 
 def _by_name(tables: Tables, raw: object, at: Way, report: Report) -> dict[str, dict[str, Any]]:
     if not isinstance(raw, dict):
-        raise ValueError(f"must be tables [{at[0]}.NAME], not {shown(raw)}")
+        raise ValueError(f"must be tables [{dotted(at)}.NAME], not {shown(raw)}")
+    for name in raw:
+        tables.name(name)
     found = {name: checked(tables.keys, table, (*at, name), report) for name, table in raw.items()}
     return {name: values for name, values in found.items() if isinstance(raw[name], dict)}
 

@@ -33,7 +33,7 @@ from supervisor.domain.limits import Limits
 from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE
 from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.schedule import Schedule
-from supervisor.domain.settlement import RetryPolicy
+from supervisor.domain.settlement import FollowUps, RetryPolicy
 from supervisor.domain.text import SQLITE_URL, like
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -135,10 +135,11 @@ class TypeSettings(NamedTuple):
 
     timeout: float
     retry: RetryPolicy
+    follow: FollowUps = FollowUps()
     limits: Limits | None = None
 
 
-RETRY: Keys = {
+RETRY_ON: Keys = {
     "max_attempts": Key(whole(1, MAX_ATTEMPTS), 5),
     "backoff": Key(one_of("exponential", "linear", "fixed"), "exponential"),
     "base": Key(duration, 2.0),
@@ -158,12 +159,14 @@ LIMITS: Keys = {
     "age_boost": Key(limit, None),
     "breaker": Key(BREAKER, None),
 }
+RETRY: Keys = {**RETRY_ON, "on": Key(Tables(RETRY_ON, checks.exception), {})}
 TYPE: Keys = {
     **LIMITS,
     "timeout": Key(limit, None),
     "retry": Key(RETRY, {}),
     "max_attempts": Key(whole(1, MAX_ATTEMPTS), None),
     "give_up_on": Key(listed(checks.exception), ()),
+    **dict.fromkeys(FollowUps._fields, Key(checks.job_type, None)),
 }
 TASK: Keys = {**TYPE, "priority": Key(whole(-MAX_PRIORITY, MAX_PRIORITY), 0)}
 """The options of `@task`; `priority` is of the jobs that it enqueues."""
@@ -255,7 +258,8 @@ class PoolSettings(NamedTuple):
     def policy(self) -> JobPolicy:
         """What happens to the pool's jobs when their worker cannot settle them."""
         by_type = {type_: settings.retry for type_, settings in self.by_type.items()}
-        return JobPolicy(self.retry, self.max_crashes, self.recover, self.lock_time, by_type)
+        follow = {type_: settings.follow for type_, settings in self.by_type.items() if any(settings.follow)}
+        return JobPolicy(self.retry, self.max_crashes, self.recover, self.lock_time, by_type, follow)
 
     @property
     def preloads(self) -> bool:
@@ -382,8 +386,8 @@ HOMES: dict[str, Keys] = {"the file itself, above its first [table]": ALONE, **d
 
 
 def untaken(settings: Settings) -> list[tuple[str, str]]:
-    """A sentence for each "schedule", "alert" or "priority" whose jobs no pool of this configuration takes. A pool of
-    another supervisor may.
+    """A sentence for each "schedule", "alert", "follow_up" or "priority" whose jobs no pool of this configuration
+    takes. A pool of another supervisor may.
     """
     types = sorted(settings.types)
     wanted = [("schedule", schedule.type, f"of the schedule {schedule.name}") for schedule in settings.schedules]
@@ -391,6 +395,9 @@ def untaken(settings: Settings) -> list[tuple[str, str]]:
         wanted.append(("alert", alert.type, f"of the alert about {alert.when}"))
         if alert.when in FAILURES:
             wanted += [("alert", name, f"that the alert about {alert.when} is for") for name in alert.only]
+    for pool in settings.pools.values():
+        for name, follow in pool.policy.follow_ups.items():
+            wanted += [("follow_up", type_, f"that follows {name}") for type_ in follow if type_ is not None]
     found = [
         (about, f"no pool takes the type {type_} {whose}{like(type_, types)}")
         for about, type_, whose in wanted

@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import (
     Failure,
+    FollowUps,
     RetryPolicy,
     Settlement,
     Usage,
@@ -35,12 +36,21 @@ class JobPolicy:
     recover: Literal["pending", "failed"] = "pending"
     lock_time: float = 60.0
     retry_by_type: Mapping[str, RetryPolicy] = field(default_factory=dict)
+    follow_ups: Mapping[str, FollowUps] = field(default_factory=dict)
 
     def retry_of(self, type: str) -> RetryPolicy:
         return self.retry_by_type.get(type, self.retry)
 
+    def followed(self, settlement: Settlement) -> Settlement:
+        """The same, with what follows if the job has ended. A plain success that nothing follows stays one."""
+        follow = self.follow_ups.get(settlement.claim.type) if settlement.claim is not None else None
+        if follow is None or (settlement.simple and follow.on_done is None):
+            return settlement
+        return settlement._replace(follow=follow)
+
     def encode(self) -> str:
-        return json.dumps(asdict(self))
+        # Without what is for exceptions: a death has none, and releases before this key could not read the policy.
+        return json.dumps(asdict(self, dict_factory=lambda fields: {name: v for name, v in fields if name != "on"}))
 
     @classmethod
     def decode(cls, text: str) -> JobPolicy:
@@ -53,6 +63,7 @@ class JobPolicy:
                 fields["recover"],
                 float(fields["lock_time"]),
                 {type_: _retry(retry) for type_, retry in fields["retry_by_type"].items()},
+                {type_: FollowUps(*types) for type_, types in fields.get("follow_ups", {}).items()},
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls()
@@ -96,10 +107,11 @@ def with_log(settlements: list[Settlement], begun: tuple[int, int] | None, log: 
 
 
 def _settle(claim: Claim, charge: Charge, failure: Failure, policy: JobPolicy, chance: float) -> Settlement:
+    retry = policy.retry_of(claim.type)
     if charge == "crash":
-        return crashed(claim, failure, policy.retry_of(claim.type), policy.max_crashes, chance=chance)
+        return policy.followed(crashed(claim, failure, retry, policy.max_crashes, chance=chance))
     if charge == "attempt":
-        return failed(claim, failure, policy.retry_of(claim.type), chance=chance)
+        return policy.followed(failed(claim, failure, retry, chance=chance))
     if charge == "cancel":
         return cancelled(claim, usage=_known(failure))
     return released(claim, usage=_known(failure))
@@ -123,7 +135,7 @@ def settle_interrupted(
     failure = Failure("interrupted", "its supervisor died while the job was running")
     if policy.recover == "failed":
         return [
-            failed(claim, failure, policy.retry_of(claim.type), chance=chance, permanent=True)
+            policy.followed(failed(claim, failure, policy.retry_of(claim.type), chance=chance, permanent=True))
             if begun == (claim.job_id, claim.token) or batch > 1
             else released(claim)
             for claim in held
@@ -140,7 +152,8 @@ def settle_expired(claim: Claim, owner: str, policy: JobPolicy, chance: float) -
         if foreign
         else "its lock expired: the worker was stopped, or cannot be reached",
     )
-    settled = crashed(claim, failure, policy.retry_of(claim.type), policy.max_crashes, chance=chance)
+    retry = policy.retry_of(claim.type)
+    settled = policy.followed(crashed(claim, failure, retry, policy.max_crashes, chance=chance))
     return settled._replace(attempts=0) if foreign else settled
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+from supervisor.domain.enqueueing import MAX_PAYLOAD_BYTES
 from supervisor.domain.errors import Retry
 from supervisor.domain.job import Claim, NewJob, Status
 from supervisor.domain.polling import backoff
-from supervisor.domain.text import LONGEST_DELAY
+from supervisor.domain.text import LONGEST_DELAY, compact_json
 
 Backoff = Literal["exponential", "linear", "fixed"]
 
@@ -18,7 +20,8 @@ Backoff = Literal["exponential", "linear", "fixed"]
 class RetryPolicy:
     """How many attempts a job gets and how long it waits in between. `base` and `max` are seconds.
 
-    `give_up_on` are names of exceptions after which another attempt is pointless.
+    `give_up_on` are names of exceptions after which another attempt is pointless; `on` has what differs after some
+    exceptions, by their names.
     """
 
     max_attempts: int = 5
@@ -27,6 +30,7 @@ class RetryPolicy:
     max: float = 600.0
     jitter: float = 0.1
     give_up_on: tuple[str, ...] = ()
+    on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def delay(self, failures: int, chance: float) -> float:
         """Seconds to wait after the given number of failures (1 = the first).
@@ -43,33 +47,62 @@ class RetryPolicy:
         return min(delay, self.max) * (1 + self.jitter * (2 * chance - 1))
 
     def gives_up_on(self, error: BaseException) -> bool:
-        """Whether the exception or a class that it is derived from is listed: by name, with or without its module, or
-        by the name under which another module exports it. Of a group of exceptions, each one must be; `Retry` never is.
+        """Whether the exception or a class that it is derived from is listed. Of a group of exceptions, each one must
+        be; `Retry` never is.
         """
         if isinstance(error, Retry):
             return False
-        if any(self._is(error, name) for name in self.give_up_on):
+        if _listed(self.give_up_on, error) is not None:
             return not (isinstance(error, BaseExceptionGroup) and error.subgroup(Retry))
         return isinstance(error, BaseExceptionGroup) and all(map(self.gives_up_on, error.exceptions))
 
-    def _is(self, error: BaseException, name: str) -> bool:
-        module, _, exported = name.rpartition(".")
-        listed = getattr(sys.modules.get(module), exported, None)
-        if isinstance(listed, type):
-            return isinstance(error, listed)
-        names = (
-            {cls.__name__, cls.__qualname__, f"{cls.__module__}.{cls.__qualname__}"} for cls in type(error).__mro__
-        )
-        return any(name in each for each in names)
-
     def gives_up_after(self, message: str) -> bool:
         """The same for a program's error, which is known by a message that begins with its class."""
-        name = message.partition(":")[0].strip()
-        return any(listed in (name, name.rpartition(".")[2]) for listed in self.give_up_on)
+        return _listed_for(self.give_up_on, message) is not None
+
+    def after(self, error: BaseException) -> RetryPolicy:
+        """The policy after this exception: that of its nearest class in `on`. Without one, a group of exceptions that
+        all have the same entry has that one, too.
+        """
+        return self._with(self._entry(error)) if self.on else self
+
+    def after_message(self, message: str) -> RetryPolicy:
+        """The same for a program's error."""
+        return self._with(_listed_for(self.on, message)) if self.on else self
+
+    def _entry(self, error: BaseException) -> str | None:
+        found = {_listed(self.on, error)}
+        if found == {None} and isinstance(error, BaseExceptionGroup):
+            found = {self._entry(each) for each in error.exceptions}
+        return found.pop() if len(found) == 1 else None
+
+    def _with(self, entry: str | None) -> RetryPolicy:
+        return self if entry is None else replace(self, **self.on[entry])
 
     def attempts_for(self, max_attempts: int | None) -> int:
         """The limit of one job: its own if it has one, otherwise the pool's."""
         return self.max_attempts if max_attempts is None else max_attempts
+
+
+def _listed(names: Iterable[str], error: BaseException) -> str | None:
+    """Which of these names the exception has, or the nearest class that it is derived from: with or without its module,
+    or that under which another module exports it.
+    """
+    return next((name for cls in type(error).__mro__ for name in names if _is(cls, name)), None)
+
+
+def _is(cls: type, name: str) -> bool:
+    module, _, exported = name.rpartition(".")
+    listed = getattr(sys.modules.get(module), exported, None)
+    if isinstance(listed, type):
+        return listed is cls
+    return name in (cls.__name__, cls.__qualname__, f"{cls.__module__}.{cls.__qualname__}")
+
+
+def _listed_for(names: Iterable[str], message: str) -> str | None:
+    """Which of these names an error has whose message begins with its class."""
+    name = message.partition(":")[0].strip()
+    return next((each for each in (name, name.rpartition(".")[2]) if each in names), None)
 
 
 MAX_MESSAGE = 2000  # characters of last_error: a line in a list, not a log
@@ -103,13 +136,26 @@ class Usage(NamedTuple):
     log: str | None = None
 
 
+class FollowUps(NamedTuple):
+    """The types of the jobs that follow the jobs of one type, when they are done and when they have failed for good."""
+
+    on_done: str | None = None
+    on_failed: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> FollowUps:
+        """Those of a type, from its table or its decorator."""
+        return cls(*(options.get(name) for name in cls._fields))
+
+
 class Settlement(NamedTuple):
     """The new state of a claimed job. `delay` is the seconds until a pending one is due again; with 0 it keeps
     its old place in the order.
 
     `pause` is the seconds for which no job with its key starts. `attempts` and `crashes` are added to the row's
     counters: the claim has already counted the attempt, so returning it is −1. `usage` is set for a run that gets a row
-    of its own, `claim` is what it settles, for the counters. A tuple, because thousands are made a second.
+    of its own, `claim` is what it settles, for the counters, `follow` what is enqueued if it is the last one. A tuple,
+    because thousands are made a second.
     """
 
     job_id: int
@@ -127,11 +173,12 @@ class Settlement(NamedTuple):
     batch_limit: int = 0  # the size limit for batches with this job from now on; 0: unchanged
     claim: Claim | None = None
     pause: float = 0.0
+    follow: FollowUps | None = None
 
     @property
     def simple(self) -> bool:
         """A plain success. There are thousands a second, so they are settled together by one statement."""
-        return self.status is Status.DONE and not self.children
+        return self.status is Status.DONE and not self.children and self.follow is None
 
 
 def done(
@@ -213,6 +260,22 @@ def crashed(claim: Claim, failure: Failure, policy: RetryPolicy, max_crashes: in
     else:
         status, delay = Status.PENDING, 0.0 if crashes == 1 else policy.delay(crashes - 1, chance)
     return _settled(claim, status, delay=delay, attempts=-1, crashes=1, failure=failure)
+
+
+def follow_up(settlement: Settlement) -> tuple[NewJob, ...]:
+    """The job that is enqueued with this settlement, as its last: one or none."""
+    status, claim, types = settlement.status, settlement.claim, settlement.follow or FollowUps()
+    ends = {Status.DONE: types.on_done, Status.FAILED: types.on_failed, Status.QUARANTINED: types.on_failed}
+    type_, failure, result = ends.get(status), settlement.failure, settlement.result or "null"
+    if type_ is None or claim is None:
+        return ()
+    error = None if failure is None else clipped(failure.message, MAX_MESSAGE)
+    about = {"job": claim.job_id, "type": claim.type, "status": status.value, "error": error}
+    payload = f'{compact_json(about)[:-1]},"result":{result}}}'
+    if (size := len(payload.encode())) > MAX_PAYLOAD_BYTES:
+        why = f"the result is left out: with it, this payload has {size} bytes; the limit is {MAX_PAYLOAD_BYTES}"
+        payload = compact_json(about | {"error": why, "result": None})
+    return (NewJob(type_, payload),)
 
 
 def run_of(settlement: Settlement) -> tuple[str, Usage] | None:

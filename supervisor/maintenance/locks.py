@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Container, Mapping
+from types import MappingProxyType
 
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.errors import StoreError, StoreUnavailable
@@ -18,7 +19,7 @@ from supervisor.domain.recovery import (
     renewal_interval,
     settle_expired,
 )
-from supervisor.domain.settlement import Settlement
+from supervisor.domain.settlement import FollowUps, Settlement
 from supervisor.maintenance.deaths import OutcomeCounter
 from supervisor.maintenance.orders import PoolOrders
 from supervisor.maintenance.scheduler import ITEMS_BOUND, Items
@@ -104,9 +105,10 @@ class Reclaimer(Duty):
         clock: Callable[[], float] = time.monotonic,
         counter: OutcomeCounter | None = None,
         renewed: Callable[[], Container[str]] = tuple,
+        follow_ups: Mapping[str, FollowUps] = MappingProxyType({}),
     ) -> None:
         """`renewed` are owners that this supervisor knows to be alive: if their locks were not renewed, the failure is
-        its own.
+        its own. `follow_ups` are those of jobs whose owner is not registered.
         """
         self._locks = locks
         self._registry = registry
@@ -114,7 +116,8 @@ class Reclaimer(Duty):
         self._renewed = renewed
         self._clock = clock
         self.every = observation_time(lock_time) / 4
-        self._nobodys = JobPolicy(lock_time=lock_time)  # of owners that are not registered: they renew nothing
+        # Of owners that are not registered: they renew nothing.
+        self._nobodys = JobPolicy(lock_time=lock_time, follow_ups=follow_ups)
         self._observer: LeaseObserver[Expired] = LeaseObserver(self.every)
         self._clocks = Clocks()
         self._items: Items[int] = Items("job", clock)

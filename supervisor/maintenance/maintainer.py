@@ -109,7 +109,14 @@ class Maintainer:
                 yield Redriver(store.finished, redriven)
         yield recovery
         shortest = min((pool.lock_time for pool in orders.pools.values()), default=60.0)
-        yield Reclaimer(store.locks, store.registry, shortest, counter=self._counter, renewed=lambda: renewer.renewed)
+        yield Reclaimer(
+            store.locks,
+            store.registry,
+            shortest,
+            counter=self._counter,
+            renewed=lambda: renewer.renewed,
+            follow_ups=orders.follow_ups,
+        )
         yield self._history
         yield from (duty for duty in of_engine if duty.needs is not Needs.NOTHING)
         yield Pruner(store.finished, orders.keep_done, orders.keep_failed)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from supervisor.domain.alerts import Alert
 from supervisor.domain.limits import Limits
 from supervisor.domain.schedule import Schedule
+from supervisor.domain.settlement import FollowUps
 from supervisor.store.base import JobSelector, SupervisorRecord
 
 
@@ -40,3 +41,4 @@ class Orders(NamedTuple):
     limits: Mapping[str, Limits]
     burst: bool
     since: float  # Unix seconds: when the supervisor started
+    follow_ups: Mapping[str, FollowUps]  # by type

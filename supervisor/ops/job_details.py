@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from supervisor.domain.errors import JobNotFound
 from supervisor.domain.job import Attempt, Job, Run, Status
-from supervisor.domain.settlement import RetryPolicy
+from supervisor.domain.settlement import FollowUps, RetryPolicy
 from supervisor.domain.text import counted, human, text_of
 from supervisor.ops.diagnosis import able
 from supervisor.ops.supervisors import seen
@@ -159,18 +159,20 @@ class Limits(NamedTuple):
     pool: str
     timeout: float
     retry: RetryPolicy
+    follow: FollowUps
 
     def as_json(self) -> dict[str, Any]:
         policy = {name: getattr(self.retry, name) for name in self.retry.__slots__}
-        return {"pool": self.pool, "timeout": self.timeout, "retry": policy}
+        return {"pool": self.pool, "timeout": self.timeout, "retry": policy, **self.follow._asdict()}
 
 
 def limits_of(job: Job, settings: Settings) -> list[Limits]:
     """For each pool that takes the job; its own `max_attempts` comes before the pool's."""
     return [
-        Limits(pool.name, pool.timeout_of(job.type), replace(retry, max_attempts=retry.attempts_for(job.max_attempts)))
+        Limits(pool.name, pool.timeout_of(job.type), retry, pool.policy.follow_ups.get(job.type, FollowUps()))
         for pool in able(settings.pools.values(), job.type, job.requires, job.priority)
-        for retry in [pool.policy.retry_of(job.type)]
+        for policy in [pool.policy.retry_of(job.type)]
+        for retry in [replace(policy, max_attempts=policy.attempts_for(job.max_attempts))]
     ]
 
 
@@ -190,5 +192,7 @@ def _in_words(limits: Limits) -> str:
         counted(retry.max_attempts, "attempt"),
         f"{retry.backoff} backoff{pause}" if retry.max_attempts > 1 else "",
         f"given up on {', '.join(retry.give_up_on)}" if retry.give_up_on else "",
+        f"other limits after {', '.join(retry.on)}" if retry.on else "",
+        *(f"{name} {type_}" for name, type_ in limits.follow._asdict().items() if type_),
     ]
     return ", ".join(part for part in parts if part)

@@ -84,6 +84,7 @@ class MaintainerClient:
             limits=settings.limits,
             burst=self._burst,
             since=self._record.started_at,
+            follow_ups={t: follow for pool in pools.values() for t, follow in pool.settings.policy.follow_ups.items()},
         )
 
         def become(channel: Channel) -> int:

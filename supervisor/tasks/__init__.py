@@ -152,14 +152,17 @@ def task(
     priority: int | None = None,
     retry: Mapping[str, Any] | None = None,
     give_up_on: Iterable[str] | None = None,
+    on_done: str | None = None,
+    on_failed: str | None = None,
 ) -> _Decorator: ...
 def task(target: Any = None, /, **declared: Any) -> Any:
     """Make a function's calls jobs: `@task`, or `@task("images.resize", timeout="30s")`.
 
     The type of the jobs is the function's name, or the first argument. The other options apply to the jobs of this
     type in any pool, and `[types.NAME]` in the configuration overrides them: `max_attempts`, `timeout`
-    ("30s"), `priority`, `retry` (a mapping as in the configuration) and `give_up_on` (names of exceptions). All must be
-    literals, since the supervisor reads them without importing the module.
+    ("30s"), `priority`, `retry` (a mapping as in the configuration), `give_up_on` (names of exceptions), `on_done` and
+    `on_failed` (types of jobs that follow). All must be literals, since the supervisor reads them without importing the
+    module.
 
     A parameter annotated as `Context` receives the run's context and is not part of the payload. Type checkers know
     that only if it is the first parameter, or has a default value.
@@ -190,7 +193,7 @@ if TYPE_CHECKING:
         def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-DECLARED = frozenset({"max_attempts", "timeout", "priority", "retry", "give_up_on"})
+DECLARED = frozenset({"max_attempts", "timeout", "priority", "retry", "give_up_on", "on_done", "on_failed"})
 """The options of the decorator; all but `priority` are also keys of `[types.NAME]`."""
 
 registered: dict[str, Task[..., Any]] = {}

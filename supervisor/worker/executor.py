@@ -93,6 +93,8 @@ class Executor:
             ctx._board = RUN_ENDED
         children = ctx.close() if ctx._children else ()
         settlement = done(claim, result, started_at=started_at, progress=ctx.reported, children=children)
+        if self.policy.follow_ups:
+            settlement = self.policy.followed(settlement)
         run_log.run = None
         if self.clock() - started_at < WORTH and not run_log.size:
             return settlement
@@ -127,7 +129,9 @@ class Executor:
             result = None if value is None else encode("result", value)
         except BaseException as error:
             return self.unsuccessful(claim, error, started_at)
-        return done(claim, result, started_at=started_at, progress=ctx.reported, children=ctx.close())
+        return self.policy.followed(
+            done(claim, result, started_at=started_at, progress=ctx.reported, children=ctx.close())
+        )
 
     def unsuccessful(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         """What becomes of a job whose run has raised this."""
@@ -142,7 +146,7 @@ class Executor:
             settlement = failed(claim, failure, retry, chance=random(), started_at=started_at)
         if self.middleware is not None:
             self.middleware.failed(settlement, error)
-        return settlement
+        return self.policy.followed(settlement)
 
     def _failure_of(self, claim: Claim, error: BaseException, started_at: float) -> Settlement:
         if isinstance(error, JobInterrupted):
@@ -156,8 +160,8 @@ class Executor:
             return crashed(claim, failure, self.policy.retry_of(claim.type), self.policy.max_crashes, chance=random())
         if isinstance(error, MemoryError):
             self.make_room(error)
-        kind, policy = _kind(error), self.policy.retry_of(claim.type)
-        message, stack = described(error)
+        kind, (message, stack) = _kind(error), described(error)
+        policy, gives_up = _policy_after(error, kind, message, self.policy.retry_of(claim.type))
         after = _after(error)
         return failed(
             claim,
@@ -170,7 +174,7 @@ class Executor:
             ),
             policy,
             chance=random(),
-            permanent=kind in ("permanent", "payload", "result") or _gives_up(policy, error, message),
+            permanent=kind in ("permanent", "payload", "result") or gives_up,
             after=after,
             pause=after or 0.0 if isinstance(error, Retry) and error.whole_key else 0.0,
             started_at=started_at,
@@ -231,12 +235,13 @@ def _kind(error: BaseException) -> str:
     return "memory" if isinstance(error, MemoryError) else "exception"
 
 
-def _gives_up(policy: RetryPolicy, error: BaseException, message: str) -> bool:
-    if not policy.give_up_on:
-        return False
-    if isinstance(error, Reported):
-        return error.kind == "exception" and policy.gives_up_after(message)
-    return policy.gives_up_on(error)
+def _policy_after(error: BaseException, kind: str, message: str, policy: RetryPolicy) -> tuple[RetryPolicy, bool]:
+    """The policy after this error, and whether another attempt is pointless. A program's is known by its message."""
+    if not isinstance(error, Reported):
+        return policy.after(error), policy.gives_up_on(error)
+    if kind != "exception":
+        return policy, False
+    return policy.after_message(message), policy.gives_up_after(message)
 
 
 def _after(error: BaseException) -> float | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.message import Message
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ import pytest
 from handlers import connections
 from handlers import http as webhook
 from handlers.options import HttpOptions
-from supervisor import Fail, Retry
+from supervisor import Fail, Queue, Retry, task
+from supervisor.testing import run_due
 from supervisor.worker.handler import Handler, HandlerError
 
 
@@ -137,6 +139,29 @@ def test_a_standard_webhook_is_signed_as_its_specification_says(
     assert seen.headers["X-Signature"] is None
 
 
+def test_the_end_of_a_job_is_posted_as_a_standard_webhook(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK_SECRET", base64.b64encode(b"s3cret").decode())
+    options = {"url": f"{receiver.url}/hook", "secret_env": "HOOK_SECRET", "signature": "standard"}
+
+    @task("tests.export", on_done="webhook")
+    def export() -> dict[str, str]:
+        return {"file": "ä.zip"}
+
+    queue = Queue(f"sqlite:///{tmp_path}/jobs.db")
+    export.options(queue=queue).enqueue()
+    handlers = {"tests.export": export, "webhook": "handlers.http:post"}
+    jobs = run_due(queue, handlers, options={**options, "allow_private_hosts": True})
+    assert jobs[1].result == {"status": 200, "body": "thanks"}
+    [seen] = receiver.seen
+    end = {"job": 1, "type": "tests.export", "status": "done", "error": None, "result": {"file": "ä.zip"}}
+    assert (seen.method, json.loads(seen.body)) == ("POST", end)
+    text = f"{seen.headers['Webhook-Id']}.{seen.headers['Webhook-Timestamp']}.".encode() + seen.body
+    signature = base64.b64encode(hmac.new(b"s3cret", text, hashlib.sha256).digest()).decode()
+    assert seen.headers["Webhook-Signature"] == f"v1,{signature}"
+
+
 def test_the_reference_signature_of_standard_webhooks_is_ours() -> None:
     """The example of the libraries of standardwebhooks.com, in each of their tests."""
     headers = webhook._standard(
@@ -174,7 +199,7 @@ def test_what_the_body_is_made_of(receiver: Receiver, send: Send) -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "statuses"),
-    [(Fail, (400, 401, 404, 409, 410, 422)), (Retry, (408, 425, 429, 500, 502, 503, 504, 507))],
+    [(Fail, (400, 401, 404, 410, 422)), (Retry, (408, 409, 425, 429, 500, 502, 503, 504, 507))],
 )
 def test_a_refusal_is_permanent_and_a_trouble_of_the_receiver_is_retried(
     send: Send, outcome: type[Exception], statuses: tuple[int, ...]

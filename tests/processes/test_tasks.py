@@ -50,9 +50,19 @@ def dies(ctx: Context) -> None:
         os._exit(3)
     raise Fail("again")
 
-@task(give_up_on=["LookupError"])
+@task(retry={"base": "10ms"}, on_failed="told", on_done="told")
+def ends(ctx: Context, how: str = "die") -> str:
+    if how == "die":
+        os._exit(3)
+    return how
+
+@task
+def told(ctx: Context, job: int, type: str, status: str, **others: object) -> None:
+    record("told", ctx)
+
+@task(give_up_on=["LookupError"], retry={"on": {"builtins.OSError": {"max_attempts": 1}}})
 def lookup(name: str) -> None:
-    raise KeyError(name) if name == "key" else ValueError(name)
+    raise {"key": KeyError, "value": ValueError, "late": TimeoutError}[name](name)
 """
 POOL = """
 [pools.default]
@@ -99,8 +109,27 @@ def test_types_of_one_pool_have_their_own_limits_and_policies(site: Site) -> Non
     assert (slow.status, slow.attempts, slow.last_error) == (Status.FAILED, 1, "over its time limit of 200ms")
     key = site.queue.wait(site.queue.enqueue("lookup", {"name": "key"}), 20)
     assert (key.status, key.attempts) == (Status.FAILED, 1)
+    late = site.queue.wait(site.queue.enqueue("lookup", {"name": "late"}), 20)
+    assert (late.status, late.attempts) == (Status.FAILED, 1)
     value = site.queue.enqueue("lookup", {"name": "value"})
     wait_for(lambda: site.job(value).attempts == 1 and site.job(value).status is Status.PENDING, "its retry")
+
+
+def test_the_end_of_a_job_is_followed_by_one_other_also_if_its_workers_die(site: Site) -> None:
+    done, poisoned = site.queue.enqueue("ends", {"how": "well"}), site.queue.enqueue("ends")
+    assert site.queue.wait(poisoned, 30).status is Status.QUARANTINED
+    site.command("jobs", "retry", str(poisoned))
+    assert site.queue.wait(poisoned, 30).status is Status.QUARANTINED
+    site.done(done)
+
+    def told() -> list[tuple[object, ...]]:
+        sql = "SELECT json_extract(payload, '$.job'), json_extract(payload, '$.status'), status FROM jobs"
+        return sorted(site.rows(f"{sql} WHERE type = 'told'"))
+
+    expected = [(done, "done", "done"), *[(poisoned, "quarantined", "done")] * 2]
+    wait_for(lambda: told() == expected, "what follows")
+    limits = site.command("jobs", "show", str(done)).stdout
+    assert "on_done told, on_failed told" in " ".join(limits.split())
 
 
 def test_the_policy_of_a_type_holds_after_a_workers_death(site: Site) -> None:

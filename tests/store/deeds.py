@@ -13,7 +13,17 @@ from typing import Any, NamedTuple
 
 from supervisor.domain.history import Minute
 from supervisor.domain.job import AlikeJobs, Claim, NewJob, Status
-from supervisor.domain.settlement import Settlement, Usage, cancelled, crashed, done, failed, released, suspected
+from supervisor.domain.settlement import (
+    FollowUps,
+    Settlement,
+    Usage,
+    cancelled,
+    crashed,
+    done,
+    failed,
+    released,
+    suspected,
+)
 from supervisor.store.base import (
     Claims,
     Cursor,
@@ -189,7 +199,7 @@ def _of_claims() -> dict[str, tuple[Callable[[Claims], Any], bool]]:
         done(_claim(1), '"ok"', started_at=NOW),
         cancelled(_claim(2)),
         failed(_claim(3), BROKEN, POLICY, chance=0.5),
-        done(_claim(4), None, started_at=NOW, children=(_new(),)),
+        done(_claim(4), None, started_at=NOW, children=(_new(),))._replace(follow=FollowUps("next")),
         suspected(_claim(5), 4),
         done(_claim(6), None, started_at=NOW, usage=_USAGE),
     )

@@ -58,7 +58,7 @@ def test_what_an_interrupted_run_of_one_job_has_logged_is_kept() -> None:
             recorder.run_log.line("so far")
             raise JobInterrupted
 
-    executor = Executor(Handler(Batch, "batch"), Board(), RetryPolicy(), options={}, recorder=recorder)
+    executor = Executor(Handler(Batch, "batch"), Board(), JobPolicy(RetryPolicy()), options={}, recorder=recorder)
     [settlement] = BatchExecutor(executor).run(claims("1"))
 
     assert settlement.status is Status.CANCELLED

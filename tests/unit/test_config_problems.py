@@ -49,6 +49,16 @@ memory_budget = "1B"
     memory_budget: '1B' is out of range; it must be at least 1MiB
 retry = { base = "2s", max = "1s" }
     retry: max is 1s, which is shorter than base, 2s
+retry = { on = { KeyError = { base = "1h" }, IndexError = { max_attempts = 2 } } }
+    retry.on.KeyError: max is 10m, which is shorter than base, 60m
+retry = { on = { "a b" = {} } }
+    retry.on: 'a b' is not the name of an exception; write it like "ValueError" or "requests.Timeout"
+retry = { on = { KeyError = { give_up_on = [] } } }
+    retry.on.KeyError.give_up_on: unknown key; it belongs in [pools.NAME]
+retry = { on = { KeyError = 2 } }
+    retry.on.KeyError: must be a table, not 2
+retry = { on = ["KeyError"] }
+    retry.on: must be tables [pools.tag.retry.on.NAME], not ['KeyError']
 retry = 3
     retry: must be a table, not 3
 types = []

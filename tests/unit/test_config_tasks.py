@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import PoolSettings, load
+from supervisor.config.settings import untaken
 from supervisor.config.tasks import by_module, of_module
 from supervisor.domain.errors import ConfigError
-from supervisor.domain.settlement import RetryPolicy
+from supervisor.domain.settlement import FollowUps, RetryPolicy
 from supervisor.worker.handler import HandlerError
 from supervisor.worker.loader import load as load_handler
 
@@ -84,6 +85,25 @@ def test_types_differ_in_any_pool(folder: Path) -> None:
     assert found.policy.retry_of("b").give_up_on == found.retry.give_up_on == ("ValueError",)
 
 
+def test_a_policy_for_an_exception_is_that_of_the_type_else_of_the_pool(folder: Path) -> None:
+    (folder / "jobs.py").write_text(
+        "from supervisor import task\n@task(retry={'on': {'KeyError': {'base': '1s'}}})\ndef own(): ...\n"
+        "@task(max_attempts=2)\ndef other(): ...\n"
+    )
+    found = pool(folder, 'tasks = ["jobs"]\n[pools.default.retry.on."a.Late"]\nmax = "1h"\njitter = 0.5')
+    assert found.policy.retry_of("own").on == {"KeyError": {"base": 1.0}}
+    assert found.policy.retry_of("other").on == found.retry.on == {"a.Late": {"max": 3600.0, "jitter": 0.5}}
+
+
+def test_follow_ups_are_those_of_the_decorator_and_of_the_file(folder: Path) -> None:
+    task = "from supervisor import task\n@task(on_done='b', on_failed='c')\ndef a(): ...\n@task\ndef b(): ...\n"
+    (folder / "jobs.py").write_text(task)
+    found = pool(folder, 'tasks = ["jobs"]\n[types.a]\non_failed = "elsewhere"')
+    assert found.policy.follow_ups == {"a": FollowUps("b", "elsewhere")}
+    told = untaken(load(folder / "supervisor.toml"))
+    assert told == [("follow_up", "no pool takes the type elsewhere that follows a")]
+
+
 def test_types_may_choose_among_the_tasks(folder: Path) -> None:
     assert pool(folder, 'tasks = ["jobs"]\ntypes = ["resize"]').types == ("resize",)
 
@@ -129,6 +149,13 @@ BAD = [
     ('tasks = ["wrong"]', "wrong.py:4: timeout: 5 is not a duration"),
     ('tasks = ["twice"]', "the type 'a' is that of "),
     ('tasks = ["jobs"]\n[types.resize]\nretry = { base = "1h" }', "types.resize.retry: the type 'resize': max is 10m"),
+    (
+        'tasks = ["jobs"]\n[types.resize]\non_failed = "mail.send"\n[types."mail.send"]\non_done = "resize"',
+        "types.resize: the follow-ups of 'resize' never end: resize → mail.send → resize",
+    ),
+    ('tasks = ["jobs"]\n[types.resize]\non_done = "resize"', "of 'resize' never end: resize → resize"),
+    ('tasks = ["jobs"]\n[types.resize]\non_done = "a b"', "types.resize.on_done: 'a b' is not a type"),
+    ('tasks = ["endless"]', "pools: the follow-ups of 'a' never end: a → b → c → a"),
     ('tasks = ["jobs"]\n[types.resize]\npriority = 5', "types.resize.priority: unknown key"),
     ("tasks = []", "default.handler: is missing"),
     ('[types.resize]\n[defaults]\ntasks = ["jobs"]', "each pool has its own"),
@@ -153,6 +180,8 @@ def test_what_is_wrong_is_told_with_its_place(folder: Path, text: str, sentence:
     (folder / "broken.py").write_text("# task\ndef (:\n")
     (folder / "named.py").write_text("from supervisor import task\nNAME = 'a'\n@task(NAME)\ndef one(): ...\n")
     (folder / "wrong.py").write_text("from supervisor import task\n\n@task(timeout=5)\ndef one(): ...\n")
+    chain = "\n".join(f"@task(on_done='{after}')\ndef {one}(): ..." for one, after in ("ab", "bc", "ca"))
+    (folder / "endless.py").write_text(f"from supervisor import task\n{chain}\n")
     (folder / "twice.py").write_text(
         "from supervisor import task\n@task('a')\ndef one(): ...\n@task('a')\ndef two(): ...\n"
     )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.recovery import Charge, JobPolicy, settle_expired, settle_held, settle_interrupted
-from supervisor.domain.settlement import Failure, RetryPolicy
+from supervisor.domain.settlement import Failure, FollowUps, RetryPolicy, done
 
 HELD = [Claim(n, 10 + n, "tag", "{}", 1, None, 0) for n in (1, 2, 3)]
 BROKEN = Failure("crash", "killed by SIGKILL")
@@ -25,6 +25,20 @@ POLICY = JobPolicy(RetryPolicy(max_attempts=3, jitter=0), max_crashes=2)
 )
 def test_a_policy_survives_its_row(policy: JobPolicy) -> None:
     assert JobPolicy.decode(policy.encode()) == policy
+
+
+def test_what_is_for_exceptions_is_not_kept_for_deaths() -> None:
+    """Releases that do not know it would otherwise take the default policy."""
+    after = RetryPolicy(max_attempts=2, on={"KeyError": {"base": 1.0}})
+    text = JobPolicy(after, retry_by_type={"a": after}).encode()
+    assert '"on"' not in text
+    assert JobPolicy.decode(text).retry_of("a") == RetryPolicy(max_attempts=2)
+
+
+def test_a_success_that_nothing_follows_stays_a_plain_one() -> None:
+    on_failed, on_done = (JobPolicy(follow_ups={"tag": follow}) for follow in (FollowUps(None, "a"), FollowUps("a")))
+    assert on_failed.followed(done(HELD[0], None)).simple
+    assert not on_done.followed(done(HELD[0], None)).simple
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"retry": 5}', '{"retry": {"nope": 1}}', "null", "\x00"])

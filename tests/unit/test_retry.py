@@ -103,3 +103,33 @@ def test_the_errors_of_programs_are_known_by_their_first_word() -> None:
     assert policy.gives_up_after("app.ValueError: no")
     assert not policy.gives_up_after("KeyError: ValueError")
     assert not policy.gives_up_after("it failed")
+
+
+class Busy(TimeoutError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "base"),
+    [
+        (Busy(), 1),  # the nearest class, whatever comes first in the file
+        (TimeoutError(), 2),
+        (OSError(), 3),
+        (json.JSONDecodeError("", "", 0), 4),
+        (KeyError(), 9),
+        (ExceptionGroup("alike", [TimeoutError(), ExceptionGroup("inner", [TimeoutError()])]), 2),
+        (ExceptionGroup("unlike", [TimeoutError(), OSError()]), 9),
+        (ExceptionGroup("unknown", [KeyError()]), 9),
+    ],
+)
+def test_the_entry_of_the_nearest_class_counts(error: Exception, base: float) -> None:
+    names = {"OSError": 3.0, "builtins.TimeoutError": 2.0, "Busy": 1.0, "json.JSONDecodeError": 4.0}
+    policy = RetryPolicy(max_attempts=7, base=9, on={name: {"base": base} for name, base in names.items()})
+    assert policy.after(error).base == base
+    assert policy.after(error).max_attempts == 7
+
+
+def test_a_programs_error_has_the_entry_of_its_first_word() -> None:
+    policy = RetryPolicy(on={"Timeout": {"max_attempts": 2}, "requests.Timeout": {"max_attempts": 3}})
+    messages = ("requests.Timeout: late", "other.Timeout: late", "Timeout", "no Timeout: late")
+    assert [policy.after_message(message).max_attempts for message in messages] == [3, 2, 2, 5]

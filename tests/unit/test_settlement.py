@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.domain.enqueueing import MAX_PAYLOAD_BYTES
 from supervisor.domain.job import Claim, NewJob, Status
-from supervisor.domain.settlement import Failure, RetryPolicy, cancelled, clipped, crashed, done, failed, released
+from supervisor.domain.settlement import (
+    Failure,
+    FollowUps,
+    RetryPolicy,
+    cancelled,
+    clipped,
+    crashed,
+    done,
+    failed,
+    follow_up,
+    released,
+)
 from supervisor.domain.text import LONGEST_DELAY
 
 POLICY = RetryPolicy(max_attempts=3, backoff="fixed", base=10, jitter=0)
@@ -88,3 +102,11 @@ def test_the_first_crash_costs_no_delay_and_later_ones_back_off() -> None:
     policy = RetryPolicy(base=2, jitter=0)
     delays = [crashed(claim(crashes=before), BROKEN, policy, 99, chance=0.5).delay for before in range(4)]
     assert delays == [0, 2, 4, 8]
+
+
+@pytest.mark.parametrize("size", [MAX_PAYLOAD_BYTES // 2, MAX_PAYLOAD_BYTES - 2])
+def test_a_result_that_is_too_large_for_the_follow_up_is_left_out_and_that_is_said(size: int) -> None:
+    [job] = follow_up(done(claim(), f'"{"ö" * (size // 2)}"')._replace(follow=FollowUps("next")))
+    payload = json.loads(job.payload)
+    assert len(job.payload.encode()) <= MAX_PAYLOAD_BYTES
+    assert (payload["result"] is None) is (payload["error"] is not None) is (size > MAX_PAYLOAD_BYTES // 2)

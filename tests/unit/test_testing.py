@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import AsyncQueue, Context, Fail, Queue, Retry, Snooze
+from supervisor import AsyncQueue, Context, Fail, Queue, Retry, Snooze, task
 from supervisor.domain.middleware import FailedJob
 from supervisor.domain.settlement import RetryPolicy
 from supervisor.engine import open_engine
@@ -143,6 +143,20 @@ def test_what_handlers_enqueue_runs_too_and_limit_ends_what_has_no_end(queue: Qu
     jobs = run_due(queue, {"again": again}, limit=3)
     assert [job.result for job in jobs] == [0, 1, 2]
     assert queue.job(4).status == "pending"
+
+
+def test_follow_ups_run_too(queue: Queue) -> None:
+    @task(on_failed="tests.told", max_attempts=1)
+    def breaks() -> None:
+        raise ValueError("no")
+
+    @task("tests.told")
+    def told(job: int, status: str, error: str, **others: object) -> list[object]:
+        return [job, status, error]
+
+    breaks.options(queue=queue).enqueue()
+    [_, follower] = run_due(queue, {"breaks": breaks, "tests.told": told})
+    assert follower.result == [1, "failed", "ValueError: no"]
 
 
 def test_jobs_that_require_more_than_there_is_are_left_alone(queue: Queue) -> None:

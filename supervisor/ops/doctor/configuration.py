@@ -74,7 +74,7 @@ def untaken_jobs(settings: Settings) -> Iterator[Finding]:
     """Jobs that no pool of this configuration would take."""
     from supervisor.config.settings import untaken
 
-    abouts = {"schedule": "schedules", "alert": "alerts", "priority": "priorities"}
+    abouts = {"schedule": "schedules", "alert": "alerts", "follow_up": "types", "priority": "priorities"}
     for about, problem in untaken(settings):
         what = "do so" if about == "priority" else "correct the type or add a pool"
         yield warning(abouts[about], problem, f"{what}, unless another configuration has one")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.domain.job import Status
-from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlement, clipped, run_of
+from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlement, clipped, follow_up, run_of
 from supervisor.domain.text import LONGEST_DELAY
 from supervisor.store.sql.connection import Connection, RowRefused, Transaction, quarantine
 
@@ -36,18 +36,28 @@ def settle_singly(
 
 def _settle_alone(connection: Connection, owner: str, s: Settlement, now: float, worker: str | None) -> bool:
     """Once more if it is refused: a job whose children are refused fails with that, since a retry would meet the same
-    constraint again; any other is settled without the rows of its attempt and its run, which matter less.
+    constraint again; any other is settled without the rows of its attempt and its run, which matter less, and if that
+    is refused, too, without what follows it.
     """
-    try:
-        with connection.write() as raw:
-            return settle(connection, raw, owner, s, now, worker)
-    except RowRefused as error:
-        bare = not s.children
-        if s.children:
-            failure = Failure("children", f"a job that it enqueued was refused by the database: {error}")
-            s = s._replace(status=Status.FAILED, result=None, failure=failure, children=())
-    with connection.write() as raw:
-        return settle(connection, raw, owner, s, now, worker, bare=bare)
+    bare = False
+    while True:
+        try:
+            with connection.write() as raw:
+                return settle(connection, raw, owner, s, now, worker, bare=bare)
+        except RowRefused as error:
+            why = f"a job that it enqueued was refused by the database: {error}"
+            if s.children or (bare and follow_up(s)):
+                failure = Failure("children", why)
+                if s.failure is not None:
+                    failure = s.failure._replace(message=f"{s.failure.message}; {why}")
+                status = Status.FAILED if s.failure is None else s.status
+                follow = s.follow if s.children else None
+                s = s._replace(status=status, result=None, failure=failure, children=(), follow=follow)
+                bare = False
+            elif bare:
+                raise
+            else:
+                bare = True
 
 
 def settle(
@@ -96,7 +106,7 @@ def settle(
         raw.execute(queries.insert_error, failure._asdict() | texts | about)
     if not bare:
         record_run(connection, raw, s, now, worker)
-    for child in s.children:  # after the settlement: a job may enqueue its own unique key again
+    for child in (*s.children, *follow_up(s)):  # after the settlement: a job may enqueue its own unique key again
         connection.insert(raw, child, now)
     return True
 
