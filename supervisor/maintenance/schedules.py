@@ -16,7 +16,6 @@ from supervisor.store.base import Backlog, Planned, Schedules
 from supervisor.telemetry import events
 
 _LOOK_FOR_RESUME = 0.5  # seconds between two looks, and only if something was committed
-_SHOWN = 300  # characters of a definition in the log
 _LATE = 0.0005  # seconds after its time, so that the time has come for sure
 _LOOK_FOR_SUCCESS = 2.0  # seconds: less than the shortest time for which a job is kept
 
@@ -33,7 +32,7 @@ class FireSchedule(Duty):
         self.name = f"schedule {schedule.name}"
         self._schedules = schedules
         self._schedule = schedule
-        self._definition = None if planned is None else planned.definition
+        self._made = planned is not None
         self.planned = planned
         self._ran_at = 0.0
         self._log = events(process="maintainer")
@@ -76,13 +75,13 @@ class FireSchedule(Duty):
 
     def _plan(self, next_at: float, now: float) -> Planned:
         """The row as it is now; changes matter only while it is paused: it may be resumed."""
-        schedule, made = self._schedule, self._definition
-        found = self._schedules.one(schedule.name) if made is not None or self.planned is None else None
-        if made is not None:  # if it is another one by now, nothing fires until all are read
-            same = found is not None and found.definition == made
-            return found if found is not None and same else Planned(schedule.name, "", next_at, paused_at=now)
-        if found is not None and found.definition is not None:
-            self._log.warning("schedule_taken_over", schedule=schedule.name, definition=found.definition[:_SHOWN])
+        schedule = self._schedule
+        found = self._schedules.one(schedule.name) if self._made or self.planned is None else None
+        made = found.definition if found is not None else None
+        if self._made:  # if it was removed, or taken over, nothing fires
+            return found if found is not None and made else Planned(schedule.name, "", next_at, paused_at=now)
+        if made:
+            self._log.warning("schedule_taken_over", schedule=schedule.name, definition=made[:1000])
         planned = self._schedules.plan(next_at=next_at, **schedule.columns(now))
         self.rest = None if planned.paused_at is None else _LOOK_FOR_RESUME
         return planned
