@@ -91,3 +91,9 @@ def test_one_made_at_run_time_fires_each_time_once_though_it_is_changed_and_main
     assert 1 <= later[0] - set_at < 2
     assert later == [later[0] + n for n in range(len(later))]
     wait_for(lambda: (site.queue.schedules.list()[0].expected_from or 0) > later[0], "its success to be known")
+
+    site.queue.schedules.remove("tock")
+    site.queue.schedules.set("tack", **tick, payload={"seconds": 0, "tack": True})
+    tacks = "SELECT created_at - scheduled_at FROM jobs WHERE payload LIKE '%tack%' ORDER BY id"
+    wait_for(lambda: site.rows(tacks), "one more")
+    assert site.rows(tacks)[0][0] < 1  # idle supervisors have heard of it
