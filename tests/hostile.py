@@ -87,8 +87,8 @@ def _beside(connection: sqlite3.Connection, ids: list[int]) -> None:
         at = TIMES[number]
         connection.execute(
             "INSERT INTO job_schedules VALUES (CAST(? AS TEXT), CAST(? AS TEXT), ?, ?, ?,"
-            " CAST(? AS TEXT), CAST(? AS TEXT), ?)",
-            (text, text, at, at, 2**63 - 1, text, text, at if number else None),
+            " CAST(? AS TEXT), CAST(? AS TEXT), ?, ?, ?, ?, CAST(? AS TEXT), CAST(? AS TEXT))",
+            (text, text, at, at, 2**63 - 1, text, text, 2**62, at if number else None, at, -at, text, text),
         )
         connection.execute("INSERT INTO job_controls VALUES ('paused', CAST(? AS TEXT), 1, ?)", (text, at))
         connection.execute("INSERT INTO job_controls VALUES ('workers', CAST(? AS TEXT), ?, ?)", (text, 2**62, at))

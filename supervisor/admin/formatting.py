@@ -121,8 +121,10 @@ def cut(text: str) -> str:
 def timing(stored: str) -> str:
     """When a schedule fires, from the text of its row: `every 5 min`, `0 3 * * * (Europe/Berlin)`."""
     try:
-        cron, every, timezone = json.loads(stored)
-        return f"every {span(float(every)).replace('.0 s', ' s')}" if every is not None else f"{cron} ({timezone})"
+        cron, every, timezone, *spread = json.loads(stored)
+        later = f", up to {span(float(*spread))} later" if spread else ""
+        often = f"every {span(float(every)).replace('.0 s', ' s')}" if every is not None else f"{cron} ({timezone})"
+        return often + later
     except (ValueError, TypeError):
         return text_of(stored)
 

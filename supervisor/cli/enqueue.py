@@ -94,7 +94,7 @@ def enqueue(
         if queue.url != asked:  # the jobs were moved there
             target = Target(target.config, queue.url)
         if ids:
-            _warn_of_type(target, type)
+            warn_of_type(target, type)
         finished = _wait(target, queue, ids, timeout, quiet=as_json) if wait else []
     if as_json:
         ended = [job.as_json() for job in finished]
@@ -120,7 +120,7 @@ def _jobs_of_stdin(type_: str, options: dict[str, Any]) -> list[NewJob]:
     return jobs
 
 
-def _warn_of_type(target: Target, type_: str) -> None:
+def warn_of_type(target: Target, type_: str) -> None:
     """Warn about a type that no pool takes: a mistyped one would never run. Needs a configuration."""
     from supervisor.ops.serving import why_untaken
 

@@ -6,7 +6,7 @@ import reprlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from click.exceptions import Exit
@@ -213,7 +213,7 @@ def list_schedules(target: Target) -> Answer:
         if views:
             show(table(tables.OF_SCHEDULES, tables.of_schedules(views, now)))
         else:
-            line("there are no schedules; tables [[schedules]] of the configuration define them")
+            line("there are no schedules; tables [[schedules]] define them, or `supervisor schedules add`")
 
     return Answer(views, show=printed)
 
@@ -248,10 +248,71 @@ def run(target: Target, name: str) -> Answer:
     return Answer({"id": job_id}, str(job_id))
 
 
+_KEYS = (
+    option("--type", "The type of its jobs.", "TYPE"),
+    option("--cron", "When it fires, like '30 3 * * *'.", "LINE"),
+    option("--every", "The interval instead, like 5m.", "DURATION"),
+    option("--timezone", "The time zone of --cron. Default: UTC.", "ZONE"),
+    option("--payload", "The payload of its jobs.", "JSON"),
+    option("--priority", "Of its jobs, from -100 to 100; higher runs first.", "N", type=int),
+    option("--misfire", "What becomes of missed times: once, skip or all.", "WORD"),
+    option("--unique-key", "It enqueues nothing while a job of its type with this key is unfinished.", "KEY"),
+    option("--spread", "Each time is later by a part of this, which depends on the name.", "DURATION"),
+    option("--expect-within", "The time within which one of its jobs must succeed.", "DURATION"),
+)
+
+
+def _making(name: Literal["add", "change"], text: str) -> click.Command:
+    """`schedules add` or `schedules change`."""
+
+    def make(target: Target, name: str, **given: Any) -> Answer:
+        from supervisor.cli.enqueue import decoded, warn_of_type
+        from supervisor.ops import commands
+
+        keys: dict[str, Any] = {key: value or None for key, value in given.items() if value is not None}
+        if keys.get("payload"):
+            keys["payload"] = decoded(keys["payload"])
+        with target.operations() as operations:
+            changed = commands.set_schedule(operations, name, keys, operations.statistics.now(), mode)
+        if keys.get("type"):
+            warn_of_type(target, keys["type"])
+        done = "is added" if mode == "add" else "is changed" if changed else "is as it was"
+        return Answer({"name": name, "changed": changed}, f"the schedule {name} {done}")
+
+    mode = name
+    make.__name__, make.__doc__ = name, text
+    for add_option in reversed(_KEYS):
+        make = add_option(make)
+    return answering(named(make))
+
+
+@answering
+@named
+def remove(target: Target, name: str) -> Answer:
+    """Remove a schedule that was made at run time.
+
+    Its jobs stay.
+    """
+    from supervisor.ops import commands
+
+    with target.operations() as operations:
+        commands.remove_schedule(operations, name, operations.statistics.now())
+    return Answer({"name": name, "changed": True}, f"the schedule {name} is removed")
+
+
 schedules = group(
-    "List, pause, resume, run schedules.",
+    "List, make, change, pause, run schedules.",
     {
         "list": list_schedules,
+        "add": _making(
+            "add",
+            "Make a schedule at run time.\n\nIt needs --type, and --cron or --every. It is known within a second.",
+        ),
+        "change": _making(
+            "change",
+            "Change a schedule that was made at run time.\n\nOnly what is given changes. An empty value removes a key.",
+        ),
+        "remove": remove,
         "pause": _switch("pause", "Stop a schedule from firing.", paused=True),
         "resume": _switch(
             "resume",

@@ -78,7 +78,7 @@ def of_worker(view: WorkerView) -> tuple[object, ...]:
     return (*who, job, span(view.running_for), memory, activity(view))
 
 
-OF_SCHEDULES = ("schedule", "next", "last", "job>")
+OF_SCHEDULES = ("schedule", "next", "last", "job>", "from")
 
 
 def of_schedules(views: Iterable[ScheduleView], now: float) -> list[tuple[object, ...]]:
@@ -87,7 +87,9 @@ def of_schedules(views: Iterable[ScheduleView], now: float) -> list[tuple[object
     for view in views:
         coming = f"in {span(view.next_in)}" if view.next_in > -1 else "no supervisor fires it"
         last = NOTHING if view.last_at is None else f"{span(max(0.0, now - view.last_at))} ago"
-        rows.append((view.name, "paused" if view.paused_at is not None else coming, last, view.last_job or NOTHING))
+        made = "run time" if view.run_time else "file"
+        coming = "paused" if view.paused_at is not None else coming
+        rows.append((view.name, coming, last, view.last_job or NOTHING, made))
     return rows
 
 

@@ -11,7 +11,7 @@ from supervisor.client.watcher import Watcher
 from supervisor.domain.enqueueing import is_possible_id, job_id_of, moment, short, whole
 from supervisor.domain.errors import InvalidJob, JobNotFound, StoreError
 from supervisor.domain.job import Job, Reason, Status
-from supervisor.store.base import Engine, Filter, Operations, TransactionalInsert
+from supervisor.store.base import Engine, Filter, Operations, Planned, TransactionalInsert
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -199,11 +199,46 @@ class Administration:
             lambda operations: commands.pause(operations, type_, paused, operations.statistics.now(), force=force)
         )
 
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules, and those that are made at run time."""
+        return Schedules(self)
+
     def _changed(self, work: Callable[[Operations], Answer]) -> Answer:
         return self._asked(self._connections.writer, work)
 
     def _asked(self, seat: Seat, work: Callable[[Operations], Answer]) -> Answer:
         return self._connections.using(seat, lambda producer: work(producer.operations))
+
+
+class Schedules:
+    """`Queue.schedules`: every supervisor knows a change within a second or so."""
+
+    def __init__(self, queue: Administration) -> None:
+        self._queue = queue
+
+    def set(self, name: str, /, *, type: str, **keys: Any) -> bool:
+        """Make a schedule of the keys of `[[schedules]]`, or replace one that was made at run time: then its next time
+        stays, unless these keys say another. Returns False if it is so already.
+
+        Raises InvalidJob, which names the key, and Conflict for a schedule of a configuration file.
+        """
+        from supervisor.ops.commands import set_schedule
+
+        keys["type"] = type
+        return self._queue._changed(lambda ops: set_schedule(ops, name, keys, ops.statistics.now(), "set"))
+
+    def remove(self, name: str) -> None:
+        """Remove one that was made at run time; its jobs stay. Raises QueueError if there is none, and Conflict for one
+        of a configuration file.
+        """
+        from supervisor.ops.commands import remove_schedule
+
+        self._queue._changed(lambda ops: remove_schedule(ops, name, ops.statistics.now()))
+
+    def list(self) -> list[Planned]:
+        """All schedules by name, also those of configuration files, whose `definition` is None."""
+        return self._queue._asked(self._queue._connections.lister, lambda ops: ops.schedules.planned())
 
 
 def _filter(type_: str | Iterable[str], status: str | Iterable[str], conditions: Mapping[str, Any]) -> Filter | None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from supervisor.client.administration import Schedules
 from supervisor.client.connections import LISTER, READER, WRITER, Put
 from supervisor.client.queue import Queue
 from supervisor.client.subscription import LONGEST_WAIT, Stream, Subscription, deadline_after
@@ -142,12 +143,12 @@ class _Awaited(Generic[Parameters, Answer]):
         self.__doc__ = method.__doc__
 
     @overload
-    def __get__(self, queue: None, owner: type[AsyncQueue]) -> Self: ...
+    def __get__(self, queue: None, owner: type[Any]) -> Self: ...
     @overload
     def __get__(
-        self, queue: AsyncQueue, owner: type[AsyncQueue] | None = None
+        self, queue: AsyncQueue | AsyncSchedules, owner: type[Any] | None = None
     ) -> Callable[Parameters, Coroutine[Any, Any, Answer]]: ...
-    def __get__(self, queue: AsyncQueue | None, owner: type[AsyncQueue] | None = None) -> Any:
+    def __get__(self, queue: AsyncQueue | AsyncSchedules | None, owner: type[Any] | None = None) -> Any:
         if queue is None:
             return self
         return functools.update_wrapper(functools.partial(self._call, queue._queue), self._method.__get__(queue._queue))
@@ -185,6 +186,27 @@ async def _wait(queue: Queue, /, *args: Any, **options: Any) -> Any:
 def _in_context(function: Callable[..., Answer], *args: Any, **options: Any) -> Callable[..., Answer]:
     """To be called in another thread: middleware may look for the caller's trace in the context."""
     return functools.partial(contextvars.copy_context().run, function, *args, **options)
+
+
+def _of_schedules(
+    method: Callable[Concatenate[Schedules, Parameters], Answer],
+) -> Callable[Concatenate[Queue, Parameters], Answer]:
+    @functools.wraps(method)
+    def call(queue: Queue, /, *args: Parameters.args, **options: Parameters.kwargs) -> Answer:
+        return method(queue.schedules, *args, **options)
+
+    return call
+
+
+class AsyncSchedules:
+    """The methods of `Queue.schedules`, awaited."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    set = _Awaited(_of_schedules(Schedules.set))
+    remove = _Awaited(_of_schedules(Schedules.remove))
+    list = _Awaited(_of_schedules(Schedules.list), LISTER)
 
 
 class AsyncQueue:
@@ -231,6 +253,11 @@ class AsyncQueue:
     def url(self) -> str:
         """The database's URL, with an absolute path."""
         return self._queue.url
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """See `Queue.schedules`."""
+        return AsyncSchedules(self._queue)
 
     enqueue = _Awaited(Queue.enqueue, call=_enqueue)
     put = _Awaited(Queue.put, call=_put)

@@ -28,7 +28,7 @@ from supervisor.config.settings import (
     SpoolSettings,
 )
 from supervisor.domain.alerts import FACTS, Alert
-from supervisor.domain.errors import ConfigError
+from supervisor.domain.errors import ConfigError, InvalidJob
 from supervisor.domain.schedule import Schedule
 from supervisor.domain.text import human_size, like
 
@@ -147,12 +147,28 @@ def _schedules(entries: Found, report: Report) -> tuple[Schedule, ...]:
     return tuple(found.values())
 
 
+def schedule_of(name: str, keys: Mapping[str, Any]) -> Schedule:
+    """One that is made at run time, by the rules of the file. Raises InvalidJob, which names the key."""
+    report = Report()
+    written = {"schedules": [{**keys, "name": name}]}
+    values = checked({"schedules": TOP["schedules"]}, written, (), report)
+    found = _schedules(values["schedules"], report)
+    for at, text, _ in report.found:
+        raise InvalidJob(str(at[2]) if len(at) > 2 else "schedule", text)
+    return found[0]
+
+
 def _alerts(
     entries: Found, pools: Collection[str], schedules: tuple[Schedule, ...], report: Report
 ) -> tuple[Alert, ...]:
     found: dict[str, Alert] = {}
     planned = ("schedule", [one.name for one in schedules])
-    known = {"schedule_missed": planned, "pool_broken": ("pool", pools), "oldest_due": ("pool", pools)}
+    known = {
+        "schedule_missed": planned,
+        "no_success": planned,
+        "pool_broken": ("pool", pools),
+        "oldest_due": ("pool", pools),
+    }
     for at, written in entries:
         values = {name: written.get(name, key.default) for name, key in ALERT.items()}
         payload = json.loads(values["payload"])

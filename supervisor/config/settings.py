@@ -286,6 +286,9 @@ SCHEDULE: Keys = {
     "timezone": Key(checks.timezone, "UTC"),
     "misfire": Key(one_of("once", "skip", "all"), "once"),
     "unique_key": Key(lambda value: text_key("unique_key", value, MAX_KEY), None),
+    "priority": TASK["priority"],
+    "spread": Key(duration, 0.0),
+    "expect_within": Key(checks.patience, None),
 }
 ALERT: Keys = {
     "when": Key(checks.alert_when, ("", 0.0)),

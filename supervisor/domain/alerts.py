@@ -12,7 +12,7 @@ from supervisor.domain.job import NewJob
 
 FACTS = "alert"  # the key of the payload with the facts, and of the meta by which an alert's own jobs are known
 FAILURES = {"given_up": "failed", "quarantined": "quarantined"}  # and the status of their jobs
-WHEN = (*FAILURES, "pool_broken", "oldest_due", "schedule_missed")
+WHEN = (*FAILURES, "pool_broken", "oldest_due", "schedule_missed", "no_success")
 
 
 class Alert(NamedTuple):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import zoneinfo
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Misfire = Literal["once", "skip", "all"]
 
@@ -22,7 +23,8 @@ _MOST_LOOKED_AT = 20_000  # missed times that are counted: two weeks of minutes
 class Schedule(NamedTuple):
     """One `[[schedules]]` table. Either `cron`, read in `timezone`, or `every` (seconds) is set.
 
-    `payload` is JSON text. With a `unique_key`, a time adds no job while that of an earlier one is unfinished.
+    `payload` is JSON text. With a `unique_key`, a time adds no job while that of an earlier one is unfinished. Each
+    time comes later by a part of `spread`. In `expect_within` one of its jobs must succeed. Both are seconds.
     """
 
     name: str
@@ -33,19 +35,41 @@ class Schedule(NamedTuple):
     timezone: str
     misfire: Misfire
     unique_key: str | None = None
+    priority: int = 0
+    spread: float = 0.0
+    expect_within: float | None = None
 
     @property
     def timing(self) -> str:
         """Identifies when it fires: with a different timing the planned time is computed again."""
-        return json.dumps([self.cron, self.every, self.timezone])
+        return json.dumps([self.cron, self.every, self.timezone, *([self.spread] if self.spread else [])])
+
+    def columns(self, now: float) -> dict[str, Any]:
+        """What its row says of it, but for its next time, if success is expected from now on."""
+        same = ("name", "timing", "type", "payload", "priority", "expect_within")
+        return {name: getattr(self, name) for name in same} | {"expected_from": now}
+
+    @property
+    def offset(self) -> float:
+        """The seconds of `spread` by which it is later, on every machine alike."""
+        part = int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:6], "big") / 2**48
+        return int(self.spread * part * 1024) / 1024  # sums with times are exact, so that none comes twice
+
+    def first(self, now: float) -> float:
+        """The time at which one that is planned now fires first."""
+        return next(self.after(now)) + (self.offset if self.every is not None else 0.0)
 
     def after(self, moment: float) -> Iterator[float]:
-        """The times after `moment`, without end, in Unix seconds. Raises ValueError for an invalid cron line."""
+        """The times after `moment`, without end, in Unix seconds. Raises ValueError for an invalid cron line.
+
+        Those of `every` count from `moment`, which is one of them.
+        """
         if self.every is not None:
             while True:
                 moment += self.every
                 yield moment
-        yield from _cron_times(self.cron or "", self.timezone, moment)
+        for time in _cron_times(self.cron or "", self.timezone, moment - self.offset):
+            yield time + self.offset
 
 
 class Firing(NamedTuple):
@@ -66,8 +90,8 @@ def firing(schedule: Schedule, planned: float, now: float) -> Firing:
     back, and the next time is the one that comes after `now`.
     """
     if planned > now:
-        too_late = planned > next(schedule.after(now + GRACE))
-        return Firing([], 0, next(schedule.after(now)) if too_late else planned)
+        too_late = planned > schedule.first(now + GRACE)
+        return Firing([], 0, schedule.first(now) if too_late else planned)
     due = [planned]
     next_at = planned
     for next_at in schedule.after(planned):

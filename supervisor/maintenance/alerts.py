@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from supervisor.domain.alerts import (
     FAILURES,
@@ -15,7 +15,7 @@ from supervisor.domain.alerts import (
 from supervisor.domain.duty import Duty, Needs, Result, moved
 from supervisor.domain.schedule import GRACE, Schedule
 from supervisor.domain.text import human
-from supervisor.store.base import JobSelector, MaintenanceStore
+from supervisor.store.base import JobSelector, MaintenanceStore, Planned
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 
@@ -54,6 +54,7 @@ class RaiseAlert(Duty):
             "pool_broken": self._broken_pools,
             "oldest_due": self._old_jobs,
             "schedule_missed": self._missed_schedules,
+            "no_success": self._unsuccessful_schedules,
         }.get(alert.when)
         # Jobs become too old, and schedules late, at times that are known; a broken pool is announced by nothing.
         self.every = {"pool_broken": 5.0, "oldest_due": min(60.0, max(alert.over, 1.0))}.get(alert.when, 60.0)
@@ -157,12 +158,27 @@ class RaiseAlert(Duty):
 
     def _missed_schedules(self, now: float) -> list[Event]:
         found = []
-        for row in self._store.schedules.planned():
-            paused = row.paused_at is not None
-            if paused or self._timings.get(row.name) != row.timing or not self._alert.concerns(row.name):
-                continue
+        for row in self._planned():
             if (late := now - row.next_at) > GRACE:
                 found.append(Event(row.name, f"the schedule {row.name} is {human(late)} late", {"late": late}))
             else:
                 self._again(row.next_at + GRACE + 0.001)
         return found
+
+    def _unsuccessful_schedules(self, now: float) -> list[Event]:
+        found = []
+        self._store.schedules.note_successes()
+        for row in self._planned():
+            if silent := row.silent(now):
+                summary = f"no job of the schedule {row.name} has succeeded for {human(silent)}"
+                found.append(Event(row.name, summary, {"silent": silent, "job": row.last_job}))
+            elif row.expect_within is not None and row.expected_from is not None:
+                self._again(row.expected_from + row.expect_within + 0.001)
+        return found
+
+    def _planned(self) -> Iterator[Planned]:
+        """The schedules that this alert concerns: ours, and those that were made at run time."""
+        for row in self._store.schedules.planned():
+            ours = row.definition is not None or self._timings.get(row.name) == row.timing
+            if ours and row.paused_at is None and self._alert.concerns(row.name):
+                yield row

@@ -34,7 +34,7 @@ from supervisor.maintenance.reports import (
     unhandled_types,
 )
 from supervisor.maintenance.scheduler import Failing, Scheduler, error_text
-from supervisor.maintenance.schedules import ClockWatch, FireSchedule
+from supervisor.maintenance.schedules import ClockWatch, FireSchedule, FireSchedulesMade
 from supervisor.maintenance.waking import CommitWatch, Sleep, Waker
 from supervisor.store.base import Engine
 from supervisor.system import counters, signals
@@ -71,7 +71,11 @@ class Maintainer:
             self._lease = LeaseRenewal(store.registry, record, gate, lease_time, lambda: publish(board))
         recovery = Recovery(store.registry, store.locks, record.id, self._counter)
         pools = orders.pools.keys()
-        controls = Poller("controls", lambda: control_settings(store.controls, pools, record.host, gate), channel.send)
+        expecting = any(schedule.expect_within is not None for schedule in orders.schedules)
+        self._made = made = FireSchedulesMade(store.schedules, orders.schedule_of, expecting=expecting)
+        controls = Poller(
+            "controls", lambda: control_settings(store.controls, pools, record.host, gate, made.heed), channel.send
+        )
         first: list[Duty] = [controls] if self._lease is None else [self._lease, controls]
         watch = CommitWatch(engine.changes())
         waker = Waker(store.backlog, board, orders.pools, watch, gate.is_open)
@@ -105,6 +109,7 @@ class Maintainer:
                 yield RaiseAlert(alert, store, pools, orders.schedules, board, orders.record.host)
             for schedule in orders.schedules:
                 yield FireSchedule(store.schedules, schedule)
+            yield self._made
             if redriven := [pool for pool in orders.pools.values() if pool.redrive_every > 0]:
                 yield Redriver(store.finished, redriven)
         yield recovery

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from supervisor.domain.alerts import Alert
 from supervisor.domain.limits import Limits
@@ -29,6 +29,7 @@ class Orders(NamedTuple):
     """The instructions for one maintainer. Retentions are seconds, None means forever.
 
     `leaving` are pools that a reload has removed: their workers get no more jobs, but finish the ones they have.
+    `schedule_of` makes a schedule of a name and the keys that it has in the database.
     """
 
     record: SupervisorRecord
@@ -37,6 +38,7 @@ class Orders(NamedTuple):
     keep_done: float | None
     keep_failed: float | None
     schedules: tuple[Schedule, ...]
+    schedule_of: Callable[[str, Mapping[str, Any]], Schedule]
     alerts: tuple[Alert, ...]
     limits: Mapping[str, Limits]
     burst: bool

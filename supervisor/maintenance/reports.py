@@ -72,11 +72,14 @@ class Poller(Duty):
         return Result(news=changed)
 
 
-def control_settings(controls: Controls, pools: Collection[str], host: str, gate: ClaimGate) -> list[Message]:
+def control_settings(
+    controls: Controls, pools: Collection[str], host: str, gate: ClaimGate, scheduled: Callable[[int], object] = int
+) -> list[Message]:
     """What operators have set for our own pools on this host, and how many reloads they have requested. From here on
-    its workers claim nothing if they have drained the host.
+    its workers claim nothing if they have drained the host. `scheduled` is told how often schedules were changed.
     """
     found = controls.current()
+    scheduled(found.schedules)
     drained = host in found.drained
     if drained != bool(gate.drained):
         gate.drained = drained

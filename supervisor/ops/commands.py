@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -15,11 +16,12 @@ from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted, like, no_pool, not_retried, text_of
 from supervisor.ops.supervisors import Seen, Unknown, living, pools_of, require_host, seen, types_taken
-from supervisor.store.base import Filter, Operations, Planned, Retried, SupervisorRecord
+from supervisor.store.base import Filter, Operations, Planned, Retried, SupervisorRecord, decoded
 from supervisor.system.scoreboard import MAX_SLOTS
 
 MOST_WORKERS = MAX_SLOTS - 1
 MANY_WORKERS = 100  # a larger number is probably a typing error: it must be confirmed
+_LEFT = 3600.0  # seconds after which a late schedule is of no configuration any more
 _LOOK_EVERY = 0.1  # seconds between two reads of the supervisors' status
 Change = Literal["retry", "cancel", "delete"]
 """What may be done to many jobs at once."""
@@ -186,7 +188,7 @@ def pause_schedule(operations: Operations, name: str, paused: bool, now: float) 
     The times that a resumed one has missed are handled according to its `misfire`.
     """
     planned = _schedule(operations, name)
-    known = operations.schedules.pause(name, now) if paused else operations.schedules.resume(name)
+    known = operations.schedules.pause(name, now) if paused else operations.schedules.resume(name, now)
     return known and (planned.paused_at is not None) != paused
 
 
@@ -200,6 +202,53 @@ def run_schedule(operations: Operations, name: str, now: float) -> int:
     if job_id is None:
         raise Conflict(f"what the schedule {name} enqueues is known only when a supervisor that has it has run")
     return job_id
+
+
+def set_schedule(
+    operations: Operations, name: str, keys: Mapping[str, object], now: float, mode: Literal["add", "change", "set"]
+) -> bool:
+    """Make a schedule at run time of these keys of `[[schedules]]`, or replace one that was. "add" refuses to replace,
+    "change" to make one; it keeps the keys that are not given. None removes a key. Returns whether this is a change.
+
+    Raises InvalidJob, Unknown and Conflict.
+    """
+    from supervisor.config.reader import schedule_of
+
+    planned = _schedule(operations, name) if mode == "change" else operations.schedules.one(name)
+    _require_ours(operations, planned, now)
+    if planned is not None and mode == "add":
+        raise Conflict(f"there is a schedule {name} already; change or remove it")
+    before = None if planned is None else planned.definition or ""
+    found = decoded(before) if mode == "change" else None
+    kept = found if isinstance(found, dict) else {}
+    for key in ("cron", "timezone") if keys.get("every") else ("every",) if keys.get("cron") else ():
+        kept.pop(key, None)
+    given = {key: value for key, value in {**kept, **keys}.items() if value is not None}
+    schedule = schedule_of(name, given)
+    definition = json.dumps(given, sort_keys=True)
+    if definition == before:
+        return False
+    wanted = Planned(next_at=schedule.first(now), definition=definition, **schedule.columns(now))
+    # Somebody else may have been faster.
+    return operations.schedules.define(wanted, before, now) or set_schedule(operations, name, keys, now, mode)
+
+
+def remove_schedule(operations: Operations, name: str, now: float) -> None:
+    """Remove one that was made at run time; its jobs stay. Raises Unknown and Conflict."""
+    planned = _schedule(operations, name)
+    _require_ours(operations, planned, now)
+    if not operations.schedules.remove(name, planned.definition or "", now):
+        raise Conflict(f"somebody else has changed the schedule {name} just now; try again")
+
+
+def _require_ours(operations: Operations, planned: Planned | None, now: float) -> None:
+    """Raises Conflict for a schedule that a configuration has, or may have: one that is not an hour late although a
+    supervisor runs.
+    """
+    if planned is not None and planned.definition is None:
+        left = planned.paused_at is None and planned.next_at < now - _LEFT and living(operations)
+        if not left:
+            raise Conflict(f"the schedule {planned.name} is in a configuration file; change it there, and reload")
 
 
 def _schedule(operations: Operations, name: str) -> Planned:

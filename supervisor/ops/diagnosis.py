@@ -249,6 +249,10 @@ def _of_schedules(seen: Overview) -> Iterator[Finding]:
         elif seen.running and schedule.late > GRACE:
             fact = f"the schedule {schedule.name} is {human(schedule.late)} late"
             yield warning("schedules", fact, "no running supervisor has this schedule", "schedule_late")
+        elif schedule.silent:
+            fact = f"no job of the schedule {schedule.name} has succeeded for {human(schedule.silent)}"
+            advice = f"`supervisor jobs show {schedule.last_job}` shows its last job" if schedule.last_job else ""
+            yield warning("schedules", fact, advice or "it has enqueued no job yet", "no_success")
 
 
 def _of_server(server: ServerView | None) -> Iterator[Finding]:

@@ -237,7 +237,8 @@ class TypeView:
 class ScheduleView:
     """One schedule: seconds until it fires next (below 0: overdue), when it last fired, and the job it enqueued.
 
-    `paused_at` is Unix seconds; a paused one fires nothing.
+    `paused_at` is Unix seconds; a paused one fires nothing. `run_time`: no configuration has it. `silent` is for how
+    many seconds none of its jobs has succeeded, if one should have by now; otherwise 0.
     """
 
     name: str
@@ -245,6 +246,8 @@ class ScheduleView:
     last_at: float | None
     last_job: int | None
     paused_at: float | None = None
+    run_time: bool = False
+    silent: float = 0.0
 
     @property
     def late(self) -> float:
@@ -259,7 +262,15 @@ def several_hosts(supervisors: Iterable[SupervisorView]) -> bool:
 def schedules_of(planned: Iterable[Planned], now: float) -> list[ScheduleView]:
     """At most MOST_SCHEDULES of them."""
     return [
-        ScheduleView(text_of(s.name), s.next_at - now, finite(s.last_at), s.last_job, finite(s.paused_at))
+        ScheduleView(
+            text_of(s.name),
+            s.next_at - now,
+            finite(s.last_at),
+            s.last_job,
+            finite(s.paused_at),
+            s.definition is not None,
+            s.silent(now),
+        )
         for s in list(planned)[:MOST_SCHEDULES]
     ]
 

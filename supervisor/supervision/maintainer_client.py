@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from supervisor.config.reader import schedule_of
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import StoreError
 from supervisor.maintenance.deaths import DeathReport
@@ -80,6 +81,7 @@ class MaintainerClient:
             keep_done=settings.retention.done,
             keep_failed=settings.retention.failed,
             schedules=settings.schedules,
+            schedule_of=schedule_of,
             alerts=settings.alerts,
             limits=settings.limits,
             burst=self._burst,

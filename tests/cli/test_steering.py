@@ -107,3 +107,28 @@ def test_a_schedule_that_is_unknown_or_enqueues_nothing_known_is_refused(cli: Ru
     assert ran.code == 4
     assert "known only when" in ran.err
     assert execute(database, "SELECT count(*) FROM jobs") == [(0,)]
+
+
+def test_a_schedule_is_added_changed_and_removed(cli: Run, database: Path) -> None:
+    plan(database, "nightly")
+    keys = ("--type", "greet", "--every", "1h", "--payload", '{"a": [1]}', "--priority", "3", "--spread", "10m")
+    assert cli("schedules", "add", "made", *keys).out == "the schedule made is added\n"
+    assert (
+        cli("schedules", "change", "made", "--unique-key", "k", "--spread", "").out == "the schedule made is changed\n"
+    )
+    assert cli("schedules", "change", "made", "--unique-key", "k").out == "the schedule made is as it was\n"
+    row = "SELECT type, payload, priority, timing FROM job_schedules WHERE name = 'made'"
+    assert execute(database, row) == [("greet", '{"a":[1]}', 3, '[null, 3600.0, "UTC"]')]
+    listed = cli("schedules", "list").out.splitlines()
+    assert (listed[-2].split()[-2:], listed[-1].split()[-1]) == (["run", "time"], "file")
+    refused = cli("schedules", "add", "made", *keys)
+    assert (refused.code, refused.errors()) == (4, ["there is a schedule made already; change or remove it"])
+    refused = cli("schedules", "change", "nightly", "--every", "1h")
+    assert refused.code == 4
+    assert refused.errors() == ["the schedule nightly is in a configuration file; change it there, and reload"]
+    refused = cli("schedules", "add", "other", "--type", "greet", "--cron", "daily")
+    assert refused.code == 2
+    assert refused.errors()[0].startswith("cron: 'daily' is not a cron line")
+    assert "no pool takes" in cli("schedules", "add", "other", "--type", "gret", "--cron", "0 3 * * *").err
+    assert cli("schedules", "remove", "made").out == "the schedule made is removed\n"
+    assert cli("schedules", "remove", "made").code == 2

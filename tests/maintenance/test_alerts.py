@@ -19,7 +19,7 @@ from supervisor.domain.schedule import Schedule
 from supervisor.engine import open_engine
 from supervisor.maintenance.alerts import RaiseAlert
 from supervisor.maintenance.schedules import FireSchedule
-from supervisor.store.base import JobSelector
+from supervisor.store.base import JobSelector, Planned
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import configure, unconfigure
 from tests.store.kit import NOW, Desk
@@ -253,6 +253,28 @@ def test_a_paused_schedule_is_not_told_as_missed(ground: Ground) -> None:
     ground.desk.operations.schedules.pause("nightly", NOW)
 
     assert ground.told(ground.alert("schedule_missed"), NOW + 7200) == []
+
+
+def test_a_schedule_without_success_is_told_until_a_job_succeeds(ground: Ground) -> None:
+    duty, store = ground.alert("no_success"), ground.desk.maintenance.schedules
+    FireSchedule(store, NIGHTLY._replace(expect_within=7200.0)).run(NOW)
+    store.define(
+        Planned("made", "[]", 4e9, type="report", expect_within=1e4, expected_from=NOW, definition="{}"), None, 0
+    )
+    store.plan("old", "[]", NOW, expect_within=1.0, expected_from=NOW)  # of no configuration any more
+    assert ground.told(duty, NOW) == []
+    assert duty.next_at(NOW) == pytest.approx(NOW + 7200, abs=0.01)
+
+    job = store.run("nightly", NOW + 10)
+    assert job is not None
+    [facts] = ground.told(duty, NOW + 7201)
+    assert (facts["subject"], facts["silent"], facts["job"]) == ("nightly", 7201.0, job)
+    assert facts["summary"] == "no job of the schedule nightly has succeeded for 2h"
+    ground.desk.finish(job, at=NOW + 9000)
+    [facts] = ground.told(duty, NOW + 1e4 + 1)
+    assert facts["subject"] == "made"
+    store.pause("made", NOW)
+    assert ground.told(ground.alert("no_success", every=1.0), NOW + 1.1e4) == []
 
 
 def test_a_clock_that_is_set_back_does_not_silence_an_alert(ground: Ground) -> None:

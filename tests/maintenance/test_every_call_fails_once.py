@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import supervisor.maintenance.maintainer  # noqa: F401 - all duties that there are
+from supervisor.config.reader import schedule_of
 from supervisor.domain.alerts import Alert
 from supervisor.domain.alerts import State as AlertState
 from supervisor.domain.duty import Duty
@@ -41,9 +42,9 @@ from supervisor.maintenance.reports import (
     unhandled_types,
 )
 from supervisor.maintenance.scheduler import Scheduler
-from supervisor.maintenance.schedules import ClockWatch, FireSchedule
+from supervisor.maintenance.schedules import ClockWatch, FireSchedule, FireSchedulesMade
 from supervisor.maintenance.waking import CommitWatch, Waker
-from supervisor.store.base import JobSelector
+from supervisor.store.base import JobSelector, Planned
 from supervisor.system import counters
 from supervisor.system.scoreboard import Scoreboard, counters_of
 from supervisor.system.slot import State
@@ -144,6 +145,12 @@ class World:
         [claim] = desk.claim(["retried"], now=FIRST + HOUR)
         desk.settle(failed(claim, BROKEN, POLICY, chance=0.5), now=FIRST + HOUR)
         desk.put("tag", at=FIRST)
+        made = Planned("made", "[]", FIRST - 1, type="made", definition='{"type": "made", "every": "50s"}')
+        assert desk.maintenance.schedules.define(made, None, FIRST)
+        desk.maintenance.schedules.plan("watched", "[]", 4e9, type="good", expect_within=9e3, expected_from=FIRST - 8e3)
+        job = desk.operations.schedules.run("watched", FIRST - 100)
+        assert job is not None
+        desk.finish(job, at=FIRST - 10)
         desk.close()
 
     def duties(self, calls: Calls) -> Iterator[Duty]:
@@ -165,7 +172,8 @@ class World:
         deaths.reports[7] = DeathReport("w-died", "tag-9", "crash", 2, 1).as_message()
         watch = CommitWatch(feed, self.clock.steady)
         schedule = Schedule("often", "planned", "{}", None, 50.0, "UTC", "once")
-        yield Poller("controls", lambda: control_settings(store.controls, {"tag"}, "here", board.gate), send)
+        made = FireSchedulesMade(store.schedules, schedule_of, expecting=True)
+        yield Poller("controls", lambda: control_settings(store.controls, {"tag"}, "here", board.gate, made.heed), send)
         yield deaths
         yield from self.duties_of_the_engine(calls)
         yield watch
@@ -179,6 +187,7 @@ class World:
         alert = Alert("given_up", 0.0, "alarm", "{}", 60.0)
         yield RaiseAlert(alert, store, {"tag": WANTED}, (), board, "host")
         yield FireSchedule(store.schedules, schedule)
+        yield made
         yield Redriver(store.finished, pools.values())
         yield Recovery(store.registry, store.locks, "own")
         yield Reclaimer(store.locks, store.registry, LOCK, self.clock.steady)
@@ -207,6 +216,8 @@ class World:
             "retries": not self.look.jobs.latest(status=Status.FAILED, type="tag", before=None, limit=1),
             "pruning": "ancient" not in jobs,
             "schedule": "planned" in jobs,
+            "made": "made" in jobs,
+            "success": FIRST - 10 in [row.expected_from for row in self.look.schedules.planned()],
             "alert": "alarm" in jobs,
             "history": bool(self.look.history.minutes(FIRST - HOUR)),
             "hours": [row.at % HOUR for row in self.look.history.minutes(-1e9, FIRST - DAY)] == [0.0, 0.0],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from supervisor.domain.history import Minute
@@ -91,6 +92,10 @@ def make_world(engine: Engine) -> None:
     _foreign(engine, "INSERT INTO pictures VALUES (15)")
     _foreign(engine, "INSERT INTO job_batch_limits VALUES (8, 2)")
     desk.maintenance.schedules.plan("nightly", "{}", T0)
+    desk.maintenance.schedules.define(Planned("made", "{}", T0, type="tag", definition="{}"), None, T0)
+    desk.maintenance.schedules.plan("watched", "{}", T0, type="tag", expect_within=60.0, expected_from=T0)
+    succeeded = "(SELECT ' ' || id FROM jobs WHERE type = 'old0')"
+    _foreign(engine, f"UPDATE job_schedules SET watched = {succeeded} WHERE name = 'watched'")
     assert desk.maintenance.history.record("s1", "{}", "{1}", [Minute(T0, "tag", done=1)])
     desk.maintenance.finished.alerts.begin("alert:old", "{}")
     desk.operations.controls.pause("quiet", NOW)
@@ -275,12 +280,16 @@ def _of_server() -> dict[str, tuple[Callable[[Any], Any], bool]]:
 
 
 def _of_schedules() -> dict[str, tuple[Callable[[MaintenanceStore], Any], bool]]:
-    nightly = Planned("nightly", "{}", T0)
+    nightly, made = Planned("nightly", "{}", T0), Planned("new", "{}", T0, type="tag", definition='{"every": "5s"}')
     return {
         "plan": (lambda r: r.schedules.plan("hourly", "{}", NOW), True),
         "plan otherwise": (lambda r: r.schedules.plan("nightly", "{1}", NOW), True),
+        "define": (lambda r: r.schedules.define(made, None, NOW), False),
+        "define otherwise": (lambda r: r.schedules.define(replace(made, name="made"), "{}", NOW), False),
+        "remove": (lambda r: r.schedules.remove("made", "{}", NOW), False),
+        "note successes": (lambda r: r.schedules.note_successes(), True),
         "pause": (lambda r: r.schedules.pause("nightly", NOW), True),
-        "resume": (lambda r: r.schedules.resume("nightly"), True),
+        "resume": (lambda r: r.schedules.resume("nightly", NOW), True),
         "run": (lambda r: r.schedules.run("nightly", NOW), False),
         "fire": (lambda r: r.schedules.fire(nightly, [_new(), _new()], NOW + 60, NOW), False),
     }

@@ -93,7 +93,8 @@ def rows(count: int, seed: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "job_controls", {"kind": chance.choice(("paused", "workers")), "name": name, "value": 3, "updated_at": T0}
         yield "job_schedules", {
             "name": name, "timing": "{}", "next_at": moment(), "last_at": None, "last_job": 1, "type": "tag",
-            "payload": '{"a": 1}', "paused_at": chance.choice((None, T0)),
+            "payload": '{"a": 1}', "paused_at": chance.choice((None, T0)), "priority": 5, "expect_within": 60.0,
+            "expected_from": moment(), "watched": " 7", "definition": chance.choice((None, '{"type": "tag"}')),
         }  # fmt: skip
         yield "job_meta", {"key": f"alert:{name}", "value": text()}
         for minute in range(count // 10):

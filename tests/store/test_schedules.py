@@ -92,9 +92,9 @@ def test_a_paused_schedule_does_not_fire_and_keeps_its_time(desk: Desk, schedule
     assert desk.claim(["tidy"], 10) == []
     paused = schedules.plan("night", TIMING, NOW + 99)
     assert (paused.next_at, paused.paused_at) == (NOW, NOW + 1)
-    assert schedules.resume("night") is True
+    assert schedules.resume("night", NOW) is True
     assert schedules.fire(planned, [job(NOW)], NOW + 60, NOW)
-    assert (schedules.pause("day", NOW), schedules.resume("day")) == (False, False)
+    assert (schedules.pause("day", NOW), schedules.resume("day", NOW)) == (False, False)
 
 
 def test_a_schedule_is_run_by_hand_without_moving_on(desk: Desk, schedules: Schedules) -> None:
@@ -143,7 +143,7 @@ def test_a_resumed_schedule_catches_up_as_its_misfire_says(desk: Desk, misfire: 
         assert duty.run(NOW + at).done == 0
     assert duty.next_at(NOW + 14300) is None  # it is not waited for
     assert duty.rest is not None  # but a change is heard of
-    desk.operations.schedules.resume("hourly")
+    desk.operations.schedules.resume("hourly", NOW)
     assert duty.run(NOW + 14500).done == jobs
 
     assert duty.rest is None

@@ -70,6 +70,8 @@ EVERYTHING: list[tuple[str, str, bool, dict[str, Any]]] = [
     ("notifications", "warning", False, {"server": server(notifications=0.3)}),
     ("powerless", "warning", False, {"server": replace(server(), powerless=["jobs_a"])}),
     ("schedule_late", "warning", False, {"schedules": [ScheduleView("nightly", -61.0, None, None)]}),
+    ("no_success", "warning", False, {"schedules": [ScheduleView("nightly", 9.0, None, 7, silent=61.0)]}),
+    ("no_success", "warning", False, {"schedules": [ScheduleView("nightly", 9.0, None, None, silent=61.0)]}),
     ("schedule_paused", "note", False, {"schedules": [ScheduleView("nightly", -61.0, None, None, 900.0)]}),
 ]
 

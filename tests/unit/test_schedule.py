@@ -187,3 +187,29 @@ def listed(numbers: set[int] | None) -> str:
 def test_a_line_that_is_none_or_never_comes_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"cron line|never comes"):
         next(cron(line).after(0.0))
+
+
+def test_a_spread_delays_each_time_of_a_name_by_the_same_part_of_it() -> None:
+    names = [f"s{number}" for number in range(200)]
+    plain = cron("0 3 * * *", "Europe/Berlin")
+    nights = list(itertools.islice(plain.after(0.0), 400))
+    offsets = []
+    for name in names:
+        one = plain._replace(name=name, spread=300.0)
+        assert list(itertools.islice(one.after(0.0), 400)) == [night + one.offset for night in nights]
+        for night in nights[:3]:  # a time is after the one before, and never after itself
+            assert next(one.after(night + one.offset)) == next(plain.after(night)) + one.offset
+        offsets.append(one.offset)
+    assert 0 <= min(offsets) < 15
+    assert 285 < max(offsets) < 300
+    assert len(set(offsets)) == len(offsets)
+    assert plain._replace(name="nightly", spread=300.0).offset == 49.490234375  # on every machine, in every release
+
+
+def test_an_interval_begins_later_by_the_part_of_its_spread_and_stays_as_long() -> None:
+    one = every(100)._replace(spread=1000.0)
+    assert one.first(0.0) == 100 + one.offset
+    assert firing(one, one.first(0.0), 1.0) == ([], 0, one.first(0.0))  # it is no time that the clock was set back
+    assert firing(one, one.first(0.0), one.first(0.0)).next_at == one.first(0.0) + 100
+    assert firing(one, one.first(5000.0), 1.0).next_at == one.first(1.0)
+    assert one.timing != every(100).timing

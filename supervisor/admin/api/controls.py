@@ -62,13 +62,37 @@ async def change_type(
 Name = Annotated[str, Path(min_length=1, max_length=100, description="The schedule's name.")]
 
 
-@schedules.put("/{name}", response_model=models.ScheduleAnswer, responses=changing(404))
-async def change_schedule(state: TheState, name: Name, change: models.ScheduleChange) -> JSONResponse:
-    """Pause or resume a schedule. Missed times of a resumed one are handled according to its `misfire`."""
-    changed = await state.executor.ask(
-        lambda operations: commands.pause_schedule(operations, name, change.paused, operations.statistics.now())
+@schedules.post("/{name}", response_model=models.ScheduleAnswer, status_code=201, responses=changing(409))
+async def add_schedule(state: TheState, name: Name, keys: dict[str, Any]) -> JSONResponse:
+    """Make a schedule at run time, of the keys of `[[schedules]]`. Supervisors know it within a second."""
+    await state.executor.ask(
+        lambda operations: commands.set_schedule(operations, name, keys, operations.statistics.now(), "add")
     )
-    return answer({"name": name, "paused": change.paused, "changed": changed})
+    return answer({"name": name, "paused": False, "changed": True}, 201)
+
+
+@schedules.put("/{name}", response_model=models.ScheduleAnswer, responses=changing(404, 409))
+async def change_schedule(state: TheState, name: Name, change: models.ScheduleChange) -> JSONResponse:
+    """Pause or resume a schedule, or change keys of one that was made at run time; the others stay. Missed times of a
+    resumed one are handled according to its `misfire`.
+    """
+
+    def act(operations: Operations) -> dict[str, Any]:
+        now, keys = operations.statistics.now(), change.model_extra or {}
+        changed = bool(keys) and commands.set_schedule(operations, name, keys, now, "change")
+        if change.paused is not None:
+            changed |= commands.pause_schedule(operations, name, change.paused, now)
+        planned = operations.schedules.one(name)
+        return {"name": name, "paused": planned is not None and planned.paused_at is not None, "changed": changed}
+
+    return answer(await state.executor.ask(act))
+
+
+@schedules.delete("/{name}", response_model=models.ScheduleAnswer, responses=changing(404, 409))
+async def remove_schedule(state: TheState, name: Name) -> JSONResponse:
+    """Remove a schedule that was made at run time. Its jobs stay."""
+    await state.executor.ask(lambda operations: commands.remove_schedule(operations, name, operations.statistics.now()))
+    return answer({"name": name, "paused": False, "changed": True})
 
 
 @schedules.post(

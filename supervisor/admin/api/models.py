@@ -321,7 +321,10 @@ class TypeAnswer(BaseModel):
 
 
 class ScheduleChange(Request):
-    paused: bool = Field(description="Whether the schedule stops firing.")
+    """Beside `paused`: keys of `[[schedules]]`, for one that was made at run time. null removes a key."""
+
+    model_config = ConfigDict(extra="allow")
+    paused: bool | None = Field(default=None, description="Whether the schedule stops firing.")
 
 
 class ScheduleAnswer(BaseModel):

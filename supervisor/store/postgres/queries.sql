@@ -132,6 +132,10 @@ SELECT id, status, progress, progress_text,
        attempts, claim_token
 FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));
 
+-- name: ends
+SELECT id, status, completed_at FROM jobs
+WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));
+
 
 -- Claiming and settling ----------------------------------------------------------------------------
 

@@ -152,8 +152,8 @@ CREATE INDEX job_workers_supervisor ON job_workers (supervisor);
 -- The rest -----------------------------------------------------------------------------------------
 
 CREATE TABLE job_controls (
-  kind       text NOT NULL CHECK (kind IN ('paused', 'workers', 'reload')),
-  name       text COLLATE "C" NOT NULL, -- the type paused, the pool scaled; '' for reload
+  kind       text NOT NULL CHECK (kind IN ('paused', 'workers', 'reload', 'schedules')),
+  name       text COLLATE "C" NOT NULL, -- the type paused, the pool scaled; '' for what is counted
   value      bigint NOT NULL,
   updated_at double precision NOT NULL,
   PRIMARY KEY (kind, name)
@@ -167,7 +167,12 @@ CREATE TABLE job_schedules (
   last_job  bigint,               -- the job that it made
   type      text NOT NULL DEFAULT '', -- of its jobs; '': not known
   payload   text NOT NULL DEFAULT '{}',
-  paused_at double precision      -- NULL: it fires
+  priority  bigint NOT NULL DEFAULT 0,
+  paused_at double precision,     -- NULL: it fires
+  expect_within double precision, -- seconds within which one of its jobs must succeed; NULL: nobody asks
+  expected_from double precision, -- since when: the last success, or when this was first asked
+  watched   text NOT NULL DEFAULT '', -- ids of its jobs that have not succeeded, if somebody asks
+  definition text             -- JSON: the keys of one that was made at run time; NULL: a configuration has it
 );
 
 -- The last hour in minutes, the days before in hours, so that charts need no scraper.

@@ -37,32 +37,64 @@ DELETE FROM job_workers WHERE incarnation = :incarnation;
 -- Schedules ----------------------------------------------------------------------------------------
 
 -- name: plan
--- A schedule with a new timing starts again, and one whose next time is none; otherwise its next time stays.
-INSERT INTO job_schedules (name, timing, next_at, type, payload) VALUES (:name, :timing, :next_at, :type, :payload)
+-- A schedule with a new timing starts again, and one whose next time is none; otherwise its next time stays. One that is
+-- made at run time, with a definition, replaces only what it was when somebody looked.
+INSERT INTO job_schedules (name, timing, next_at, type, payload, priority, expect_within, expected_from, definition)
+VALUES (:name, :timing, :next_at, :type, :payload, :priority, :expect_within, :expected_from, :definition)
 ON CONFLICT (name) DO UPDATE SET
   next_at = CASE WHEN job_schedules.timing = excluded.timing AND job_schedules.next_at > 0 AND job_schedules.next_at < 1e11
                  THEN job_schedules.next_at ELSE excluded.next_at END,
-  timing = excluded.timing, type = excluded.type, payload = excluded.payload;
+  timing = excluded.timing, type = excluded.type, payload = excluded.payload, priority = excluded.priority,
+  expect_within = excluded.expect_within,
+  expected_from = CASE WHEN excluded.expect_within IS NOT NULL
+                       THEN coalesce(job_schedules.expected_from, excluded.expected_from) END,
+  definition = excluded.definition
+WHERE excluded.definition IS NULL OR coalesce(job_schedules.definition, '') = :before;
 
 -- name: schedule
-SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules WHERE name = :name;
+SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at,
+       priority, expect_within, expected_from, definition
+FROM job_schedules WHERE name = :name;
 
 -- name: schedules
-SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at FROM job_schedules ORDER BY name;
+SELECT name, timing, next_at, last_at, last_job, type, payload, paused_at,
+       priority, expect_within, expected_from, definition
+FROM job_schedules ORDER BY name;
+
+-- name: remove_schedule
+DELETE FROM job_schedules WHERE name = :name AND coalesce(definition, '') = :before;
 
 -- name: note_fired
-UPDATE job_schedules SET last_at = :last_at, last_job = :last_job WHERE name = :name;
+-- Of those that have not ended, the oldest are watched: they end first.
+UPDATE job_schedules
+SET last_at = :last_at, last_job = :last_job,
+    watched = CASE WHEN expect_within IS NULL OR length(watched) >= :full THEN watched
+                   ELSE watched || ' ' || CAST(:last_job AS text) END
+WHERE name = :name;
+
+-- name: watched
+SELECT name, watched FROM job_schedules WHERE expect_within IS NOT NULL AND watched <> '';
+
+-- name: note_success
+UPDATE job_schedules
+SET watched = :watched, expected_from = CASE WHEN expected_from > :at THEN expected_from ELSE :at END
+WHERE name = :name AND watched = :before;
 
 -- name: move_on
--- Unless it is paused, or has been advanced already: of several supervisors one fires each time.
+-- Unless it is paused, changed, or has been advanced already: of several supervisors one fires each time.
 UPDATE job_schedules SET next_at = :next_at
-WHERE name = :name AND timing = :timing AND next_at = :planned AND paused_at IS NULL;
+WHERE name = :name AND timing = :timing AND next_at = :planned AND paused_at IS NULL
+  AND coalesce(definition, '') = :definition;
 
 -- name: pause_schedule
 UPDATE job_schedules SET paused_at = coalesce(paused_at, :now) WHERE name = :name;
 
 -- name: resume_schedule
-UPDATE job_schedules SET paused_at = NULL WHERE name = :name;
+-- What it has not done while it was paused is not held against it.
+UPDATE job_schedules
+SET expected_from = CASE WHEN paused_at IS NOT NULL AND expect_within IS NOT NULL THEN :now ELSE expected_from END,
+    paused_at = NULL
+WHERE name = :name;
 
 
 -- Alerts -------------------------------------------------------------------------------------------
@@ -132,8 +164,8 @@ ON CONFLICT (kind, name) DO UPDATE SET value = excluded.value, updated_at = excl
 -- name: clear_control
 DELETE FROM job_controls WHERE kind = :kind AND name = :name;
 
--- name: bump_reload
-INSERT INTO job_controls (kind, name, value, updated_at) VALUES ('reload', '', 1, :now)
+-- name: bump_control
+INSERT INTO job_controls (kind, name, value, updated_at) VALUES (:kind, '', 1, :now)
 ON CONFLICT (kind, name) DO UPDATE SET value = job_controls.value + 1, updated_at = excluded.updated_at;
 
 -- name: failures_by_type

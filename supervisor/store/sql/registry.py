@@ -153,8 +153,8 @@ class HostControl(NamedTuple):
 
 
 class ControlState(NamedTuple):
-    """What operators have set: paused types, pool sizes by name, the number of reloads requested, drained hosts, and
-    `on_hosts` the sizes that hold on some hosts.
+    """What operators have set: paused types, pool sizes by name, the number of reloads requested, drained hosts,
+    `on_hosts` the sizes that hold on some hosts, and how often `schedules` were changed at run time.
     """
 
     paused: frozenset[str]
@@ -162,6 +162,7 @@ class ControlState(NamedTuple):
     reloads: int
     drained: frozenset[str] = frozenset()
     on_hosts: tuple[HostControl, ...] = ()
+    schedules: int = 0
 
     def size_on(self, pool: str, host: str) -> int | None:
         """The size that was set for the host itself, else for the longest pattern that it matches, else everywhere."""
@@ -189,6 +190,7 @@ class Controls(Concern):
             reloads=sum(value for kind, _, value in rows if kind == "reload"),
             drained=frozenset(shown(name) for kind, name, _ in rows if kind == "drained"),
             on_hosts=tuple(one for kind, name, value in rows if kind == "host" if (one := _on_host(name, value))),
+            schedules=sum(value for kind, _, value in rows if kind == "schedules"),
         )
 
     def cancels(self, supervisor: str, limit: int) -> list[tuple[int, int, str]]:
@@ -220,7 +222,7 @@ class Controls(Concern):
                 raw.execute(self._queries.clear_control, {"kind": "workers", "name": pool})
 
     def request_reload(self, now: float) -> None:
-        self._connection.apply(self._queries.bump_reload, {"now": now})
+        self._connection.apply(self._queries.bump_control, {"kind": "reload", "now": now})
 
     def drain(self, host: str, now: float) -> bool:
         """From now on its supervisors claim nothing. Returns whether that is a change."""

@@ -99,6 +99,9 @@ SELECT id, status, progress, progress_text,
        attempts, claim_token
 FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
 
+-- name: ends
+SELECT id, status, completed_at FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
+
 
 -- Claiming and settling ----------------------------------------------------------------------------
 

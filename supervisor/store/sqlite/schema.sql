@@ -229,8 +229,8 @@ CREATE INDEX job_workers_supervisor ON job_workers (supervisor);
 -- The rest -----------------------------------------------------------------------------------------
 
 CREATE TABLE job_controls (
-  kind       TEXT NOT NULL CHECK (kind IN ('paused', 'workers', 'reload')),
-  name       TEXT NOT NULL,       -- the type paused, the pool scaled; '' for reload
+  kind       TEXT NOT NULL CHECK (kind IN ('paused', 'workers', 'reload', 'schedules')),
+  name       TEXT NOT NULL,       -- the type paused, the pool scaled; '' for what is counted
   value      INTEGER NOT NULL,
   updated_at REAL NOT NULL,
   PRIMARY KEY (kind, name)
@@ -244,7 +244,12 @@ CREATE TABLE job_schedules (
   last_job  INTEGER,              -- the job that it made
   type      TEXT NOT NULL DEFAULT '', -- of its jobs; '': not known
   payload   TEXT NOT NULL DEFAULT '{}',
-  paused_at REAL                  -- NULL: it fires
+  priority  INTEGER NOT NULL DEFAULT 0,
+  paused_at REAL,                 -- NULL: it fires
+  expect_within REAL,         -- seconds within which one of its jobs must succeed; NULL: nobody asks
+  expected_from REAL,         -- since when: the last success, or when this was first asked
+  watched   TEXT NOT NULL DEFAULT '', -- ids of its jobs that have not succeeded, if somebody asks
+  definition TEXT             -- JSON: the keys of one that was made at run time; NULL: a configuration has it
 ) STRICT;
 
 -- The last hour in minutes, the days before in hours, so that charts need no scraper.

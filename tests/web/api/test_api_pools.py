@@ -332,6 +332,26 @@ def test_a_schedule_is_paused_resumed_and_run(site: Site) -> None:
     assert site.put(path, {"paused": False})["changed"] is False
 
 
+def test_a_schedule_is_made_changed_and_removed(site: Site) -> None:
+    path = "/api/admin/schedules/made"
+    assert site.post(path, {"type": "tag", "every": "1h"}, status=201)["changed"] is True
+    assert "already" in site.post(path, {"type": "tag", "every": "1h"}, status=409)["error"]
+    assert site.put(path, {"priority": 5, "paused": True}) == {"name": "made", "paused": True, "changed": True}
+    assert site.put(path, {"every": "never"}, 422)["field"] == "every"
+    site.state.watch._seen = None
+    [shown] = site.get("/api/admin/schedules")["schedules"]
+    assert (shown["run_time"], shown["silent"]) == (True, 0.0)
+    assert "made at run time" in site.client.ask("GET", "/schedules").text
+    [row] = site.desk.operations.schedules.planned()
+    assert (row.priority, row.type, row.timing) == (5, "tag", '[null, 3600.0, "UTC"]')
+    assert site.delete(path)["changed"] is True
+    assert site.delete(path, 404)
+    assert site.put(path, {"priority": 5}, 404)
+    site.desk.maintenance.schedules.plan("nightly", "[]", 4e9, type="tag")
+    for refused in (site.put(f"{path[:-4]}nightly", {"priority": 5}, 409), site.delete(f"{path[:-4]}nightly", 409)):
+        assert "configuration file" in refused["error"]
+
+
 def test_an_unknown_schedule_is_not_found_and_one_that_nobody_told_of_is_not_run(site: Site) -> None:
     site.desk.maintenance.schedules.plan("old", "[]", 4e9)
     before = site.everything
