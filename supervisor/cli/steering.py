@@ -41,7 +41,7 @@ def resume(target: Target, type: str) -> Answer:
 
 
 def _set(target: Target, type_: str, *, paused: bool, force: bool = False) -> Answer:
-    from supervisor.domain.intake import checked_type
+    from supervisor.domain.enqueueing import checked_type
     from supervisor.ops import commands
     from supervisor.ops.supervisors import Unknown
 

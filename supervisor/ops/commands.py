@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from supervisor.config.checks import host_pattern
+from supervisor.domain.enqueueing import checked_type
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
-from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Status
 from supervisor.domain.text import counted, like, no_pool, not_retried, text_of
 from supervisor.ops.supervisors import Seen, Unknown, living, pools_of, require_host, seen, types_taken
