@@ -982,12 +982,16 @@ SELECT pg_advisory_xact_lock(7308604897285366885);
 -- Gates --------------------------------------------------------------------------------------------
 
 -- name: mark_pending
--- Pending jobs are to pass the gates, once more if they have been admitted. Those that run have passed.
-UPDATE jobs SET hold = CASE status WHEN 'pending' THEN 'due' ELSE '' END
+-- Pending jobs are to pass the gates, once more if they have been admitted, and those that are held at a gate that there is
+-- no more. Those that run have passed.
+UPDATE jobs SET hold = CASE status WHEN 'running' THEN '' ELSE 'due' END
 WHERE id = ANY (ARRAY(SELECT id FROM jobs WHERE type = :type AND status = 'pending' AND coalesce(hold, '') = ''
                       ORDER BY id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED))
    OR id = ANY (ARRAY(SELECT id FROM jobs WHERE status = 'running' AND type = :type AND hold IS NULL
-                      ORDER BY id FOR NO KEY UPDATE SKIP LOCKED));
+                      ORDER BY id FOR NO KEY UPDATE SKIP LOCKED))
+   OR id = ANY (ARRAY(SELECT id FROM jobs WHERE type = :type AND hold = 'type' AND status = 'held'
+                        AND supervisor_wide_v1(ARRAY[:type]) = '{}'
+                      LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED));
 
 -- name: hold_marked
 UPDATE jobs SET status = 'held', claim_token = claim_token + 1 WHERE type = :type AND status = 'pending' AND hold = 'due';
@@ -1013,12 +1017,12 @@ types (type) AS (
 ),
 keys (type, key) AS (
   (SELECT type, concurrency_key FROM jobs
-   WHERE concurrency_key IS NOT NULL AND status IN ('held', 'pending', 'running') AND status = 'held' AND hold = 'key'
+   WHERE concurrency_key IS NOT NULL AND status IN ('held', 'pending', 'running') AND hold = 'key'
    ORDER BY type, concurrency_key LIMIT 1)
   UNION ALL
   SELECT n.type, n.concurrency_key FROM keys k, LATERAL (
     SELECT j.type, j.concurrency_key FROM jobs j
-    WHERE j.concurrency_key IS NOT NULL AND j.status IN ('held', 'pending', 'running') AND j.status = 'held'
+    WHERE j.concurrency_key IS NOT NULL AND j.status IN ('held', 'pending', 'running')
       AND j.hold = 'key' AND (j.type, j.concurrency_key) > (k.type, k.key)
     ORDER BY j.type, j.concurrency_key LIMIT 1) AS n
 )
@@ -1026,7 +1030,8 @@ SELECT h.id FROM types t, LATERAL (
   SELECT j.id FROM jobs j WHERE j.type = t.type AND j.hold = 'type' AND j.status = 'held' ORDER BY j.turn, j.id LIMIT 1) AS h
 UNION ALL
 (SELECT h.id FROM keys k LEFT JOIN job_limits l ON l.type = k.type, LATERAL (
-   SELECT j.id FROM jobs j WHERE j.type = k.type AND j.concurrency_key = k.key AND j.status = 'held' AND j.hold = 'key'
+   SELECT j.id FROM jobs j
+   WHERE j.type = k.type AND j.concurrency_key = k.key AND j.status IN ('held', 'pending', 'running') AND j.hold = 'key'
    ORDER BY j.turn, j.id LIMIT 1) AS h
  WHERE coalesce(l.per_key, 1) > (
    SELECT count(*) FROM jobs j

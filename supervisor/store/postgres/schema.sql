@@ -59,7 +59,8 @@ CREATE UNIQUE INDEX jobs_unique_key ON jobs (type, unique_key)
   WHERE unique_key IS NOT NULL AND status IN ('pending', 'running', 'held');
 
 -- The jobs that are held, by the gate at which they are, and those that have passed all.
-CREATE INDEX jobs_at_gate ON jobs (type, hold, turn, id) WHERE hold IS NOT NULL AND status IN ('held', 'pending', 'running');
+CREATE INDEX jobs_at_gate ON jobs (type, hold, turn, id) WHERE status = 'held';
+CREATE INDEX jobs_admitted ON jobs (type) WHERE hold = '' AND status IN ('pending', 'running');
 
 -- Requests that are repeated find the job of the first one, also after its end. Only keys of requests are in here.
 CREATE INDEX jobs_once ON jobs (type, unique_key) WHERE unique_key >= 'run:' AND unique_key < 'run;';
@@ -370,6 +371,7 @@ CREATE TABLE job_keys (
   PRIMARY KEY (type, key)
 );
 
+-- What looks for a key names these states, though they follow from `hold`, so that no other index comes into question.
 CREATE INDEX jobs_by_key ON jobs (type, concurrency_key, hold, turn, id)
   WHERE concurrency_key IS NOT NULL AND status IN ('held', 'pending', 'running');
 CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND status IN ('pending', 'held');
@@ -429,40 +431,22 @@ WHEN (NEW.status = 'pending' AND OLD.status <> 'pending' AND NEW.hold IS NOT NUL
 EXECUTE FUNCTION supervisor_hold_v1();
 
 -- Those of these types that have more limits than a number for each key: all of their jobs pass one gate.
-CREATE FUNCTION supervisor_wide_v1(in_types text[]) RETURNS text[] LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+CREATE FUNCTION supervisor_wide_v1(in_types text[]) RETURNS text[] LANGUAGE sql STABLE AS $$
   SELECT ARRAY(SELECT l.type FROM job_limits l WHERE l.type = ANY (in_types) AND (
     l.max_running IS NOT NULL OR l.interval IS NOT NULL OR l.key_interval IS NOT NULL OR l.fair = 1
     OR l.max_failures IS NOT NULL OR l.on_conflict <> 'wait'))
 $$;
 
--- Lock these gates: a type and one of its keys each; NULL: its jobs without a key. Call it in a statement of its own: the
--- next one sees what others have committed before they let go of them. All at once, or two would wait for each other.
-CREATE FUNCTION supervisor_lock_gates_v1(in_types text[], in_keys text[]) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
-DECLARE
-  wide constant text[] := supervisor_wide_v1(in_types);
-BEGIN
-  PERFORM CASE WHEN s.shared THEN pg_advisory_xact_lock_shared(s.lock) ELSE pg_advisory_xact_lock(s.lock) END
-  FROM (SELECT g.lock, bool_and(g.shared) AS shared
-        FROM (SELECT hashtextextended(t, 7308604897285366890), t <> ALL (wide) FROM unnest(in_types) AS t
-              UNION ALL
-              SELECT hashtextextended(t || ' ' || k, 7308604897285366890), false FROM unnest(in_types, in_keys) AS n (t, k)
-              WHERE k IS NOT NULL AND t <> ALL (wide)) AS g (lock, shared)
-        GROUP BY g.lock ORDER BY g.lock) AS s;
-END $$;
-
 -- Admit the first jobs that are held at these gates, which are locked, where there is room, and let these rows pass the gate
--- `due` before. Returns how many are pending now.
+-- `due` before. A gate is a type and one of its keys; NULL: its jobs without a key. Returns how many are pending now.
 -- Locks, in this order everywhere: rows of jobs, that of the ends of jobs that others follow, those of batches, those of
 -- gates. A row that is locked by somebody else is left where it is.
-CREATE FUNCTION supervisor_admit_v1(in_types text[], in_keys text[], in_rows bigint[]) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+-- Called by supervisor_settled_v1, with its settings.
+CREATE FUNCTION supervisor_admit_v1(in_types text[], in_keys text[], wide text[], in_rows bigint[]) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
   at constant double precision := extract(epoch FROM clock_timestamp());
-  wide constant text[] := supervisor_wide_v1(in_types);
   others bigint[];
   changed bigint;
   admitted bigint;
@@ -506,8 +490,8 @@ BEGIN
                         WHERE j.type = g.type AND j.concurrency_key = g.key AND j.status IN ('held', 'pending', 'running')
                           AND j.hold IN ('', 'type') LIMIT g.most) AS o) AS c,
          LATERAL (SELECT j.id, coalesce(j.fair_key, '') AS fair_key, j.turn FROM jobs j
-                  WHERE j.type = g.type AND j.concurrency_key = g.key AND j.status = 'held' AND j.hold = 'key'
-                    AND c.passed < g.most
+                  WHERE j.type = g.type AND j.concurrency_key = g.key AND j.hold = 'key'
+                    AND j.status IN ('held', 'pending', 'running') AND c.passed < g.most
                   ORDER BY j.turn, j.id
                   LIMIT CASE WHEN NOT g.rated THEN greatest(g.most - c.passed, 0) WHEN c.waits THEN 0 ELSE 1 END
                   FOR NO KEY UPDATE SKIP LOCKED) AS p
@@ -535,13 +519,16 @@ BEGIN
        LEFT JOIN turns t ON p.fair = 1 AND t.type = p.type AND t.key = p.fair_key
   WHERE jobs.id = p.id;
   GET DIAGNOSTICS admitted = ROW_COUNT; -- perhaps too many: not all of them are pending
+  IF cardinality(wide) = 0 THEN
+    RETURN admitted;
+  END IF;
 
   -- Their types. With a rate, one stands before its start, and is due when it may start; above 100 starts a second, those
   -- of 10 ms. While the breaker is open or has just closed, one runs at a time.
   FOR gate IN
     SELECT n.t AS type, l.max_running, l.interval, l.burst, l.key_interval, l.key_burst, l.fair, l.max_failures, l.next_at,
            l.failures
-    FROM (SELECT DISTINCT unnest(in_types)) AS n (t) LEFT JOIN job_limits l ON l.type = n.t
+    FROM (SELECT DISTINCT unnest(wide)) AS n (t) JOIN job_limits l ON l.type = n.t
     WHERE EXISTS (SELECT 1 FROM jobs j WHERE j.type = n.t AND j.status = 'held' AND j.hold = 'type')
     ORDER BY 1
   LOOP
@@ -640,6 +627,7 @@ DECLARE
   at constant double precision := extract(epoch FROM clock_timestamp());
   settled record;
   gates record;
+  wide text[];
   later bigint[];
   admitted bigint := 0;
   one record;
@@ -724,7 +712,17 @@ BEGIN
         UNION SELECT j.type, j.concurrency_key FROM jobs j WHERE j.id = ANY (in_started)
         UNION SELECT t, NULL FROM unnest(in_rated) AS t) AS g (type, key);
   IF cardinality(gates.types) > 0 THEN
-    PERFORM supervisor_lock_gates_v1(gates.types, gates.keys);
+    wide := supervisor_wide_v1(gates.types);
+    -- A statement of its own: the next one sees what others have committed before they let go of these locks. All at once,
+    -- or two would wait for each other.
+    PERFORM CASE WHEN s.shared THEN pg_advisory_xact_lock_shared(s.lock) ELSE pg_advisory_xact_lock(s.lock) END
+    FROM (SELECT g.lock, bool_and(g.shared) AS shared
+          FROM (SELECT hashtextextended(t, 7308604897285366890), t <> ALL (wide) FROM unnest(gates.types) AS t
+                UNION ALL
+                SELECT hashtextextended(t || ' ' || k, 7308604897285366890), false
+                FROM unnest(gates.types, gates.keys) AS n (t, k)
+                WHERE k IS NOT NULL AND t <> ALL (wide)) AS g (lock, shared)
+          GROUP BY g.lock ORDER BY g.lock) AS s;
     IF cardinality(in_charged) > 0 THEN
       UPDATE job_limits l SET
         failures = CASE WHEN s.worked THEN 0 ELSE l.failures + s.failed END,
@@ -746,7 +744,7 @@ BEGIN
       ON CONFLICT (type, key) DO UPDATE SET next_at = greatest(
         excluded.next_at, k.next_at + (SELECT l.key_interval FROM job_limits l WHERE l.type = excluded.type));
     END IF;
-    admitted := admitted + supervisor_admit_v1(gates.types, gates.keys, settled.due);
+    admitted := admitted + supervisor_admit_v1(gates.types, gates.keys, wide, settled.due);
   END IF;
   RETURN admitted;
 END $$;
