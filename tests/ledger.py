@@ -32,7 +32,7 @@ def record(what, ctx):
 WATCH = """
 CREATE TABLE test_outcomes (job INTEGER, status TEXT, token INTEGER);
 CREATE TRIGGER test_outcome AFTER UPDATE OF status ON jobs
-WHEN NEW.status NOT IN ('pending', 'running')
+WHEN NEW.status NOT IN ('pending', 'running', 'held')
 BEGIN INSERT INTO test_outcomes VALUES (NEW.id, NEW.status, OLD.claim_token); END;
 """
 WATCH_ON_A_SERVER = """
@@ -40,9 +40,9 @@ CREATE TABLE test_outcomes (job bigint, status text, token bigint);
 CREATE FUNCTION test_outcome() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN INSERT INTO test_outcomes VALUES (NEW.id, NEW.status, OLD.claim_token); RETURN NULL; END $$;
 CREATE TRIGGER test_outcome AFTER UPDATE OF status ON jobs FOR EACH ROW
-WHEN (NEW.status NOT IN ('pending', 'running')) EXECUTE FUNCTION test_outcome();
+WHEN (NEW.status NOT IN ('pending', 'running', 'held')) EXECUTE FUNCTION test_outcome();
 """
-CASUAL = ("gone", "pending", "running")  # states of a job in which it has no outcome
+CASUAL = ("gone", "pending", "held", "running")  # states of a job in which it has no outcome
 
 
 class Line(NamedTuple):

@@ -176,12 +176,21 @@ class Retry(Exception):
     """Raised by a handler: run this job again later.
 
     `after` is a duration ("30s") or seconds; without it the pool's retry policy decides. The attempt
-    counts: with none left the job fails.
+    counts: with none left the job fails. With `whole_key`, no other job with its concurrency_key starts before `after`
+    is over, or, for a job without one, no other job of its type, if that has limits: what a service means that
+    answers "429, Retry-After".
     """
 
-    def __init__(self, reason: str = "the handler asked for a retry", *, after: str | float | None = None) -> None:
+    def __init__(
+        self,
+        reason: str = "the handler asked for a retry",
+        *,
+        after: str | float | None = None,
+        whole_key: bool = False,
+    ) -> None:
         super().__init__(reason)
         self.after = None if after is None else seconds(after)
+        self.whole_key = whole_key
 
 
 class Fail(Exception):

@@ -107,9 +107,9 @@ class Settlement(NamedTuple):
     """The new state of a claimed job. `delay` is the seconds until a pending one is due again; with 0 it keeps
     its old place in the order.
 
-    `attempts` and `crashes` are added to the row's counters: the claim has already counted the attempt, so
-    returning it is −1. `usage` is set for a run that gets a row of its own, `claim` is what it settles,
-    for the counters. A tuple, because thousands are made a second.
+    `pause` is the seconds for which no job with its key starts. `attempts` and `crashes` are added to the row's
+    counters: the claim has already counted the attempt, so returning it is −1. `usage` is set for a run that gets a row
+    of its own, `claim` is what it settles, for the counters. A tuple, because thousands are made a second.
     """
 
     job_id: int
@@ -126,6 +126,7 @@ class Settlement(NamedTuple):
     usage: Usage | None = None
     batch_limit: int = 0  # the size limit for batches with this job from now on; 0: unchanged
     claim: Claim | None = None
+    pause: float = 0.0
 
     @property
     def simple(self) -> bool:
@@ -185,19 +186,21 @@ def failed(
     chance: float,
     permanent: bool = False,
     after: float | None = None,
+    pause: float = 0.0,
     started_at: float | None = None,
     progress: float | None = None,
 ) -> Settlement:
     """An attempt that failed: due again after a delay, or `failed` with its attempts used up.
 
-    `after` is the delay in seconds that the handler asked for; `chance` in 0…1 decides the jitter.
+    `after` is the delay in seconds that the handler asked for, `pause` that for all with its key; `chance` in 0…1
+    decides the jitter.
     """
     if permanent or claim.attempt >= policy.attempts_for(claim.max_attempts):
         status, delay = Status.FAILED, 0.0
     else:
         delay = policy.delay(claim.attempt, chance) if after is None else min(after, LONGEST_DELAY)
         status = Status.PENDING
-    return _settled(claim, status, delay=delay, failure=failure, started_at=started_at, progress=progress)
+    return _settled(claim, status, delay=delay, failure=failure, started_at=started_at, progress=progress, pause=pause)
 
 
 def crashed(claim: Claim, failure: Failure, policy: RetryPolicy, max_crashes: int, *, chance: float) -> Settlement:

@@ -36,10 +36,11 @@ class OpenGates(Duty):
             if changed := self._gates.configure(self._limits, self._types, now):
                 events(process="maintainer").info("limits_changed", types=changed)
             self._configured = True
-        admitted, self._next = 0, self._gates.next_due()
-        if self._next is not None and self._next <= now:
-            admitted = self._gates.admit_due(now)
-            self._next = self._gates.next_due()
+        admitted, (due, expires) = 0, self._gates.next_due()
+        if min(due, expires) <= now:
+            admitted = self._gates.admit_due(now) + self._gates.cancel_expired(now)
+            due, expires = self._gates.next_due()
+        self._next = min(due, expires)
         if abs(now - self._swept_at) >= _SWEEP:
             self._swept_at = now
             admitted += self._gates.sweep(now)

@@ -158,6 +158,7 @@ class Executor:
             self.make_room(error)
         kind, policy = _kind(error), self.policy.retry_of(claim.type)
         message, stack = described(error)
+        after = _after(error)
         return failed(
             claim,
             Failure(
@@ -170,7 +171,8 @@ class Executor:
             policy,
             chance=random(),
             permanent=kind in ("permanent", "payload", "result") or _gives_up(policy, error, message),
-            after=_after(error),
+            after=after,
+            pause=after or 0.0 if isinstance(error, Retry) and error.whole_key else 0.0,
             started_at=started_at,
         )
 

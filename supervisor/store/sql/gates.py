@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 from supervisor.domain.limits import Limits
@@ -66,10 +67,15 @@ class Gates(Concern):
         """Let jobs whose time has come go on to the next gate; returns how many, at most one slice."""
         return self._connection.apply(self._queries.admit_due, {"now": now, "limit": _SLICE})
 
-    def next_due(self) -> float | None:
-        """When the time of the next one comes."""
-        row = self._connection.row(self._queries.next_due)
-        return None if row is None or row[0] is None else float(row[0])
+    def cancel_expired(self, now: float) -> int:
+        """Cancel jobs that have not started before they expired; returns how many, at most one slice."""
+        return self._connection.apply(self._queries.cancel_expired, {"now": now, "limit": _SLICE})
+
+    def next_due(self) -> tuple[float, float]:
+        """When the time of the next held job comes, and when the next job expires."""
+        rows = (self._connection.row(query) for query in (self._queries.next_due, self._queries.next_expiry))
+        due, expires = (inf if row is None else float(row[0]) for row in rows)
+        return due, expires
 
     def sweep(self, now: float) -> int:
         """Try the first job of every gate again, as long as one is admitted: rows may have been deleted by hand, or

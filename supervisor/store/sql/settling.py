@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, Failure, Settlement, clipped, run_of
+from supervisor.domain.text import LONGEST_DELAY
 from supervisor.store.sql.connection import Connection, RowRefused, Transaction, quarantine
 
 Refused = tuple[int, str]  # (a job, why)
@@ -77,6 +78,10 @@ def settle(
     }
     if not raw.execute(queries.settle, about | outcome).rowcount:
         return False
+    if s.pause > 0:
+        until = {"id": s.job_id, "until": now + min(s.pause, LONGEST_DELAY)}
+        for statement in (queries.pause_key, queries.pause_type, queries.delay_admitted):
+            raw.execute(statement, until)
     if s.batch_limit:
         raw.execute(queries.limit_batch, {"id": s.job_id, "most": s.batch_limit})
     if not bare and failure is not None and failure.kind != "cancelled":

@@ -154,6 +154,7 @@ FROM groups g WHERE g.priority IS NOT NULL;
 SELECT id, claim_token + 1, type, payload, attempts + 1, max_attempts, crashes, scheduled_at
 FROM jobs INDEXED BY jobs_unfinished
 WHERE type = ?1 AND requires = '' AND priority = ?2 AND status = 'pending' AND scheduled_at <= ?3
+  AND (expires_at IS NULL OR expires_at > ?3)
   AND NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
                   WHERE type = ?1 AND requires > '' AND status = 'pending')
   AND NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
@@ -175,7 +176,7 @@ UPDATE jobs SET
   claim_token = claim_token + 1, attempts = attempts + 1, started_at = :now, updated_at = :now
 WHERE id IN (SELECT j.id FROM jobs j INDEXED BY jobs_unfinished
              WHERE j.status = 'pending' AND j.type = :type AND j.requires = :requires
-               AND j.priority = :priority AND j.scheduled_at <= :now
+               AND j.priority = :priority AND j.scheduled_at <= :now AND (j.expires_at IS NULL OR j.expires_at > :now)
              ORDER BY j.scheduled_at, j.id LIMIT :want)
 RETURNING id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at;
 
@@ -183,7 +184,7 @@ RETURNING id, claim_token, type, payload, attempts, max_attempts, crashes, sched
 -- The first due rows of one group, to be merged with other groups of the same priority.
 SELECT scheduled_at, id FROM jobs INDEXED BY jobs_unfinished
 WHERE status = 'pending' AND type = :type AND requires = :requires AND priority = :priority
-  AND scheduled_at <= :now
+  AND scheduled_at <= :now AND (expires_at IS NULL OR expires_at > :now)
 ORDER BY scheduled_at, id LIMIT :want;
 
 -- name: claim_ids
@@ -791,3 +792,30 @@ UPDATE jobs SET hold = hold WHERE id IN (SELECT value FROM json_each(:ids)) AND 
 
 -- name: count_heads
 SELECT count(*) FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'held' AND hold IN ('key', 'type');
+
+-- name: pause_key
+-- No other job with the concurrency_key of this one starts before :until.
+INSERT INTO job_keys (type, key, next_at)
+SELECT type, concurrency_key, :until FROM jobs WHERE id = :id AND concurrency_key IS NOT NULL
+ON CONFLICT (type, key) DO UPDATE SET next_at = max(next_at, excluded.next_at);
+
+-- name: pause_type
+UPDATE job_limits SET next_at = max(next_at, :until)
+WHERE type = (SELECT type FROM jobs WHERE id = :id AND concurrency_key IS NULL);
+
+-- name: delay_admitted
+UPDATE jobs SET scheduled_at = :until
+WHERE id IN (SELECT o.id FROM jobs j JOIN jobs o INDEXED BY jobs_unfinished
+               ON o.type = j.type AND o.status = 'pending' AND (o.status = 'pending' OR o.status = 'running')
+             WHERE j.id = :id AND o.hold = '' AND o.scheduled_at < :until
+               AND o.concurrency_key IS j.concurrency_key);
+
+-- name: cancel_expired
+UPDATE jobs SET status = 'cancelled', last_error = 'expired', completed_at = :now, updated_at = :now,
+  claim_token = claim_token + 1
+WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_expiring
+             WHERE expires_at <= :now AND expires_at IS NOT NULL AND status IN ('pending', 'held') LIMIT :limit);
+
+-- name: next_expiry
+SELECT expires_at FROM jobs INDEXED BY jobs_expiring WHERE expires_at IS NOT NULL AND status IN ('pending', 'held')
+ORDER BY expires_at LIMIT 1;

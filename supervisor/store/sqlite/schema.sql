@@ -365,13 +365,14 @@ CREATE TABLE job_keys (
 
 CREATE INDEX jobs_by_key ON jobs (type, concurrency_key, hold, turn)
   WHERE concurrency_key IS NOT NULL AND status IN ('held', 'pending', 'running');
+CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND status IN ('pending', 'held');
 CREATE INDEX jobs_due_later ON jobs (scheduled_at) WHERE status = 'held' AND hold = 'due';
 
 -- The heavy part of a trigger is one of a view: a trigger costs each row as much as its statements are long, although it
 -- does nothing for most.
 CREATE VIEW job_arrivals AS SELECT id, type, concurrency_key FROM jobs;
 CREATE TRIGGER jobs_arrive AFTER INSERT ON jobs
-WHEN NEW.status = 'pending'
+WHEN NEW.status = 'pending' AND NEW.hold IS NULL
   AND (NEW.concurrency_key IS NOT NULL OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type))
 BEGIN
   INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
@@ -440,9 +441,9 @@ BEGIN
   UPDATE jobs SET status = 'pending', hold = '', claim_token = claim_token + 1,
     scheduled_at = max(scheduled_at, coalesce((SELECT iif(fair, (SELECT now FROM job_clock), next_at - (burst - 1) * coalesce(interval, 0))
                                                FROM job_limits WHERE type = NEW.type), 0),
-                       coalesce((SELECT k.next_at - (l.key_burst - 1) * coalesce(l.key_interval, 0)
-                                 FROM job_limits l JOIN job_keys k ON k.type = l.type AND k.key = NEW.concurrency_key
-                                 WHERE l.type = NEW.type), 0))
+                       coalesce((SELECT k.next_at - coalesce((l.key_burst - 1) * l.key_interval, 0)
+                                 FROM job_keys k LEFT JOIN job_limits l ON l.type = k.type
+                                 WHERE k.type = NEW.type AND k.key = NEW.concurrency_key), 0))
   WHERE id = NEW.id;
 END;
 
@@ -537,10 +538,9 @@ END;
 
 -- Jobs of one batch; when its last one has ended, a job is enqueued, once.
 CREATE TABLE job_batches (
-  id         INTEGER PRIMARY KEY AUTOINCREMENT,
+  id         INTEGER PRIMARY KEY,      -- microseconds of its creation
   type       TEXT,                     -- of the job that is enqueued; NULL: none
   payload    TEXT NOT NULL DEFAULT '{}',
-  created_at REAL NOT NULL,
   closed     INTEGER NOT NULL DEFAULT 0, -- 1: the program that makes it has added its jobs
   callback   INTEGER,                  -- the job that was enqueued
   ended_at   REAL

@@ -55,7 +55,7 @@ def test_a_supervisor_s_row_that_no_supervisor_has_written_is_a_dead_one_s(
 
 
 def test_what_somebody_has_dropped_beside_the_tables_is_made_again(desk: Desk, foreign: sqlite3.Connection) -> None:
-    parts = "SELECT type, name, sql FROM sqlite_schema WHERE type <> 'table' AND sql IS NOT NULL ORDER BY name"
+    parts = "SELECT type, name, sql FROM sqlite_schema WHERE type <> 'table' AND sql IS NOT NULL ORDER BY type, name"
     before = foreign.execute(parts).fetchall()
     for kind, name in [(kind, name) for kind, name, _ in before]:
         foreign.execute(f"DROP {kind} {name}")

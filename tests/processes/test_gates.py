@@ -1,0 +1,109 @@
+"""Limits and rates, kept by running supervisors while processes are killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+
+from tests.ledger import Ledger
+from tests.site_under_test import Site, kill, wait_for
+
+MakeSite = Callable[..., Site]
+HANDLERS = """
+import time
+from ledger import record
+
+def handle(payload, ctx):
+    record("start", ctx)
+    time.sleep(payload.get("seconds", 0.0))
+    if payload.get("fails", 0) >= ctx.attempt:
+        raise RuntimeError("as asked")
+    record("end", ctx)
+"""
+
+
+def pool(workers: int, limits: str, **more: str) -> str:
+    keys = "".join(f"{key} = {value}\n" for key, value in more.items())
+    return (
+        f'[pools.p]\nhandler = "jobs:handle"\ntypes = ["t", "plain"]\nworkers = {workers}\nmax_crashes = 100\n{keys}'
+        f'[pools.p.retry]\nbase = "50ms"\n[types.t]\n{limits}'
+    )
+
+
+def most_at_once(site: Site, keys: dict[int, str]) -> int:
+    """The most runs of a key at the same time. One of a killed process ends when its job starts again at the latest."""
+    running: dict[str, dict[int, int]] = defaultdict(dict)
+    most = 0
+    for line in sorted(Ledger(site.ledger, site.where).lines(), key=lambda line: line.at):
+        there = running[keys[line.job]]
+        if line.what == "start":
+            there[line.job] = line.pid
+            most = max(most, len(there))
+        else:
+            there.pop(line.job, None)
+    return most
+
+
+@pytest.mark.fault(2)
+@pytest.mark.parametrize("limit", [1, 3])
+def test_no_key_ever_runs_more_jobs_than_its_limit(make_site: MakeSite, limit: int) -> None:
+    site = make_site(pool(6, f"concurrency_per_key = {limit}\n"), HANDLERS)
+    supervisor = site.start()
+    for number in range(600):
+        payload = {"seconds": 0.002, "fails": int(number % 50 == 0)}
+        key = f"k{random.randrange(20)}"
+        site.rows("INSERT INTO jobs (type, payload, concurrency_key) VALUES ('t', ?, ?)", json.dumps(payload), key)
+    keys = dict(site.rows("SELECT id, concurrency_key FROM jobs WHERE type = 't'"))
+
+    for victim in (0, 1, 2):
+        time.sleep(0.4)
+        if victim == 1:
+            supervisor.kill()
+            supervisor.wait()
+            supervisor = site.start()
+        elif workers := site.workers():
+            kill(random.choice(workers).pid)
+    wait_for(lambda: site.count("done") == 600, "all to be done", 90)
+
+    assert most_at_once(site, keys) <= limit
+    site.verdict(others=keys, hit=keys)
+    assert site.stop(supervisor) == 0
+
+
+def test_a_rate_counts_starts_and_is_kept_after_a_time_without_any(make_site: MakeSite) -> None:
+    site = make_site(pool(4, 'rate = "50/s"\n'), HANDLERS)
+    supervisor = site.start()
+    wait_for(lambda: site.workers(), "workers")
+    began = time.monotonic()
+    ids = site.queue.enqueue_many("t", [{}] * 100)
+    assert site.command("pause", "t").returncode == 0
+    time.sleep(1.0)
+    assert site.command("resume", "t").returncode == 0
+    wait_for(lambda: site.count("done") == 100, "all to be done", 60)
+    took = time.monotonic() - began
+
+    starts = sorted(started for (started,) in site.rows("SELECT started_at FROM jobs WHERE type = 't'"))
+    assert max(sum(at <= other < at + 1.0 for other in starts) for at in starts) <= 50
+    assert took < 1.0 + 100 / 50 + 2.0
+    assert len(ids) == 100
+    assert site.stop(supervisor) == 0
+
+
+def test_held_jobs_do_not_make_a_pool_grow(make_site: MakeSite) -> None:
+    site = make_site(
+        '[pools.p]\nhandler = "jobs:handle"\ntypes = ["t"]\nmin_workers = 1\nmax_workers = 4\n'
+        "[types.t]\nmax_running = 1\n",
+        HANDLERS,
+    )
+    supervisor = site.start()
+    site.queue.enqueue_many("t", [{"seconds": 0.05}] * 60)
+    wait_for(lambda: site.count("done") >= 20, "some to be done", 60)
+    assert site.count("held") > 0
+    assert len(site.workers()) == 1
+    wait_for(lambda: site.count("done") == 60, "all to be done", 60)
+    assert site.stop(supervisor) == 0
