@@ -61,6 +61,13 @@ def written(limits: Limits) -> dict[str, Any]:
     return {key: found[key] for key in LIMITS if key in found}
 
 
+def in_words(values: Mapping[str, Any]) -> str:
+    """What `written` returns, in one line: `max_running 5, rate 50/s, fair`."""
+    breaker = values.get("breaker") or {}
+    words = {"fair": "fair", "breaker": f"breaker {breaker.get('failures')}/{breaker.get('pause')}"}
+    return ", ".join(words.get(key, f"{key} {value}") for key, value in values.items())
+
+
 def contradiction(limits: Limits) -> tuple[str, str] | None:
     """The key that has no effect beside the others, and why; None if there is none."""
     if limits.burst > 1 and limits.interval is None:

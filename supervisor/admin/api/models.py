@@ -23,7 +23,7 @@ from pydantic import (
 
 from supervisor.domain import intake
 from supervisor.domain import job as domain
-from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY
+from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY, MAX_WAITING
 from supervisor.domain.job import Status
 from supervisor.ops.commands import MOST_WORKERS
 from supervisor.store.base import Filter, Sort
@@ -296,6 +296,47 @@ class TypeAnswer(BaseModel):
     type: str
     paused: bool
     changed: bool = Field(description="Whether this was a change.")
+
+
+class Breaker(Request):
+    failures: Attempts = Field(default=5, description="After so many failures in a row, no job starts.")
+    pause: str = Field(default="60s", description="For so long; then one at a time until one succeeds.")
+
+
+AtMost = Annotated[int, Field(ge=1, le=MAX_WAITING), BeforeValidator(_whole)]
+Rate = Annotated[str, Field(pattern=r"^\d+/[\d.]*(ms|s|m|h|d)$", description="Starts in a period, like 50/s or 1/5s.")]
+
+
+class LimitsChange(Request):
+    """Fields that are left out stay as they are; null takes a limit away. The keys are those of the configuration."""
+
+    max_running: AtMost | None = Field(default=None, description="Jobs at a time, in all pools.")
+    rate: Rate | None = None
+    burst: AtMost | None = Field(default=None, description="Starts that may be saved up.")
+    concurrency_per_key: AtMost | None = Field(default=None, description="Jobs at a time with one concurrency_key.")
+    on_conflict: Literal["wait", "skip", "cancel_running"] | None = None
+    rate_per_key: Rate | None = None
+    burst_per_key: AtMost | None = None
+    fair: bool | None = Field(default=None, description="Whether jobs take turns by their fair_key.")
+    age_boost: str | None = Field(default=None, description="The waiting that counts as one step of priority.")
+    breaker: Breaker | None = None
+    force: bool = Field(default=False, description="Even if no pool takes the type and no job has it.")
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> LimitsChange:
+        if not self.model_fields_set - {"force"}:
+            raise ValueError("give at least one limit")
+        return self
+
+
+class LimitsAnswer(BaseModel):
+    type: str
+    limits: dict[str, Any] = Field(description="With the keys of the configuration; empty: none.")
+    chosen: bool = Field(description="Whether an operator has set them; the configuration does not change them then.")
+
+
+class LimitsPage(BaseModel):
+    limits: list[LimitsAnswer]
 
 
 class ScheduleChange(Request):
