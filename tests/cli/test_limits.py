@@ -94,7 +94,7 @@ def test_the_configuration_changes_nothing_that_an_operator_has_set(cli: Run, da
         (["greet", "--fair"], "fair: it has an effect only if few jobs are admitted at a time: set max_running, too"),
         (["greet", "--reset", "--rate", "5/s"], "--reset stands alone"),
         (["--reset"], "name the type whose limits are to change"),
-        (["gre et"], "the type"),
+        (["gre et"], "type: 'gre et' is not a valid type"),
     ],
 )
 def test_what_cannot_be_meant_changes_nothing(cli: Run, database: Path, given: list[str], said: str) -> None:
