@@ -129,10 +129,12 @@ def _types(overview: Overview) -> None:
         waiting = f"{jobs.get('pending', 0)}" + tables.paused(view)
         counts = (waiting, jobs.get("running", 0), jobs.get("done", 0), view.unsuccessful)
         times = (span(hour.mean_wait), span(view.mean_seconds), span(view.longest_seconds))
-        rows.append((view.type, *counts, hour.done, view.failures_last_hour, *times, view.limits_shown))
+        rows.append((view.type, *counts, hour.done, view.failures_last_hour, *times))
     columns = ["type", "pending>", "running>", "done>", "failed>", "done/h>", "errors/h>", "wait>", "mean>", "longest"]
-    hidden = () if any(row[-1] for row in rows) else ("limits",)
-    _section("Types, slowest first", [*columns, "limits"], rows, hidden=hidden)
+    _section("Types, slowest first", columns, rows)
+    for view in overview.types:
+        if view.limits_shown:
+            line(f"{view.type}: {view.limits_shown}")
     if overview.more_types:
         line(f"and {overview.more_types} more types")
 

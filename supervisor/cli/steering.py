@@ -112,10 +112,10 @@ def limit(target: Target, type: str, reset: bool, force: bool, **given: Any) -> 
                 error.add_note("--force sets it anyway")
                 raise
         else:
-            found = commands.limits(operations)
+            found = commands.limits(operations, type or None)
             if not type:
                 return Answer(found, *map(_limited, found) if found else ["no type has limits"])
-            value = next((one for one in found if one["type"] == type), commands.unlimited(type))
+            value = found[0]
     return Answer(value, _limited(value), notes=notes)
 
 

@@ -179,18 +179,12 @@ def _require_type(operations: Operations, type_: str, configured: Iterable[str])
         raise Unknown([f"no pool takes the type {type_!r}, and no job has it{near}"])
 
 
-def limits(operations: Operations) -> list[dict[str, Any]]:
-    """The limits of every type that has any, with the keys of the configuration."""
-    return [_limits(view) for view in operations.gates.limits()]
-
-
-def unlimited(type_: str) -> dict[str, Any]:
-    """The same of a type without any."""
-    return _limits(LimitView(type_, Limits(), False))
-
-
-def _limits(view: LimitView) -> dict[str, Any]:
-    return {"type": text_of(view.type), "limits": written(view.limits), "chosen": view.chosen}
+def limits(operations: Operations, only: str | None = None) -> list[dict[str, Any]]:
+    """The limits of every type that has any, or those of one, with the keys and values of the configuration."""
+    views = operations.gates.limits()
+    if only is not None:
+        views = [view for view in views if view.type == only] or [LimitView(only, Limits(), False)]
+    return [{"type": text_of(one.type), "limits": written(one.limits), "chosen": one.chosen} for one in views]
 
 
 def limit(
@@ -211,8 +205,8 @@ def limit(
     report = Report()
     given = checked(LIMITS, {key: value for key, value in values.items() if value is not None}, (), report)
     problems = [f"{dotted(problem.at)}: {problem.text}" for problem in report.problems]
-    if problems:
-        raise ConfigError(problems)
+    if problems or not values:
+        raise ConfigError(problems or ["give at least one limit"])
     if not force:
         _require_type(operations, type_, configured)
     found = next((view.limits for view in operations.gates.limits() if view.type == type_), Limits())
@@ -224,15 +218,14 @@ def limit(
     if wrong is not None:
         raise ConfigError([": ".join(wrong)])
     operations.gates.choose(type_, chosen, now)
-    return _limits(LimitView(type_, chosen, True))
+    return limits(operations, type_)[0]
 
 
 def reset_limits(operations: Operations, type_: str, configured: Mapping[str, Limits], now: float) -> dict[str, Any]:
     """Let the limits of a type be the configured ones again. Returns them."""
     checked_type(type_)
-    wanted = configured.get(type_)
-    operations.gates.choose(type_, wanted, now, chosen=False)
-    return _limits(LimitView(type_, wanted or Limits(), False))
+    operations.gates.choose(type_, configured.get(type_), now, chosen=False)
+    return limits(operations, type_)[0]
 
 
 def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> None:

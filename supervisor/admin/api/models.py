@@ -21,9 +21,10 @@ from pydantic import (
     model_validator,
 )
 
+from supervisor.config.limits import LIMITS
 from supervisor.domain import intake
 from supervisor.domain import job as domain
-from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY, MAX_WAITING
+from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY
 from supervisor.domain.job import Status
 from supervisor.ops.commands import MOST_WORKERS
 from supervisor.store.base import Filter, Sort
@@ -298,35 +299,13 @@ class TypeAnswer(BaseModel):
     changed: bool = Field(description="Whether this was a change.")
 
 
-class Breaker(Request):
-    failures: Attempts = Field(default=5, description="After so many failures in a row, no job starts.")
-    pause: str = Field(default="60s", description="For so long; then one at a time until one succeeds.")
+_KEYS: dict[str, Any] = dict.fromkeys(LIMITS, (Any, None))
 
 
-AtMost = Annotated[int, Field(ge=1, le=MAX_WAITING), BeforeValidator(_whole)]
-Rate = Annotated[str, Field(pattern=r"^\d+/[\d.]*(ms|s|m|h|d)$", description="Starts in a period, like 50/s or 1/5s.")]
+class LimitsChange(create_model("_Limits", __base__=Request, **_KEYS)):  # type: ignore[misc]
+    """The keys and values of `[types.NAME]`; null takes a limit away, those that are left out stay as they are."""
 
-
-class LimitsChange(Request):
-    """Fields that are left out stay as they are; null takes a limit away. The keys are those of the configuration."""
-
-    max_running: AtMost | None = Field(default=None, description="Jobs at a time, in all pools.")
-    rate: Rate | None = None
-    burst: AtMost | None = Field(default=None, description="Starts that may be saved up.")
-    concurrency_per_key: AtMost | None = Field(default=None, description="Jobs at a time with one concurrency_key.")
-    on_conflict: Literal["wait", "skip", "cancel_running"] | None = None
-    rate_per_key: Rate | None = None
-    burst_per_key: AtMost | None = None
-    fair: bool | None = Field(default=None, description="Whether jobs take turns by their fair_key.")
-    age_boost: str | None = Field(default=None, description="The waiting that counts as one step of priority.")
-    breaker: Breaker | None = None
     force: bool = Field(default=False, description="Even if no pool takes the type and no job has it.")
-
-    @model_validator(mode="after")
-    def _not_empty(self) -> LimitsChange:
-        if not self.model_fields_set - {"force"}:
-            raise ValueError("give at least one limit")
-        return self
 
 
 class LimitsAnswer(BaseModel):

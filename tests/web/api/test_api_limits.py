@@ -18,7 +18,7 @@ def limits(site: Site) -> list[Any]:
 
 
 def test_limits_are_set_one_by_one_listed_and_given_back(site: Site) -> None:
-    answer = site.put(f"{API}/tag", {"max_running": 3.0, "breaker": {"failures": 2}, "rate": "50/s"})
+    answer = site.put(f"{API}/tag", {"max_running": 3, "breaker": {"failures": 2}, "rate": "50/s"})
     shown = {"max_running": 3, "rate": "50/s", "breaker": {"failures": 2, "pause": "60s"}}
     assert answer == {"type": "tag", "limits": shown, "chosen": True}
     assert site.get(API) == {"limits": [answer]}
