@@ -347,6 +347,7 @@ def test_a_type_is_limited_and_its_configured_limits_hold_again(common: Site, ki
     expect(page.locator(row)).to_contain_text("0 of 2 running, 1 held")
     assert common.rows("SELECT max_running, chosen FROM job_limits WHERE type = ?", kind) == [(2, 1)]
 
+    page.get_by_role("button", name="Close this message").click()
     expect(visitor.press("Reset", within=row)).to_contain_text("Now: 0 of 2 running, 1 held.")
     assert visitor.confirm("Return") == f"The configured limits of the type {kind} hold again."
     assert common.rows("SELECT status FROM jobs WHERE type = ? AND status <> 'failed'", kind) == [("pending",)] * 3
