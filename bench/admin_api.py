@@ -22,7 +22,7 @@ from supervisor.admin.keys import Keys
 from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.admin.watch import JobStreams, Watch
+from supervisor.admin.streams import JobStreams, OverviewWatch
 from supervisor.client.queue import Queue
 from supervisor.config.settings import AdminSettings
 from supervisor.engine import open_engine
@@ -148,7 +148,7 @@ async def measure(path: Path) -> None:
     executor, queue = StoreExecutor(open_engine(url)), Queue(url)
     requests, streams = Requests(queue, executor), JobStreams(queue)
     keys = Keys(None, None, "session")
-    app = make_app(AppState(SETTINGS, keys, executor, requests, streams, Watch(executor), ()))
+    app = make_app(AppState(SETTINGS, keys, executor, requests, streams, OverviewWatch(executor), ()))
     await milliseconds(app, "/healthz")  # the first request of all makes what every one needs
     for question in QUESTIONS:
         times = []

@@ -14,7 +14,7 @@ import re
 import sqlite3
 from pathlib import Path
 
-from supervisor.domain import intake
+from supervisor.domain import enqueueing
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES
 from supervisor.store.sqlite.files import DatabaseFiles
@@ -24,7 +24,6 @@ _RUN = (
     "tables",
     "meta",
     "insert_job",
-    "insert_job_with_meta",
     "find_unique",
     "job",
     "job_status",
@@ -32,7 +31,7 @@ _RUN = (
     "request_cancel",
 )
 # What `insert_job` of store/sqlite/inserting.py binds, in this order: drivers for JavaScript bind by name.
-_VALUES = ("type", "payload", "priority", "requires", "scheduled_at", "max_attempts", "unique_key", "now", "meta")
+_VALUES = ("type", "payload", "priority", "requires", "scheduled_at", "max_attempts", "unique_key", "now")
 
 
 def _named(sql: str) -> str:
@@ -57,16 +56,22 @@ def definitions() -> str:
                 "create": [sql for (sql,) in parts] + stamps + [QUERIES.make_epoch],
                 "queries": {name: _named(getattr(QUERIES, name)) for name in _RUN},
                 "limits": {
-                    "type": intake.TYPE.pattern,
-                    "capability": intake.CAPABILITY.pattern,
-                    "payload_bytes": intake.MAX_PAYLOAD_BYTES,
-                    "meta_bytes": intake.MAX_META_BYTES,
-                    "depth": intake.MAX_DEPTH,
-                    "priority": intake.MAX_PRIORITY,
-                    "attempts": intake.MAX_ATTEMPTS,
-                    "key": intake.MAX_KEY,
-                    "requires": intake.MAX_REQUIRES,
-                    "time": intake.MAX_TIME,
+                    "type": enqueueing.TYPE.pattern,
+                    "capability": enqueueing.CAPABILITY.pattern,
+                    "payload_bytes": enqueueing.MAX_PAYLOAD_BYTES,
+                    "meta_bytes": enqueueing.MAX_META_BYTES,
+                    "depth": enqueueing.MAX_DEPTH,
+                    "requires": enqueueing.MAX_REQUIRES,
+                    "time": enqueueing.MAX_TIME,
+                },
+                "options": {
+                    re.sub(r"_(.)", lambda found: found[1].upper(), name): {
+                        "name": name,
+                        "column": option.column,
+                        "check": option.check.__name__,
+                        "limits": option.limits,
+                    }
+                    for name, option in enqueueing.OPTIONS.items()
                 },
             },
             indent=2,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from supervisor.client import Queue
     from supervisor.client.administration import JobPage
     from supervisor.client.asynchronous import AsyncQueue
+    from supervisor.domain.enqueueing import Enqueue
     from supervisor.domain.errors import (
         Conflict,
         EnqueueUncertain,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         StoreError,
         WaitTimeout,
     )
-    from supervisor.domain.intake import Enqueue
     from supervisor.domain.job import Job, JobEvent, Progress, Status
     from supervisor.domain.job_stream import FollowEvent
     from supervisor.store.moving import TABLES
@@ -70,7 +70,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AsyncQueue": "supervisor.client.asynchronous",
     "Context": "supervisor.worker.context",
-    "Enqueue": "supervisor.domain.intake",
+    "Enqueue": "supervisor.domain.enqueueing",
     "FollowEvent": "supervisor.domain.job_stream",
     "Job": "supervisor.domain.job",
     "JobEvent": "supervisor.domain.job",

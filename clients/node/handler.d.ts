@@ -38,7 +38,7 @@ export interface Context<Options = any> {
   /** Restart the time limit of this run from now. */
   extend(duration: Duration): void;
   /** A job that exists if and only if the completion of this one is recorded. Throws InvalidJob. */
-  enqueue(type: string, payload?: unknown, options?: Omit<JobOptions, "meta">): void;
+  enqueue(type: string, payload?: unknown, options?: JobOptions): void;
 }
 
 export type Handle<Payload = any> = (payload: Payload, ctx: Context) => unknown;

@@ -3,12 +3,16 @@
 "use strict";
 const fs = require("node:fs");
 const readline = require("node:readline");
+const { options: OPTIONS } = require("./definitions.json");
 const { encode, milliseconds, newJob } = require("./intake.js");
 
 const MAX_LINE = 1 << 20; // bytes; the worker takes no longer one
 const MAX_CHUNK = 16 * 1024; // bytes of JSON
 const MAX_TRACEBACK = 64 * 1024; // characters
 const MAX_WORDS = 2000; // characters of a message or a log line
+const MOMENTS = Object.fromEntries(
+  Object.values(OPTIONS).filter((one) => one.check === "moment").map((one) => [one.column, one.name]),
+);
 const LEVELS = ["debug", "info", "warning", "error"];
 
 /** This job can never succeed: no further attempt. */
@@ -144,14 +148,15 @@ function failure(error) {
 }
 
 /** A job as the protocol has it. Its time is fixed now, like that of any other job. */
-function childOf(job, options) {
-  const { type, payload, priority, requires, scheduled_at, max_attempts, unique_key, meta } = job;
-  if (meta !== null) throw new TypeError("a handler's enqueue takes no meta");
-  const later = options?.delay !== undefined || options?.at !== undefined;
-  const child = { type, payload: JSON.parse(payload), priority, requires };
-  if (later) child.at = scheduled_at;
-  if (max_attempts !== null) child.max_attempts = max_attempts;
-  if (unique_key !== null) child.unique_key = unique_key;
+function childOf(job, options = {}) {
+  const child = { type: job.type, payload: JSON.parse(job.payload) };
+  const stored = { ...job, ...job.extra };
+  for (const [key, value] of Object.entries(options)) {
+    const { name, column, check } = OPTIONS[key];
+    if (value === undefined || value === null || stored[column] === undefined) continue;
+    if (check === "json_object") child[name] = JSON.parse(stored[column]);
+    else child[check === "delay_of" ? MOMENTS[column] : name] = stored[column];
+  }
   return child;
 }
 

@@ -1,13 +1,13 @@
-// What may be enqueued: the rules of supervisor/domain/intake.py, with the limits from there.
+// What may be enqueued: the rules of supervisor/domain/enqueueing.py, with the limits from there.
 "use strict";
 const { InvalidJob } = require("./errors.js");
-const { limits } = require("./definitions.json");
+const { limits, options: OPTIONS } = require("./definitions.json");
 
 const TYPE = new RegExp(`^${limits.type}$`);
 const CAPABILITY = new RegExp(`^${limits.capability}$`);
 const DURATION = /^\s*(\d+(?:\.\d+)?)(ms|s|m|h|d)\s*$/;
 const UNITS = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
-const OPTIONS = ["priority", "delay", "at", "requires", "maxAttempts", "uniqueKey", "meta"];
+const CHECKS = { whole, delay_of: delayOf, moment, capabilities, text_key: textKey, json_object: jsonObject };
 const NOT_JSON = [Map, Set, WeakMap, WeakSet, Promise, RegExp, Error, ArrayBuffer];
 
 /** The parameters of the statement that inserts a job. Throws InvalidJob, which names the argument. */
@@ -18,24 +18,25 @@ function newJob(type, payload, options = {}) {
   if (typeof options !== "object" || options === null) {
     throw new InvalidJob("options", `${short(options)} is not an object`);
   }
-  for (const name of Object.keys(options)) {
-    if (!OPTIONS.includes(name)) {
-      throw new InvalidJob(name, `there is no such option; the options are ${OPTIONS.join(", ")}`);
-    }
-  }
-  const { priority, maxAttempts } = options;
   const now = Date.now() / 1000;
-  return {
-    type,
-    payload: encode("payload", payload ?? {}),
-    priority: priority === undefined ? 0 : whole("priority", priority, -limits.priority, limits.priority),
-    requires: required(options.requires ?? []),
-    scheduled_at: scheduledAt(options.delay ?? null, options.at ?? null, now),
-    max_attempts: maxAttempts == null ? null : whole("maxAttempts", maxAttempts, 1, limits.attempts),
-    unique_key: uniqueKey(options.uniqueKey ?? null),
-    meta: metaText(options.meta ?? null),
-    now,
-  };
+  const job = { type, payload: encode("payload", payload ?? {}), priority: 0, requires: "", scheduled_at: now };
+  Object.assign(job, { max_attempts: null, unique_key: null, now, extra: {} });
+  const given = new Set();
+  for (const [name, value] of Object.entries(options)) {
+    if (!Object.hasOwn(OPTIONS, name)) {
+      throw new InvalidJob(name, `there is no such option; the options are ${Object.keys(OPTIONS).join(", ")}`);
+    }
+    const { column, check, limits: bounds } = OPTIONS[name];
+    if (value === undefined || (value === null && name !== "priority")) continue;
+    if (given.has(column)) {
+      const names = Object.keys(OPTIONS).filter((one) => OPTIONS[one].column === column);
+      throw new InvalidJob(names[0], `give either ${names.join(" or ")}, not both`);
+    }
+    given.add(column);
+    const stored = CHECKS[check](name, value, ...bounds, now);
+    if (stored !== null) (column in job ? job : job.extra)[column] = stored;
+  }
+  return job;
 }
 
 /** JSON text of a payload or a result. Throws InvalidJob for what JSON cannot represent, or is too large. */
@@ -105,22 +106,22 @@ function whole(field, value, low, high) {
   return value;
 }
 
-function required(value) {
+function capabilities(field, value) {
   const words = typeof value === "string" ? value.split(/[\s,]+/).filter(Boolean) : value;
   if (typeof words !== "object" || typeof words[Symbol.iterator] !== "function") {
-    throw new InvalidJob("requires", `${short(value)} is not a list of capabilities`);
+    throw new InvalidJob(field, `${short(value)} is not a list of capabilities`);
   }
   const unique = new Set(words);
   for (const word of unique) {
     if (typeof word !== "string" || !CAPABILITY.test(word)) {
       const problem = "is not a capability: 1 to 100 printable characters, no spaces";
-      throw new InvalidJob("requires", `${short(word)} ${problem}`);
+      throw new InvalidJob(field, `${short(word)} ${problem}`);
     }
   }
   const text = [...unique].sort().join(" ");
   if (text.length > limits.requires) {
     const problem = `the capabilities have ${text.length} characters together; at most ${limits.requires}`;
-    throw new InvalidJob("requires", problem);
+    throw new InvalidJob(field, problem);
   }
   return text;
 }
@@ -135,40 +136,42 @@ function milliseconds(field, value) {
   return found;
 }
 
-/** Unix seconds, as the table has them. */
-function scheduledAt(delay, at, now) {
-  if (delay !== null && at !== null) throw new InvalidJob("delay", "give either delay or at, not both");
-  if (at !== null && !(at instanceof Date)) throw new InvalidJob("at", `${short(at)} is not a Date`);
-  const due = at !== null ? at.getTime() / 1000 : delay !== null ? now + milliseconds("delay", delay) / 1000 : now;
-  if (!(due >= 0 && due < limits.time)) {
-    throw new InvalidJob(at === null ? "delay" : "at", "the time is not valid, or out of range");
-  }
-  return due;
+// Times are Unix seconds, as the table has them.
+function delayOf(field, value, now) {
+  return within(field, now + milliseconds(field, value) / 1000);
 }
 
-function uniqueKey(value) {
-  if (value === null) return null;
-  if (typeof value !== "string" || value === "" || [...value].length > limits.key) {
-    throw new InvalidJob("uniqueKey", `${short(value)} is not a string of 1 to ${limits.key} characters`);
+function moment(field, value) {
+  if (!(value instanceof Date)) throw new InvalidJob(field, `${short(value)} is not a Date`);
+  return within(field, value.getTime() / 1000);
+}
+
+function within(field, time) {
+  if (!(time >= 0 && time < limits.time)) throw new InvalidJob(field, "the time is not valid, or out of range");
+  return time;
+}
+
+function textKey(field, value, most) {
+  if (typeof value !== "string" || value === "" || [...value].length > most) {
+    throw new InvalidJob(field, `${short(value)} is not a string of 1 to ${most} characters`);
   }
   if (!value.isWellFormed()) {
-    throw new InvalidJob("uniqueKey", "it contains a lone surrogate, which UTF-8 cannot encode");
+    throw new InvalidJob(field, "it contains a lone surrogate, which UTF-8 cannot encode");
   }
-  if (value.includes("\0")) throw new InvalidJob("uniqueKey", "it contains a NUL character");
+  if (value.includes("\0")) throw new InvalidJob(field, "it contains a NUL character");
   return value;
 }
 
 /** JSON text of an object; null for an empty one. */
-function metaText(value) {
-  if (value === null) return null;
+function jsonObject(field, value) {
   if (typeof value !== "object" || Array.isArray(value)) {
-    throw new InvalidJob("meta", `${short(value)} is not a JSON object`);
+    throw new InvalidJob(field, `${short(value)} is not a JSON object`);
   }
-  const text = encode("meta", value);
-  if (!text.startsWith("{")) throw new InvalidJob("meta", `${short(value)} is not a JSON object`);
+  const text = encode(field, value);
+  if (!text.startsWith("{")) throw new InvalidJob(field, `${short(value)} is not a JSON object`);
   const size = Buffer.byteLength(text);
   if (size > limits.meta_bytes) {
-    throw new InvalidJob("meta", `it has ${size} bytes of JSON; the limit is ${limits.meta_bytes} (16 KiB)`);
+    throw new InvalidJob(field, `it has ${size} bytes of JSON; the limit is ${limits.meta_bytes} (16 KiB)`);
   }
   return text === "{}" ? null : text;
 }

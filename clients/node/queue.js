@@ -134,11 +134,13 @@ function areThere(db) {
   return true;
 }
 
-function insert(db, { meta, ...job }) {
+function insert(db, { extra, ...job }) {
+  const names = Object.keys(extra);
+  const sql = queries.insert_job
+    .replace("/*columns*/", names.map((name) => `, ${name}`).join(""))
+    .replace("/*values*/", names.map((name) => `, :${name}`).join(""));
   for (let attempt = 0; attempt < 3; attempt++) {
-    const inserted =
-      meta === null ? prepared(db, queries.insert_job).run(job)
-      : prepared(db, queries.insert_job_with_meta).run({ ...job, meta });
+    const inserted = prepared(db, sql).run({ ...job, ...extra });
     if (Number(inserted.changes) === 1) return { id: Number(inserted.lastInsertRowid), isNew: true };
     const { type, unique_key } = job;
     const found = unique_key === null ? undefined : prepared(db, queries.find_unique).get({ type, unique_key });

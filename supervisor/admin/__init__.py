@@ -5,7 +5,7 @@
     answers.py   values as JSON; `Refused`, which anything here raises, and how it and other errors are answered
     access.py    access control: hosts, tokens, origins, sizes; keys.py has the tokens and sessions, login.py the form
     store_executor.py  database calls on separate threads
-    watch.py     the overview, read once for all who request it or listen to it; who follows a job
+    streams.py   the overview, read once for all who request it or listen to it; who follows a job
     requests.py  jobs that are enqueued and waited for; uploads.py: files as their payload
     api/         the JSON endpoints, one file per subject
     metrics.py   the metrics for a scraper

@@ -63,7 +63,7 @@ class AccessMiddleware:
         if scope["type"] != "http":
             return  # nothing else is served
         request = Request(scope)
-        exchange = Exchange(request, receive, send)
+        exchange = HttpExchange(request, receive, send)
         try:
             await self._check(request)
             if exchange.too_large:
@@ -170,7 +170,7 @@ def _bearer(headers: Headers) -> str | None:
     return token.strip() if scheme.lower() == "bearer" else None
 
 
-class Exchange:
+class HttpExchange:
     """A request and its answer as they pass: the body is limited, and the answer gets the security headers.
 
     A body that is too large is not read to its end. The route itself limits a file.

@@ -29,8 +29,8 @@ from supervisor.admin.requests import Requests, wake_for
 from supervisor.admin.server import Server
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
+from supervisor.admin.streams import JobStreams, OverviewWatch
 from supervisor.admin.uploads import Uploads
-from supervisor.admin.watch import JobStreams, Watch
 from supervisor.client.queue import Queue
 from supervisor.config.settings import Settings
 from supervisor.domain.text import without_password
@@ -121,7 +121,7 @@ def become(
         spool = Spool(folder, bounds.max_file, bounds.max_total)
         uploads = Uploads(spool, without_password(engine.url), executor, bounds.done)
     pools = tuple(settings.pools)
-    watch, limits = Watch(executor), settings.limits
+    watch, limits = OverviewWatch(executor), settings.limits
     state = AppState(
         settings.admin, keys, executor, requests, streams, watch, pools, supervisor, uploads, limits=limits
     )

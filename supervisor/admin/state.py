@@ -14,8 +14,8 @@ from fastapi import Depends, Request
 from supervisor.admin.keys import Keys
 from supervisor.admin.requests import Requests
 from supervisor.admin.store_executor import StoreExecutor
+from supervisor.admin.streams import JobStreams, OverviewWatch
 from supervisor.admin.uploads import Uploads
-from supervisor.admin.watch import JobStreams, Watch
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.limits import Limits
 
@@ -57,7 +57,7 @@ class AppState:
     executor: StoreExecutor
     requests: Requests
     streams: JobStreams
-    watch: Watch
+    watch: OverviewWatch
     pools: tuple[str, ...] = ()
     supervisor: str = ""
     uploads: Uploads | None = None

@@ -18,8 +18,8 @@ from supervisor.admin.access import declared_length, media_type
 from supervisor.admin.answers import AGAIN, Refused
 from supervisor.admin.store_executor import StoreExecutor
 from supervisor.client.connections import Put
+from supervisor.domain.enqueueing import once_key, payload_of
 from supervisor.domain.errors import InvalidJob, QueueFull, StoreBusy, StoreError, WriteFailed
-from supervisor.domain.intake import once_key, payload_of
 from supervisor.domain.job import NewJob
 from supervisor.system.spool import Label, Spool, Spooled
 from supervisor.telemetry import events

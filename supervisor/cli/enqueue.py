@@ -13,10 +13,11 @@ import click
 from click.exceptions import Exit
 
 from supervisor.cli.errors import FAILED, Stop, wrong_usage
-from supervisor.cli.options import Parsed, Target, as_json, check_patience, flag, on_target, option, patience
+from supervisor.cli.options import Function, Parsed, Target, as_json, check_patience, flag, on_target, option, patience
 from supervisor.cli.output import compact, document, line, note
+from supervisor.domain import enqueueing
+from supervisor.domain.enqueueing import MAX_DEPTH, MAX_PAYLOAD_BYTES, OPTIONS, new_job
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import MAX_DEPTH, MAX_PAYLOAD_BYTES, new_job
 from supervisor.domain.text import human, refuse_constant
 
 if TYPE_CHECKING:
@@ -25,17 +26,28 @@ if TYPE_CHECKING:
 
 _LONGEST = 8 * MAX_PAYLOAD_BYTES  # a longer text cannot be a valid payload, even if much of it is white space
 
+# How options of an enqueue are written, by their checks.
+_FORMS: dict[Any, tuple[str, Any]] = {
+    enqueueing.whole: ("N", int),
+    enqueueing.delay_of: ("DURATION", str),
+    enqueueing.moment: ("TIME", Parsed(datetime.fromisoformat)),
+    enqueueing.capabilities: ("A,B", str),
+    enqueueing.text_key: ("KEY", str),
+    enqueueing.json_object: ("JSON", Parsed(lambda text: decoded(text))),
+}
+
+
+def _options_of_jobs(function: Function) -> Function:
+    for name, each in reversed(list(OPTIONS.items())):
+        metavar, kind = _FORMS[each.check]
+        function = option(f"--{name.replace('_', '-')}", each.text, metavar, type=kind)(function)
+    return function
+
 
 @on_target
 @click.argument("type")
 @click.argument("payload", metavar="[JSON]", default="{}")
-@option("--priority", "From -100 to 100; higher runs first. Default: 0.", "N", type=int, default=0)
-@option("--delay", "The delay until the job is due, like 10s.", "DURATION")
-@option("--at", "When the job is due, like 2027-01-31T08:00+01:00.", "TIME", type=Parsed(datetime.fromisoformat))
-@option("--max-attempts", "Maximum number of attempts. Default: the pool's setting.", "N", type=int)
-@option("--requires", "Capabilities that the worker must have.", "A,B", default="")
-@option("--unique-key", "A key that only one unfinished job of this type can have.", "KEY")
-@option("--meta", 'A JSON object with your own data, like \'{"tags": ["nightly"]}\'.', "JSON")
+@_options_of_jobs
 @flag("--wait", "Wait until the job ends and print its result; exit code 1 if it failed.")
 @patience
 @as_json
@@ -43,7 +55,6 @@ def enqueue(
     target: Target,
     type: str,
     payload: str,
-    meta: str | None,
     wait: bool,
     timeout: float | None,
     as_json: bool,
@@ -57,10 +68,10 @@ def enqueue(
     """
     from supervisor.client import Queue
 
-    options["meta"] = None if meta is None else decoded(meta, "meta")
+    options = {name: value for name, value in options.items() if value is not None}
     check_patience(wait, timeout)
     many = payload == "-"
-    if many and options["unique_key"] is not None:
+    if many and "unique_key" in options:
         raise wrong_usage("--unique-key: many jobs cannot share one key")
     value = None if many else decoded(payload)
     new_job(type, value, **options)  # mistakes are told before anything is read or opened
@@ -142,12 +153,12 @@ def _wait(target: Target, queue: Queue, ids: list[int], patience: float | None, 
     return jobs
 
 
-def decoded(text: str, field: str = "payload") -> Any:
-    """The value of a JSON text. Raises InvalidJob for the field."""
+def decoded(text: str) -> Any:
+    """The value of a JSON text. Raises InvalidJob for the payload."""
     try:
         return json.loads(text, parse_constant=refuse_constant)
     except RecursionError:
         why = f"it is nested deeper than {MAX_DEPTH} levels"
     except ValueError as error:
         why = f"it is not valid JSON: {error}"
-    raise InvalidJob(field, why)
+    raise InvalidJob("payload", why)

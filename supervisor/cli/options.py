@@ -41,7 +41,7 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
             return self._parse(value)
         except ValueError as error:
             start = f"{param.opts[0]}: " if isinstance(param, click.Option) else ""
-            raise wrong_usage(f"{start}{error}") from None
+            raise wrong_usage(f"{start}{getattr(error, 'problem', error)}") from None
 
 
 def option(names: str, text: str, metavar: str | None = None, **more: Any) -> Callable[[Function], Function]:

@@ -44,7 +44,7 @@ def resume(target: Target, type: str) -> Answer:
 
 
 def _set(target: Target, type_: str, *, paused: bool, force: bool = False) -> Answer:
-    from supervisor.domain.intake import checked_type
+    from supervisor.domain.enqueueing import checked_type
     from supervisor.ops import commands
     from supervisor.ops.supervisors import Unknown
 
@@ -88,7 +88,7 @@ def limit(target: Target, type: str, reset: bool, force: bool, **given: Any) -> 
     Without an option, the limits of the type, or of all. What is set holds at once, and over restarts and reloads until
     --reset; `none` takes a limit away. Jobs that run already are not stopped.
     """
-    from supervisor.domain.intake import checked_type
+    from supervisor.domain.enqueueing import checked_type
     from supervisor.ops import commands
     from supervisor.ops.supervisors import Unknown
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from supervisor.client.connections import Connections, Seat
 from supervisor.client.watcher import Watcher
+from supervisor.domain.enqueueing import is_possible_id, job_id_of, moment, short, whole
 from supervisor.domain.errors import InvalidJob, JobNotFound, StoreError
-from supervisor.domain.intake import is_possible_id, job_id_of, moment, short, whole
 from supervisor.domain.job import Job, Status
 from supervisor.store.base import Engine, Filter, Operations, TransactionalInsert
 

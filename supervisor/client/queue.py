@@ -11,7 +11,7 @@ from supervisor.client.connections import LISTER, READER, WRITER, Connections
 from supervisor.client.subscription import Bell, Stream, deadline_after, heard
 from supervisor.client.waiting import Caller, at_once
 from supervisor.client.watcher import Watcher
-from supervisor.domain.intake import (
+from supervisor.domain.enqueueing import (
     CommonOptions,
     Enqueue,
     JobOptions,

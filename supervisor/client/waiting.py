@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from supervisor.client.administration import Administration
 from supervisor.client.connections import READER, WRITER, Put
 from supervisor.client.subscription import Bell, Subscription, deadline_after, heard
+from supervisor.domain.enqueueing import job_id_of, require_same, waiting_limit
 from supervisor.domain.errors import JobFailed, QueueError, StoreError, WaitTimeout
-from supervisor.domain.intake import job_id_of, require_same, waiting_limit
 from supervisor.domain.job import Job, JobEvent, NewJob, Status
 
 Answer = TypeVar("Answer")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from supervisor.domain.alerts import WHEN
-from supervisor.domain.intake import TYPE, encode
+from supervisor.domain.enqueueing import TYPE, encode
 from supervisor.domain.limits import interval_of
 from supervisor.domain.schedule import Schedule, zone
 from supervisor.domain.text import human, human_size, is_number, seconds, size, unknown_url

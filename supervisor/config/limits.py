@@ -7,7 +7,7 @@ from typing import Any
 
 from supervisor.config import checks
 from supervisor.config.checks import Key, Keys, boolean, duration, limit, one_of, whole
-from supervisor.domain.intake import MAX_ATTEMPTS, MAX_WAITING
+from supervisor.domain.enqueueing import MAX_ATTEMPTS, MAX_WAITING
 from supervisor.domain.limits import Limits, rate_of
 from supervisor.domain.text import human
 

@@ -29,7 +29,7 @@ from supervisor.config.checks import (
 )
 from supervisor.config.limits import LIMITS
 from supervisor.domain.alerts import FAILURES, Alert
-from supervisor.domain.intake import MAX_ATTEMPTS, MAX_PRIORITY, MAX_WAITING, checked_unique_key
+from supervisor.domain.enqueueing import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY, MAX_WAITING, text_key
 from supervisor.domain.limits import Limits
 from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE
 from supervisor.domain.recovery import JobPolicy
@@ -269,7 +269,7 @@ SCHEDULE: Keys = {
     "every": Key(checks.patience, None),
     "timezone": Key(checks.timezone, "UTC"),
     "misfire": Key(one_of("once", "skip", "all"), "once"),
-    "unique_key": Key(checked_unique_key, None),
+    "unique_key": Key(lambda value: text_key("unique_key", value, MAX_KEY), None),
 }
 ALERT: Keys = {
     "when": Key(checks.alert_when, ("", 0.0)),

@@ -91,7 +91,7 @@ def job_of(alert: Alert, event: Event, host: str, now: float) -> NewJob:
         alert.type,
         json.dumps(payload, ensure_ascii=False),
         unique_key=f"{alert.id}:{event.subject}"[:1000] if lasting else None,
-        meta=json.dumps({FACTS: {"when": alert.when, "subject": event.subject}}, ensure_ascii=False),
+        extra={"meta": json.dumps({FACTS: {"when": alert.when, "subject": event.subject}}, ensure_ascii=False)},
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import bisect
 import enum
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from supervisor.domain.text import compact_json, text_of
@@ -34,16 +35,23 @@ class Status(enum.StrEnum):
 UNFINISHED = frozenset({Status.PENDING, Status.HELD, Status.RUNNING})
 
 
-class NewJob(NamedTuple):
-    """A validated job, ready to be inserted. It is due at `scheduled_at`, Unix seconds, or `delay` seconds after it is
-    inserted, by the clock that the store goes by; without either at once.
+class Delay(float):
+    """A time as seconds after the insertion, by the clock that the store goes by."""
 
-    `payload` and `meta` are JSON texts. With `max_waiting`, it is refused if so many jobs of its type with at least its
-    priority are due already, and of those who ask at the same time no more find room than there is. With `once`, a
-    finished job with its key is found, too; that key must be one of `intake.once_key`. Without `durable`, a power
-    failure may undo its insertion until `Producer.make_durable` has returned: nobody may learn its id before that.
-    It is `awaited` if whoever inserts it waits for its end: then its result is kept until they look for the first time,
-    also where jobs that have succeeded are deleted at once.
+
+Value = str | int | float  # a float is a time, Unix seconds or a Delay
+
+
+class NewJob(NamedTuple):
+    """A validated job, ready to be inserted. It is due at `scheduled_at`, without that at once.
+
+    `payload` is JSON text. `extra` has the values of further columns, none of them None. The statement names no
+    others: an adopted table may have columns of their names that need other values. With `max_waiting`, it is
+    refused if so many jobs of its type with at least its priority are due already, and of those who ask at the same
+    time no more find room than there is. With `once`, a finished job with its key is found, too; that key must be one
+    of `enqueueing.once_key`. Without `durable`, a power failure may undo its insertion until `Producer.make_durable`
+    has returned: nobody may learn its id before that. It is `awaited` if whoever inserts it waits for its end: then its
+    result is kept until they look for the first time, also where jobs that have succeeded are deleted at once.
     """
 
     type: str
@@ -53,8 +61,7 @@ class NewJob(NamedTuple):
     scheduled_at: float | None = None
     max_attempts: int | None = None
     unique_key: str | None = None
-    meta: str | None = None
-    delay: float | None = None
+    extra: Mapping[str, Value] = MappingProxyType({})
     max_waiting: int | None = None
     once: bool = False
     durable: bool = True
@@ -62,12 +69,17 @@ class NewJob(NamedTuple):
 
     def due(self, now: float) -> float:
         """When it is due if it is inserted now; both are Unix seconds."""
-        return now + (self.delay or 0.0) if self.scheduled_at is None else self.scheduled_at
+        return now if self.scheduled_at is None else unix_time(self.scheduled_at, now)
+
+
+def unix_time(time: float, now: float) -> float:
+    """A time or a delay, for an insertion now, as Unix seconds."""
+    return now + time if isinstance(time, Delay) else time
 
 
 @dataclass(frozen=True, slots=True)
 class AlikeJobs:
-    """Validated jobs that differ in their payloads only; the rest is taken from `job`, which has no key and no meta.
+    """Validated jobs that differ in their payloads only; the rest is taken from `job`, which has no key.
 
     `payloads` are JSON arrays with `count` elements in all. An element is a payload, or a string with its JSON text.
     """
@@ -102,6 +114,10 @@ class Claim(NamedTuple):
     max_attempts: int | None
     crashes: int
     due_at: float = 0.0
+
+
+RunKey = tuple[int, int]
+"""A job's id and the token of its claim, which identify one run."""
 
 
 @dataclass(frozen=True, slots=True)

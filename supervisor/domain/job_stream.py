@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from supervisor.domain.enqueueing import encode
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import encode
 from supervisor.domain.job import JobEvent, Status
 from supervisor.domain.text import json_safe, refuse_constant
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from supervisor.domain.intake import meta_of
+from supervisor.domain.enqueueing import json_object
 from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
 
 HOOKS = ("on_enqueue", "setup", "around_run", "on_failure", "teardown")
@@ -135,11 +135,13 @@ class EnqueueHooks:
     def apply(self, job: NewJob) -> NewJob:
         payload = json.loads(job.payload)
         for name, hook in self._hooks:
-            meta = {} if job.meta is None else json.loads(job.meta)
+            meta = json.loads(str(job.extra.get("meta", "{}")))
             shown = EnqueuedJob(job.type, payload, job.priority, job.unique_key, meta)
             try:
                 hook(shown)
-                job = job._replace(meta=meta_of(shown.meta))
+                text = json_object("meta", shown.meta)
+                others = {name: value for name, value in job.extra.items() if name != "meta"}
+                job = job._replace(extra=others | ({} if text is None else {"meta": text}))
             except Exception as error:
                 self._report(name, "on_enqueue", error)
         return job

@@ -142,14 +142,14 @@ class Context:
     def enqueue(self, type: str, payload: Any = None, **arguments: Any) -> None:
         """Enqueue a job that exists if and only if this job's completion is recorded.
 
-        `arguments` are priority, delay, at, requires, max_attempts and unique_key. They are checked when
-        the job is done; an error in them then fails it.
+        `arguments` are the options of `Queue.enqueue`. They are checked when the job is done; an error in them then
+        fails it.
         """
-        at = arguments.get("at")
-        if isinstance(at, datetime.datetime):
-            if at.tzinfo is None:
-                raise ValueError("at has no time zone")
-            arguments["at"] = at.timestamp()
+        for name, value in arguments.items():
+            if isinstance(value, datetime.datetime):
+                if value.tzinfo is None:
+                    raise ValueError(f"{name} has no time zone")
+                arguments[name] = value.timestamp()
         if "requires" in arguments and not isinstance(arguments["requires"], str):
             arguments["requires"] = list(arguments["requires"])
         self._children.append({"type": type, "payload": {} if payload is None else payload, **arguments})

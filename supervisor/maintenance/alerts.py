@@ -13,13 +13,12 @@ from supervisor.domain.alerts import (
     of_failures,
 )
 from supervisor.domain.duty import Duty, Needs, Result, moved
-from supervisor.domain.schedule import Schedule
+from supervisor.domain.schedule import GRACE, Schedule
 from supervisor.domain.text import human
 from supervisor.store.base import JobSelector, MaintenanceStore
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.telemetry import events
 
-LATE = 60.0  # seconds after which a schedule counts as missed
 _ATTEMPTS = 10_000  # failed attempts looked at per run
 _MOST_HELD = 100_000  # the latest failed attempts that are looked at for news that had to wait
 
@@ -162,8 +161,8 @@ class RaiseAlert(Duty):
             paused = row.paused_at is not None
             if paused or self._timings.get(row.name) != row.timing or not self._alert.concerns(row.name):
                 continue
-            if (late := now - row.next_at) > LATE:
+            if (late := now - row.next_at) > GRACE:
                 found.append(Event(row.name, f"the schedule {row.name} is {human(late)} late", {"late": late}))
             else:
-                self._again(row.next_at + LATE + 0.001)
+                self._again(row.next_at + GRACE + 0.001)
         return found

@@ -23,7 +23,7 @@ from supervisor.system.counters import Row
 from supervisor.telemetry import JobEvents, events
 
 
-class Counter:
+class OutcomeCounter:
     """Adds to the maintainer's `row` what was committed, so nothing counts twice, and logs it in `events`."""
 
     def __init__(self, row: Row | None = None) -> None:
@@ -51,7 +51,7 @@ class DeadClaims:
     tell which of them had begun.
     """
 
-    def __init__(self, locks: ClaimLocks, counter: Counter) -> None:
+    def __init__(self, locks: ClaimLocks, counter: OutcomeCounter) -> None:
         self._locks = locks
         self._counter = counter
         self._decided: dict[str, list[Settlement]] = {}
@@ -109,12 +109,12 @@ class Deaths(Duty):
         self,
         locks: ClaimLocks,
         run_logs: Path | None = None,
-        counter: Counter | None = None,
+        counter: OutcomeCounter | None = None,
         send: Callable[[Message], None] = lambda _: None,
     ) -> None:
         # By their numbers, until they are settled. Each is parsed only then: a bad one must not block the others.
         self.reports: dict[int, Mapping[str, Any]] = {}
-        self._claims = DeadClaims(locks, counter or Counter())
+        self._claims = DeadClaims(locks, counter or OutcomeCounter())
         self._run_logs = run_logs
         self._send = send
         self._items: Items[int] = Items("worker")

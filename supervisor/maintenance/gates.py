@@ -17,7 +17,7 @@ class OpenGates(Duty):
 
     name = "gates"
     every = 60.0
-    rest = 0.0
+    rest = 0.02
     needs = Needs.WRITING
     quiet = True
 

@@ -19,7 +19,7 @@ from supervisor.domain.recovery import (
     settle_expired,
 )
 from supervisor.domain.settlement import Settlement
-from supervisor.maintenance.deaths import Counter
+from supervisor.maintenance.deaths import OutcomeCounter
 from supervisor.maintenance.orders import PoolOrders
 from supervisor.maintenance.scheduler import ITEMS_BOUND, Items
 from supervisor.store.base import ClaimLocks, Expired, Registry
@@ -102,7 +102,7 @@ class Reclaimer(Duty):
         registry: Registry,
         lock_time: float,
         clock: Callable[[], float] = time.monotonic,
-        counter: Counter | None = None,
+        counter: OutcomeCounter | None = None,
         renewed: Callable[[], Container[str]] = tuple,
     ) -> None:
         """`renewed` are owners that this supervisor knows to be alive: if their locks were not renewed, the failure is
@@ -110,7 +110,7 @@ class Reclaimer(Duty):
         """
         self._locks = locks
         self._registry = registry
-        self._counter = counter or Counter()
+        self._counter = counter or OutcomeCounter()
         self._renewed = renewed
         self._clock = clock
         self.every = observation_time(lock_time) / 4

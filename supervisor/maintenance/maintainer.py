@@ -16,13 +16,13 @@ from supervisor.domain.duty import Duty, Needs
 from supervisor.domain.errors import StoreBusy, StoreError
 from supervisor.domain.text import text_of
 from supervisor.maintenance.alerts import RaiseAlert
-from supervisor.maintenance.deaths import Counter, DeathReport, Deaths
-from supervisor.maintenance.finished_jobs import Pruner, Redriver
+from supervisor.maintenance.deaths import DeathReport, Deaths, OutcomeCounter
 from supervisor.maintenance.gates import OpenGates
 from supervisor.maintenance.history import HistoryRecorder
 from supervisor.maintenance.lease import LeaseRenewal
 from supervisor.maintenance.locks import Reclaimer, Renewer
 from supervisor.maintenance.orders import Orders
+from supervisor.maintenance.prune_and_redrive import Pruner, Redriver
 from supervisor.maintenance.recovery import Recovery, StartUp
 from supervisor.maintenance.reports import (
     BurstWatch,
@@ -55,7 +55,7 @@ class Maintainer:
         self._slot = board.slot(MAINTAINER_SLOT)
         self._clock = board.gate.now
         self._store = engine.maintenance()
-        self._counter = Counter(counters.shared(counters_of(board.path), MAINTAINER_SLOT))
+        self._counter = OutcomeCounter(counters.shared(counters_of(board.path), MAINTAINER_SLOT))
         self._log = events(process="maintainer")
         self._trouble = trouble_of(None)
         self._failing: dict[str, Failing] | None = None

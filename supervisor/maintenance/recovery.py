@@ -7,7 +7,7 @@ import random
 import signal
 import stat
 import time
-from collections import Counter as Counts
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +16,7 @@ from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.recovery import JobPolicy, settle_interrupted, with_log
 from supervisor.domain.settlement import Settlement, released
-from supervisor.maintenance.deaths import Counter, DeadClaims
+from supervisor.maintenance.deaths import DeadClaims, OutcomeCounter
 from supervisor.maintenance.scheduler import ITEMS_BOUND, Items
 from supervisor.store.base import ClaimLocks, Registry, SupervisorRecord, WorkerRecord
 from supervisor.system import ending, kernel, run_log
@@ -49,15 +49,15 @@ class Recovery(Duty):
     every = 1.0  # seconds: a live peer recovers at once
     needs = Needs.WRITING
 
-    def __init__(self, registry: Registry, locks: ClaimLocks, own: str, counter: Counter | None = None) -> None:
+    def __init__(self, registry: Registry, locks: ClaimLocks, own: str, counter: OutcomeCounter | None = None) -> None:
         self._registry = registry
         self._locks = locks
-        self._claims = DeadClaims(locks, counter or Counter())
+        self._claims = DeadClaims(locks, counter or OutcomeCounter())
         self._own = own
         # Incarnations, their supervisors, and the number of passes left to check them.
         self._given_back: dict[str, tuple[str, int]] = {}
         self._items: Items[str] = Items("dead worker")  # and dead supervisors
-        self.recovered: Counts[str] = Counts()  # supervisors, jobs, and those of them that are quarantined
+        self.recovered: Counter[str] = Counter()  # supervisors, jobs, and those of them that are quarantined
         self._log = events()
 
     def run(self, now: float) -> Result:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from supervisor.config.checks import host_pattern
 from supervisor.config.limits import LIMITS, contradiction, limits_of, written
 from supervisor.config.problems import Report, checked, dotted
+from supervisor.domain.enqueueing import checked_type
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
-from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Status
 from supervisor.domain.limits import Limits
 from supervisor.domain.text import counted, like, no_pool, not_retried, text_of

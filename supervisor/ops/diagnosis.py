@@ -1,6 +1,7 @@
 """What is wrong with a running system, decided once: `status`, `top`, `doctor`, the dashboard and `/readyz` show it.
 
-A fact begins with a word, never with a name, so that a page can capitalize it.
+A fact begins with a word, never with a name, so that a page can capitalize it. What alerts tell of pools and schedules
+`maintenance/alerts.py` decides, from the same values: `broken` of a pool, and GRACE.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from supervisor.domain.job import covers, high_enough
+from supervisor.domain.schedule import GRACE
 from supervisor.domain.text import counted, human, human_size, text_of
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ _QUEUE_FULL = 0.25  # part of the queue of notifications
 LATELY = 3600.0  # seconds
 _FIX_IT = "fix it, then run `supervisor reload`; it is also tried again automatically"
 _VERSION: str = sys.modules["supervisor"].__version__  # the package that this is in
-_LATE = 60.0  # seconds after which a schedule counts as late
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +196,9 @@ def _of_pools(seen: Overview) -> Iterator[Finding]:
 def _of_types(seen: Overview) -> Iterator[Finding]:
     pending = {view.type: view.jobs.get("pending", 0) for view in seen.types}
 
-    def about(type_: str, level: Level, fact: str, advice: str, name: str) -> Finding:
-        waits = _jobs(pending[type_], "waits", "wait") if type_ in pending else "jobs wait"
-        return Finding(level, "jobs", f"{fact}: {waits}" if pending.get(type_, 1) else fact, advice, name, type=type_)
+    def with_its_jobs(found: Finding) -> Finding:
+        waits = _jobs(pending[found.type], "waits", "wait") if found.type in pending else "jobs wait"
+        return replace(found, fact=f"{found.fact}: {waits}") if pending.get(found.type, 1) else found
 
     if seen.unhandled_types > _MOST_ALONE:
         # The types that are summed up have no pool: those with one come first.
@@ -211,7 +212,7 @@ def _of_types(seen: Overview) -> Iterator[Finding]:
     else:
         for type_ in seen.unhandled:
             advice = "add a pool for it and reload, or cancel its jobs"
-            yield about(type_, "warning", f"no pool takes the type {type_}", advice, "unhandled")
+            yield with_its_jobs(warning("jobs", f"no pool takes the type {type_}", advice, "unhandled", type=type_))
     for sentence in seen.unmet[:_MOST_NAMED]:
         advice = "give a pool the capabilities, or a lower min_priority, and reload; or cancel the jobs"
         yield warning("jobs", sentence, advice, "unmet")
@@ -220,8 +221,7 @@ def _of_types(seen: Overview) -> Iterator[Finding]:
         fact = f"{_jobs(quarantined, 'is', 'are')} quarantined because workers died while running {them}"
         advice = "`supervisor jobs list --status quarantined` and `jobs show ID` show them; `jobs retry ID` retries one"
         yield warning("jobs", fact, advice, "quarantined")
-    for found in map(type_paused, seen.paused):
-        yield about(found.type, found.level, found.fact, found.advice, found.name)
+    yield from map(with_its_jobs, map(type_paused, seen.paused))
 
 
 def _of_schedules(seen: Overview) -> Iterator[Finding]:
@@ -230,7 +230,7 @@ def _of_schedules(seen: Overview) -> Iterator[Finding]:
             fact = f"the schedule {schedule.name} is paused"
             advice = f"`supervisor schedules resume {schedule.name}` resumes it"
             yield note("schedules", fact, advice, "schedule_paused")
-        elif seen.running and schedule.late > _LATE:
+        elif seen.running and schedule.late > GRACE:
             fact = f"the schedule {schedule.name} is {human(schedule.late)} late"
             yield warning("schedules", fact, "no running supervisor has this schedule", "schedule_late")
 

@@ -26,7 +26,7 @@ class NotServed(QueueError):
         self.hint = found.advice
 
 
-class Taker(NamedTuple):
+class RunningPool(NamedTuple):
     """A pool of a running supervisor. `obstacle` keeps it from running any job; None if nothing is known to."""
 
     host: str
@@ -40,7 +40,7 @@ class Serving(NamedTuple):
     """What runs jobs at one moment. `running`: there are supervisors; `unseen`: the pools of some are not known."""
 
     controls: ControlState
-    takers: list[Taker]
+    takers: list[RunningPool]
     running: bool
     unseen: bool
 
@@ -48,7 +48,7 @@ class Serving(NamedTuple):
         """Whether a pool takes the type, or one that is not known may."""
         return self.unseen or any(type_ in taker.types for taker in self.takers)
 
-    def obstacle(self, type_: str, takers: Sequence[Taker] | None = None) -> Finding | None:
+    def obstacle(self, type_: str, takers: Sequence[RunningPool] | None = None) -> Finding | None:
         """What keeps these pools, or all that take the type, from running it; None if one may, or none is there yet."""
         if type_ in self.controls.paused:
             return type_paused(type_)
@@ -80,7 +80,7 @@ def serving(operations: Operations) -> Serving:
     return Serving(controls, takers, bool(found), any(one.status is None for one in found))
 
 
-def _takers(one: Seen, controls: ControlState, *, several: bool) -> Iterator[Taker]:
+def _takers(one: Seen, controls: ControlState, *, several: bool) -> Iterator[RunningPool]:
     record, host = one.record, text_of(one.record.host)
     served = {pool_of(worker.name) for worker in one.workers if worker.state is not State.STARTING}
     where = f" on {host}" if several else ""
@@ -93,7 +93,7 @@ def _takers(one: Seen, controls: ControlState, *, several: bool) -> Iterator[Tak
             who = f"the pool {name} of supervisor {record.pid}{where}"
             obstacle = pool_broken(who, text_of(pool["problem"], SENTENCE))
         types = tuple(map(str, pool.get("types", ())))
-        yield Taker(record.host, types, pool.get("capabilities", ()), pool.get("min_priority"), obstacle)
+        yield RunningPool(record.host, types, pool.get("capabilities", ()), pool.get("min_priority"), obstacle)
 
 
 def why_untaken(operations: Operations, type_: str, configured: Collection[str]) -> str:

@@ -20,7 +20,7 @@ from supervisor.domain.job import Job, NewJob, NewJobs, decoded
 from supervisor.store.moving import MoveEnd
 from supervisor.store.ownership import DatabaseHolder, Holder, OwnerLock, Ownership, SupervisorRecord, Writers
 from supervisor.store.sql.backlog import Backlog, Depth, JobSelector
-from supervisor.store.sql.claims import ClaimLocks, Claims, Exchange, Expired, SettleExpired
+from supervisor.store.sql.claims import ClaimLocks, Claims, Expired, SettledAndClaimed, SettleExpired
 from supervisor.store.sql.connection import Connection, RowRefused
 from supervisor.store.sql.gates import Gates, LimitView
 from supervisor.store.sql.job_actions import Cursor, FinishedJobs, JobActions, Redriven, Retried

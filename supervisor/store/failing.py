@@ -51,7 +51,7 @@ class Failing:
     def around(self, sql: str, execute: Callable[[], object]) -> None:
         """Run a statement, with its fail-points before and after."""
         sql = "BEGIN" if sql.startswith("BEGIN;") else sql  # with settings
-        place = self.places.get(sql)
+        place = self.places.get(_start(sql))
         if not self.is_in_transaction():
             self.uncommitted = []  # of a transaction that an error has ended
         if place is not None:
@@ -124,7 +124,12 @@ def sqlite_type(statements: Mapping[str, str]) -> type[sqlite3.Connection]:
 
 def places_of(statements: Mapping[str, str]) -> dict[str, str]:
     """The first statement of a new connection to a server has the place `open`, as SQLite's has."""
-    return {text: "open" if name == "open_session" else name for name, text in statements.items()} | OTHERS
+    return {_start(text): "open" if name == "open_session" else name for name, text in statements.items()} | OTHERS
+
+
+def _start(sql: str) -> str:
+    """What tells a statement from all others, whatever columns are added to it."""
+    return sql.partition("/*columns*/")[0]
 
 
 def _sqlite_error(message: str, code: int) -> sqlite3.Error:

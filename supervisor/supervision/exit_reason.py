@@ -14,18 +14,16 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
+from supervisor.domain.job import RunKey
 from supervisor.domain.recovery import Charge
 from supervisor.domain.text import human, human_size, shortened
 from supervisor.system.signals import name_of
 from supervisor.system.slot import Phase, Snapshot, State
+from supervisor.worker.fitness import EXIT_RUINED
 
-Run = tuple[int, int]
-"""A job's id and the token of its claim, which identify one run."""
-
-NO_RUN: Run = (0, 0)
+NO_RUN: RunKey = (0, 0)
 
 _MOST_SUSPECTS = 64  # that are remembered
-EXIT_RUINED = 71  # the exit code of a worker that found its own process damaged; its slot says how
 
 
 class Effect(Enum):
@@ -90,7 +88,7 @@ class Kill(NamedTuple):
     """Why a worker was killed, and for which run. If another run was active when it died, no run is charged."""
 
     reason: Cause
-    run: Run = NO_RUN
+    run: RunKey = NO_RUN
 
 
 class Circumstances(NamedTuple):
@@ -127,7 +125,7 @@ class ExitReport:
     message: str
     charge: Charge
     effect: Effect
-    run: Run = NO_RUN
+    run: RunKey = NO_RUN
     batch: int = 1
     uncommitted: int = 0
     last_job: int = 0
@@ -241,7 +239,7 @@ def _died(slot: Snapshot) -> Effect:
     return Effect.DIED_EARLY if early else Effect.DIED
 
 
-def _run(slot: Snapshot, known: Circumstances, cause: Cause) -> tuple[Run, bool]:
+def _run(slot: Snapshot, known: Circumstances, cause: Cause) -> tuple[RunKey, bool]:
     """(the run concerned, whether it is charged although it had ended).
 
     A job can damage its process and return. Its worker then dies before it commits. The first time it is unknown

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from supervisor.domain.memory_shares import Grant
 from supervisor.domain.process_health import is_far_over
-from supervisor.domain.tenants import Grant
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system.slot import RecycleReason

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from supervisor.config.settings import PoolSettings
+from supervisor.domain.memory_shares import Grant, Residency, WorkerSize
 from supervisor.domain.scaling import Load, ScalingPolicy, Taken, decide, still_due
-from supervisor.domain.tenants import Grant, Residency, WorkerSize
 from supervisor.supervision.exit_reason import DeathRecord
 from supervisor.supervision.release import Releases
 from supervisor.supervision.templates import TemplateProcess

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from supervisor.domain.job import RunKey
 from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE
-from supervisor.supervision.exit_reason import NO_RUN, Run
+from supervisor.supervision.exit_reason import NO_RUN
 from supervisor.system.slot import Cancel, Snapshot, State
 
 _REPEAT = 0.1  # seconds until an interruption is repeated for the first time
@@ -36,8 +37,8 @@ class TerminationLadder:
 
     cancel_grace: float = CANCEL_GRACE
     kill_grace: float = KILL_GRACE
-    requests: dict[Run, float] = field(default_factory=dict)
-    run: Run = NO_RUN
+    requests: dict[RunKey, float] = field(default_factory=dict)
+    run: RunKey = NO_RUN
     reason: Cancel = Cancel.NONE
     interrupted_at: float = 0.0
     repeat_at: float = 0.0

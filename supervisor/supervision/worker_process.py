@@ -12,8 +12,9 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from supervisor.domain.job import RunKey
 from supervisor.domain.process_health import Signs
-from supervisor.supervision.exit_reason import Cause, Kill, Run
+from supervisor.supervision.exit_reason import Cause, Kill
 from supervisor.supervision.release import Release
 from supervisor.supervision.templates import TemplateProcess
 from supervisor.supervision.time_limits import TerminationLadder
@@ -204,7 +205,7 @@ class WorkerProcess:
         self.slot.page.serve = 1
         self.process.signal(signals.INTERRUPT)  # it has no run that this could interrupt; it wakes up
 
-    def kill(self, reason: Cause, run: Run | None = None) -> None:
+    def kill(self, reason: Cause, run: RunKey | None = None) -> None:
         """Kill it because of its current run, or of this run. The first reason counts."""
         if self.end.killed is None:
             self.end.killed = Kill(reason, self.slot.page.run if run is None else run)

@@ -12,10 +12,9 @@ from typing import Any
 
 from supervisor.config.settings import Settings
 from supervisor.store.base import Engine
-from supervisor.supervision.ends import Ends
 from supervisor.supervision.exit_reason import Cause
 from supervisor.supervision.maintainer_client import MaintainerClient
-from supervisor.supervision.memory import SharedMemory
+from supervisor.supervision.memory_shares import MemoryShares
 from supervisor.supervision.plan import next_to_serve, next_try, plan
 from supervisor.supervision.pool import Pool
 from supervisor.supervision.pools import Pools
@@ -23,6 +22,7 @@ from supervisor.supervision.release import Release
 from supervisor.supervision.service import Service
 from supervisor.supervision.templates import TemplateProcess, Templates
 from supervisor.supervision.watchdog import look_at, watch
+from supervisor.supervision.worker_ends import Ends
 from supervisor.supervision.worker_output import Outputs
 from supervisor.supervision.worker_process import RELOADED, Request, WorkerProcess
 from supervisor.system.scoreboard import Scoreboard
@@ -44,7 +44,7 @@ class Workforce:
         )
         self.ends = Ends(self.pools, self.templates, service.reactor, client, self._outputs)
         self._slots = client.slots
-        self._memory = SharedMemory(self.pools, self.templates)
+        self._memory = MemoryShares(self.pools, self.templates)
         self._deadlines: list[float | None] = []  # of running jobs, and of runs that are to be stopped
         service.timers.add("ends", self.ends.moments)
         service.timers.add("floods", self._outputs.moments)

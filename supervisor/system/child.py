@@ -69,10 +69,10 @@ def keep_lifeline_over_exec() -> int:
 STANDARD = (0, 1, 2)
 _LAST_WORDS = 5.0  # seconds to send what a child has queued, before it exits
 
-_started: dict[int, Program | None] = {}  # our children by pid, until `reap` finds their end; adopted ones are not here
+_started: dict[int, Subprocess | None] = {}  # our children by pid until `reap` finds their end; no adopted ones
 
 
-class Program:
+class Subprocess:
     """A program that is run beside other work, for its output. `status` is its exit code, or minus the number of the
     signal that ended it; None until `reap` has found its end. Raises OSError if it cannot be started.
     """

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from supervisor.domain.enqueueing import JobOptions, checked_type, known, short
 from supervisor.domain.errors import QueueError
-from supervisor.domain.intake import JobOptions, checked_type, short
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -98,8 +98,7 @@ class Task(Call[P], Generic[P, R]):
 
         With `queue`, the job goes into its database instead of the default one.
         """
-        if unknown := options.keys() - JobOptions.__annotations__.keys():
-            raise TypeError(f"{min(unknown)!r} is not an option; there are {', '.join(JobOptions.__annotations__)}")
+        known(options)
         given = {name: value for name, value in options.items() if value is not None}
         return Call(
             self, {**self._options, **given, "connection": connection}, None if queue is None else synchronous(queue)

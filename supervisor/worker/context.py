@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import datetime
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from supervisor.domain.enqueueing import new_job, short
 from supervisor.domain.errors import ContextClosed, InvalidJob
-from supervisor.domain.intake import new_job, short
 from supervisor.domain.job import Claim, NewJob
 from supervisor.domain.job_stream import encoded_chunk
 from supervisor.domain.middleware import hooks_of_process
 from supervisor.domain.text import human_size, seconds
 from supervisor.system.chunk_ring import Emitter
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from supervisor.domain.enqueueing import JobOptions
 
 MAX_CHILDREN = 10_000  # jobs that one run may enqueue
 MAX_CHILDREN_BYTES = 64 << 20  # of all their payloads: they are inserted in one transaction
@@ -216,33 +220,16 @@ class Context:
         self,
         type: str,
         payload: object = None,
-        *,
-        priority: int = 0,
-        delay: str | float | None = None,
-        at: datetime.datetime | float | None = None,
-        requires: str | Iterable[str] = (),
-        max_attempts: int | None = None,
-        unique_key: str | None = None,
-        meta: Mapping[str, object] | None = None,
+        **options: Unpack[JobOptions],
     ) -> None:
-        """Enqueue a job that exists if and only if this job's completion is recorded.
+        """Enqueue a job that exists if and only if this job's completion is recorded; see `Queue.enqueue`.
 
         Validated at once (raises InvalidJob) and inserted with the completion, so it has no id yet, and a `delay`
         counts from then. A run may enqueue 10,000 jobs with 64 MiB of payloads together; exceeding that raises
         InvalidJob.
         """
         self._board.check("enqueue")
-        child = new_job(
-            type,
-            payload,
-            priority=priority,
-            delay=delay,
-            at=at,
-            requires=requires,
-            max_attempts=max_attempts,
-            unique_key=unique_key,
-            meta=meta,
-        )
+        child = new_job(type, payload, **options)
         if hooks := hooks_of_process():
             child = hooks.apply(child)
         self._count(child)

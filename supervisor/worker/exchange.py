@@ -9,18 +9,17 @@ from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
-from supervisor.domain.job import Claim
+from supervisor.domain.job import Claim, RunKey
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Claims, Engine, JobSelector, WorkerRecord
-from supervisor.store.base import Exchange as Answer
+from supervisor.store.base import Claims, Engine, JobSelector, SettledAndClaimed, WorkerRecord
 from supervisor.system import descriptors, settled_notice
 from supervisor.system.scoreboard import ClaimGate
 from supervisor.system.slot import Slot
 from supervisor.telemetry import JobEvents
-from supervisor.worker import forked
+from supervisor.worker import returned_fork
 from supervisor.worker.fitness import Ruined
 from supervisor.worker.held import Held
-from supervisor.worker.recorder import Counter
+from supervisor.worker.recorder import RunCounter
 from supervisor.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ _AT_ONCE = 16  # settlements in a transaction while a job runs: if a trigger ref
 _MOST_CANCELS = 5000
 
 Found = TypeVar("Found")
-Run = tuple[int, int]
-"""A job and the token of its claim."""
 
 
 class Exchange:
@@ -52,7 +49,7 @@ class Exchange:
         pool: PoolSettings,
         slot: Slot,
         gate: ClaimGate,
-        counter: Counter,
+        counter: RunCounter,
         wakeups: Wakeups,
         log: Any,
         *,
@@ -78,7 +75,7 @@ class Exchange:
         self._pause = 0.0
         self._unsure = False  # the table may have claims for this worker of which it does not know
         self.failed: Callable[[StoreError], None] = lambda error: None
-        self.running: Callable[[], Collection[Run]] = tuple
+        self.running: Callable[[], Collection[RunKey]] = tuple
 
     # The transactions
 
@@ -90,7 +87,7 @@ class Exchange:
         job. Raises Ruined if this process keeps itself waiting, and no job runs that could end that, or if it must not
         write any more.
         """
-        forked.leave()
+        returned_fork.leave()
         if descriptors.gone():  # otherwise SQLite might write to what a handler has opened in place of its files
             raise Ruined("a handler has closed all descriptors, the worker's own with them")
         with self._lock:
@@ -112,7 +109,7 @@ class Exchange:
             self._slot.page.claims = 1  # before it is claimed: the answer may be long in coming, or lost
         now = self.gate.now()
         try:
-            answer = self._settle_and_claim(settlements, want, now, posted)
+            answer = self._transact(settlements, want, now, posted)
         except BaseException:  # whatever it is, nothing is lost
             self.held.put_back(settlements, runs)
             self._show(running)
@@ -144,7 +141,7 @@ class Exchange:
                 self._note_busy(error)
                 self._log.warning("hand_back_failed", error=str(error))
 
-    def show_progress(self, run: Run, batch: int, fraction: float, text: str) -> bool:
+    def show_progress(self, run: RunKey, batch: int, fraction: float, text: str) -> bool:
         """What a run reports of its progress; in a `batch` of this size, to all its jobs. False: try it again later."""
         self._slot.beat()
         if descriptors.gone():
@@ -177,7 +174,7 @@ class Exchange:
             with suppress(StoreError):  # a lost connection has no settings
                 self._store.be_patient(None)
 
-    def _settle_and_claim(self, settlements: Sequence[Settlement], want: int, now: float, posted: bool) -> Answer:
+    def _transact(self, settlements: Sequence[Settlement], want: int, now: float, posted: bool) -> SettledAndClaimed:
         """While jobs may be claimed, register again where that is needed."""
         if want and not self.gate.is_open():
             want = 0
@@ -204,15 +201,15 @@ class Exchange:
         return answer
 
     def _note(
-        self, settlements: list[Settlement], runs: int, answer: Answer, ended_by: float, *, more: bool = False
+        self, settlements: list[Settlement], runs: int, answer: SettledAndClaimed, until: float, *, more: bool = False
     ) -> None:
-        """These are committed; their runs had ended by `ended_by`, Unix seconds."""
+        """These are committed; their runs had ended by `until`, Unix seconds."""
         self._unsure = self._unsure or answer.doubtful
         if runs:
             self._settled += runs
             self._slot.page.settled = self._settled
         if settlements:
-            self._counter.settled(settlements, answer.lost, ended_by, more)
+            self._counter.settled(settlements, answer.lost, until, more)
         for job in answer.lost:
             self._log.warning("claim_lost", job=job, result="discarded")
         for job, reason in answer.refused:  # rows that the database does not allow to be claimed or settled
@@ -230,7 +227,7 @@ class Exchange:
 
     # What else the table says
 
-    def _unknown(self, known: set[Run]) -> list[Claim]:
+    def _unknown(self, known: set[RunKey]) -> list[Claim]:
         """What the table has for this worker beside the `known` and the running claims: those whose answer was lost, or
         whose settlement the server has undone. They may have run, and must return to the queue, under another token:
         no other worker would ever run them, since their locks are renewed as long as this one lives.
@@ -250,7 +247,7 @@ class Exchange:
         except StoreError:
             return {}  # the worker exits, and runs none of them
 
-    def cancels(self) -> Collection[Run]:
+    def cancels(self) -> Collection[RunKey]:
         """The runs of this worker that are to be cancelled, if more are than a slot can hold. On a connection of its
         own: it may be asked while a turn waits.
         """

@@ -13,8 +13,8 @@ from time import time
 from traceback import clear_frames, format_exception, format_exception_only
 from typing import Any
 
+from supervisor.domain.enqueueing import MAX_PAYLOAD_BYTES, encode
 from supervisor.domain.errors import Fail, InvalidJob, Retry, Snooze
-from supervisor.domain.intake import MAX_PAYLOAD_BYTES, encode
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.settlement import (
@@ -32,7 +32,7 @@ from supervisor.domain.settlement import (
     snoozed,
 )
 from supervisor.domain.text import human, refuse_constant
-from supervisor.worker import forked
+from supervisor.worker import returned_fork
 from supervisor.worker.context import NO_JOB, RUN_ENDED, Board, Context, JobInterrupted
 from supervisor.worker.handler import AnyHandler, BadPayload, Crashed, NotBegun, Reported
 from supervisor.worker.middleware import WorkerMiddleware, cut_behind_handler, own_traceback
@@ -62,7 +62,7 @@ class Executor:
 
     def __post_init__(self) -> None:
         self.recorder.clock = self.clock
-        self._mark = forked.mark
+        self._mark = returned_fork.mark
         self._run_log = self.recorder.run_log
         self.handle = self.handler.handle
         if self.middleware is not None:
@@ -83,11 +83,11 @@ class Executor:
             payload = decoded(claim.payload)
             value = self.handle(payload, ctx)
             if not self._mark[0]:
-                forked.end()
+                returned_fork.end()
             result = None if value is None else encode("result", value)
         except BaseException as error:
             if not self._mark[0]:
-                forked.end(error)
+                returned_fork.end(error)
             return self.failed(claim, error, started_at)
         finally:
             ctx._board = RUN_ENDED

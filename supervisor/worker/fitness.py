@@ -27,7 +27,7 @@ from supervisor.system.slot import RecycleReason, Slot
 EVERY = 0.1  # seconds between two checks while quick jobs are run
 SLOW = 0.01  # seconds: after a run that took this long, a check costs little
 
-EXIT_RUINED = 71  # the slot's text says what happened
+EXIT_RUINED = 71  # of a worker that found its own process damaged; its slot's text says how
 _MEMORY_CLOSELY = 1.0  # seconds between close checks for what the resident size does not show: pages no longer shared
 
 _ANY = os.WEXITED | os.WNOHANG | os.WNOWAIT

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import Settlement, released
 
-_MANY_CHILDREN = 1000  # jobs that the runs of one transaction may enqueue together: other writers wait for it
+MANY_CHILDREN = 1000  # jobs that the runs of one transaction may enqueue together: other writers wait for it
 
 
 class Held:
@@ -68,7 +68,7 @@ class Held:
         """What is to be settled now, and how many of these, counted from the front, are of runs that have ended."""
         settlements: list[Settlement] = []
         children = 0
-        while self._ended and len(settlements) != most and children < _MANY_CHILDREN:
+        while self._ended and len(settlements) != most and children < MANY_CHILDREN:
             settlements.append(self._ended.popleft())
             children += len(settlements[-1].children)
         runs = len(settlements)

@@ -24,9 +24,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from supervisor.domain.errors import StoreError
-from supervisor.domain.job import Claim
+from supervisor.domain.job import Claim, RunKey
 from supervisor.system.slot import RecycleReason, Slot, State
-from supervisor.worker.exchange import Exchange, Run
+from supervisor.worker.exchange import Exchange
 from supervisor.worker.executor import Executor
 from supervisor.worker.fitness import Fitness, MemoryWatch, Ruined
 from supervisor.worker.heartbeat import Heartbeat
@@ -61,7 +61,7 @@ class Runner(Protocol):
     def done(self) -> int:
         """How many runs have ended, as far as the loop has been told."""
 
-    def running(self) -> Collection[Run]:
+    def running(self) -> Collection[RunKey]:
         """The runs that have begun, and whose end was not collected. None between two calls of a runner that has one
         run at a time.
         """

@@ -13,7 +13,7 @@ from supervisor.domain.errors import Fail, Retry, Snooze
 from supervisor.domain.job import Status
 from supervisor.domain.middleware import EnqueueHooks, FailedJob, Middleware, WorkerInfo
 from supervisor.domain.settlement import Settlement
-from supervisor.worker import forked
+from supervisor.worker import returned_fork
 from supervisor.worker.context import Context, JobInterrupted
 
 Run = Callable[[Any, Context], Any]
@@ -51,9 +51,9 @@ class WorkerMiddleware:
         try:
             hook(self._worker)
         except BaseException as error:
-            forked.leave(error)
+            returned_fork.leave(error)
             self.report(name, what, error)
-        forked.leave()
+        returned_fork.leave()
 
     def around(self, run: Run) -> Run:
         """`run` with every `around_run` around it; `run` itself if there is none."""
@@ -67,7 +67,7 @@ class WorkerMiddleware:
             try:
                 hook(inner, ctx)
             except BaseException as error:
-                forked.leave(error)
+                returned_fork.leave(error)
                 if isinstance(error, _DECISIONS) and error is not inner.error:
                     raise
                 if error is not inner.error:
@@ -102,9 +102,9 @@ class WorkerMiddleware:
             except JobInterrupted:
                 raise
             except BaseException as worse:
-                forked.leave(worse)
+                returned_fork.leave(worse)
                 self.report(name, "on_failure", worse)
-            forked.leave()
+            returned_fork.leave()
 
     def report(self, name: str, hook: str, error: BaseException) -> None:
         """Log it; the same hook at most once a minute."""
@@ -136,9 +136,9 @@ class _Call:
             try:
                 self._value = self._run(self._payload, self._ctx)
             except BaseException as error:
-                forked.leave(error)
+                returned_fork.leave(error)
                 self.error, self.traceback = error, own_traceback(error.__traceback__)
-            forked.leave()
+            returned_fork.leave()
         if self.error is not None:
             raise self.error.with_traceback(self.traceback)
         return self._value

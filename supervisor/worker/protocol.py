@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from supervisor.domain.intake import short
+from supervisor.domain.enqueueing import OPTIONS, short
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, clipped
 from supervisor.domain.text import refuse_constant, seconds
 
@@ -30,7 +30,7 @@ MAX_FIELDS = 16 * 1024  # characters of the fields of a log line, as JSON
 LEVELS = ("debug", "info", "warning", "error")
 KINDS = ("exception", "exit", "memory", "payload", "result")
 """The kinds of failure that a program may report; the default is an exception."""
-CHILD = frozenset({"type", "payload", "priority", "delay", "at", "requires", "max_attempts", "unique_key"})
+CHILD = frozenset({"type", "payload", *OPTIONS})
 """The keys that a job to be enqueued with the completion may have."""
 
 Message = dict[str, Any]

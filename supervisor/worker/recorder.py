@@ -23,7 +23,7 @@ from supervisor.system.counters import Row
 from supervisor.system.resources import Meter, own_cpu
 from supervisor.system.run_log import RunLog, tee
 from supervisor.system.slot import Cancel, Slot
-from supervisor.worker import forked
+from supervisor.worker import returned_fork
 from supervisor.worker.context import Board
 
 WORTH = 0.010  # seconds from which a silent success gets a row
@@ -118,19 +118,19 @@ class SlotBoard(Board):
         self._chunks = recorder.chunks
 
     def check(self, what: str) -> None:
-        if not forked.mark[0]:
+        if not returned_fork.mark[0]:
             raise ContextClosed(f"ctx.{what}: the context belongs to the worker, and this process is a fork of it")
 
     def keep(self, line: str) -> None:
-        if forked.mark[0]:
+        if returned_fork.mark[0]:
             self._run_log.line(line)
 
     def emit(self, run: Emitter, data: bytes) -> None:
-        if forked.mark[0] and self._chunks is not None and not self.cancelled(run.job_id, run.token):
+        if returned_fork.mark[0] and self._chunks is not None and not self.cancelled(run.job_id, run.token):
             self._chunks.add(run, data)
 
     def progress(self, fraction: float, text: str) -> None:
-        if forked.mark[0]:
+        if returned_fork.mark[0]:
             self._slot.progress(fraction, text)
             self.reported()
 
@@ -152,7 +152,7 @@ class SlotBoard(Board):
         return self._engine.meta(job)
 
 
-class Counter:
+class RunCounter:
     """Adds to the worker's row what was committed, so nothing counts twice. When a worker is killed, the jobs that it
     has committed and not yet counted are missing: one round of claims, or QUICK single ones.
 

@@ -6,11 +6,11 @@ import json
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from supervisor.domain.intake import encode
+from supervisor.domain.enqueueing import encode
 from supervisor.domain.job import Claim
 from supervisor.domain.text import shortened
 from supervisor.system.slot import Phase, Slot
-from supervisor.worker import forked
+from supervisor.worker import returned_fork
 from supervisor.worker.context import RUN_ENDED
 from supervisor.worker.executor import Executor, decoded, described
 from supervisor.worker.handler import HandlerError, for_one_job
@@ -43,10 +43,10 @@ def _try(executor: Executor, pool: PoolSettings, trial: Trial, name: str) -> Non
     handle = handler.handle if pool.batch_size == 1 else for_one_job(handler.handle_batch)
     try:
         value = handle(decoded(trial.payload), ctx)
-        forked.leave()
+        returned_fork.leave()
         result = None if value is None else encode("result", value)
     except BaseException as error:
-        forked.leave(error)
+        returned_fork.leave(error)
         traceback.print_exc()
         why = described(error)[0] if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
         raise HandlerError(f"{name} failed: {why}") from None

@@ -17,7 +17,7 @@ from supervisor.system.counters import Row
 from supervisor.system.scoreboard import ClaimGate
 from supervisor.system.slot import Slot, State
 from supervisor.telemetry import events
-from supervisor.worker import forked
+from supervisor.worker import returned_fork
 from supervisor.worker.environment import check_memory
 from supervisor.worker.exchange import Exchange
 from supervisor.worker.executor import Executor
@@ -27,7 +27,7 @@ from supervisor.worker.heartbeat import Heartbeat
 from supervisor.worker.loader import load
 from supervisor.worker.loop import Loop, Parts, Runner
 from supervisor.worker.middleware import WorkerMiddleware
-from supervisor.worker.recorder import Counter, Recorder, SlotBoard
+from supervisor.worker.recorder import Recorder, RunCounter, SlotBoard
 from supervisor.worker.runners import runner_of
 from supervisor.worker.trial import try_out
 from supervisor.worker.wakeups import FOREIGN, Wakeups
@@ -79,7 +79,7 @@ class Worker:
     def run(self) -> int:
         """The whole life. Returns the process's exit code."""
         assignment, slot, log = self._assignment, self._slot, self._log
-        forked.protect()
+        returned_fork.protect()
         slot.page.pid = os.getpid()
         slot.beat()
         with suppress(OSError):
@@ -92,12 +92,12 @@ class Worker:
             assignment.pool,
             slot,
             assignment.gate,
-            Counter(assignment.row),
+            RunCounter(assignment.row),
             wakeups,
             log,
             keep_done=assignment.keep_done,
         )
-        forks = forked.Forks(wakeups.handlers, FOREIGN)
+        forks = returned_fork.Forks(wakeups.handlers, FOREIGN)
         os.register_at_fork(
             before=forks.before, after_in_parent=forks.after_in_parent, after_in_child=partial(self._detach, forks)
         )
@@ -107,13 +107,13 @@ class Worker:
         try:
             parts = self._set_up(exchange, heartbeat, wakeups)
         except (HandlerError, middleware.MiddlewareError, StoreError, Ruined) as error:
-            forked.leave(error)
+            returned_fork.leave(error)
             if isinstance(error, StoreError) and slot.page.drain:
                 slot.state(State.LEFT)  # told to exit while it waited for the database
                 return EXIT_LEFT
             return self._broken(str(error))
         except BaseException as error:
-            forked.leave(error)
+            returned_fork.leave(error)
             traceback.print_exc()
             return self._broken(f"set-up failed: {type(error).__name__}: {error}")
         assert self._runner is not None
@@ -121,7 +121,7 @@ class Worker:
             self._runner.host(Loop(parts, self._runner).run)
         except BaseException as error:
             # Nothing is raised here while the process is intact, whatever a handler or a row does.
-            forked.leave(error)
+            returned_fork.leave(error)
             leave_ruined(error, slot, log)
         self._tear_down(parts)
         exchange.close()
@@ -148,7 +148,7 @@ class Worker:
         if executor.middleware is not None:
             executor.middleware.set_up()
         handler.setup(ctx)
-        forked.leave()
+        returned_fork.leave()
         ctx.close()
         try_out(executor, pool, slot, unproven=assignment.unproven)
         failpoints.reach("set_up")
@@ -161,9 +161,9 @@ class Worker:
         executor = parts.executor
         try:
             executor.handler.teardown(executor.context())
-            forked.leave()
+            returned_fork.leave()
         except BaseException as error:
-            forked.leave(error)
+            returned_fork.leave(error)
             self._log.warning("teardown_failed", error=repr(error), exc_info=True)
         if executor.middleware is not None:
             executor.middleware.tear_down()
@@ -177,7 +177,7 @@ class Worker:
         if self._runner is not None:
             self._runner.interrupt()
 
-    def _detach(self, forks: forked.Forks) -> None:
+    def _detach(self, forks: returned_fork.Forks) -> None:
         """In a process that a handler forks: release everything that it shares with the worker."""
         self._slot.detach()
         self._assignment.row.detach()

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from supervisor import InvalidJob, Queue, Status
-from supervisor.domain.intake import new_job
+from supervisor.domain.enqueueing import new_job
 from tests.clients.node import (
     EXAMPLE,
     INSTALLED,
@@ -151,7 +151,7 @@ def of_python(camel: dict[str, str], type_: Any, payload: Any, options: dict[str
     except InvalidJob as error:
         return {"refused": camel.get(error.field, error.field)}
     of_requests = ("max_waiting", "once", "durable", "awaited")  # which the package does not make
-    row = {name: value for name, value in job._asdict().items() if name not in ("scheduled_at", "delay", *of_requests)}
+    row = {name: value for name, value in job._asdict().items() if name not in ("scheduled_at", *of_requests)}
     later = {"7d": 604_800_000, "250ms": 250, " 2h ": 7_200_000}
     return {**row, "later": later[options["delay"]] if "delay" in options else None}
 

@@ -1,14 +1,15 @@
-"""Links lead somewhere, and each stop of docs/tour.md names a file and what that file defines."""
+"""Links lead somewhere, and the pages about the code name files, classes and functions that it has."""
 
 from __future__ import annotations
 
-import ast
+import builtins
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import DOCUMENTS, ROOT, anchors, links
+from tests.docs.markdown import DOCUMENTS, ROOT, anchors, links, prose, spans
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -48,29 +49,56 @@ def test_the_readme_is_short() -> None:
     assert words <= 1500, f"README.md has {words} words: move reference to docs/"
 
 
-TOUR = "docs/tour.md"
-_STOP = re.compile(r"^## (?P<number>\d+)\. .+\n\n`(?P<file>supervisor/[\w/]+\.py)`: `(?P<name>\w+)`\n\n", re.M)
+TOUR = ROOT / "docs" / "tour.md"
+OURS = ("supervisor", "tests", "handlers", "bench", "clients")
+PYTHON = [path for folder in OURS for path in (ROOT / folder).rglob("*.py")]
+SOURCES = {f"/{path.relative_to(ROOT)}": path.read_text(encoding="utf-8") for path in PYTHON}
+DEFINED = r"^ *(?:async )?(?:def|class) (\w+)|^ *(\w+)(?:: | = )"
+NAMES = {name for source in SOURCES.values() for names in re.findall(DEFINED, source, re.M) for name in names}
+FOLDERS = {place[: slash.end()] for place in SOURCES for slash in re.finditer("/", place)}
+CLASSES: defaultdict[str, str] = defaultdict(str)
+for source in SOURCES.values():
+    for match in re.finditer(r"^class (\w+).*(?:\n(?: .*)?)*", source, re.M):
+        CLASSES[match[1]] += match[0]
 
 
-def stops() -> list[tuple[int, str, str]]:
-    """(number, file, name) of each stop."""
-    text = (ROOT / TOUR).read_text(encoding="utf-8")
-    return [(int(match["number"]), match["file"], match["name"]) for match in _STOP.finditer(text)]
+def has(name: str, part: str) -> bool:
+    """Whether a class, or one that it extends, has a method or an attribute."""
+    bases = set(re.findall(r"\w+", " ".join(re.findall(r"^class \w+\((.*)\):", CLASSES[name], re.M)))) - {name}
+    defined = re.search(rf"^ +(async )?(def |self\.)?{part}\b", CLASSES[name], re.M)
+    return defined is not None or any(has(base, part) for base in bases & CLASSES.keys())
 
 
-def defined(file: str) -> set[str]:
-    """The functions and classes of a module, without those inside others."""
-    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    return {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
+def exists(span: str, *, of_code: bool) -> bool:
+    """False for a file of ours that is not there; `of_code`, also for a folder, a class, a part of one, a test, or
+    something private.
+    """
+    if re.match(r"(supervisor|tests|bench|handlers|clients|docs|deploy|examples)/[\w/.]+$", span):
+        return (ROOT / span).exists()
+    if of_code and re.fullmatch(r"[\w./]+(\.py|/)", span):
+        return any(place.endswith(f"/{span}") for place in [*SOURCES, *FOLDERS])
+    if of_code and (match := re.fullmatch(r"([A-Z]\w*[a-z]\w*)(?:\.(\w+))?", span)):
+        return hasattr(builtins, span) or (match[1] in CLASSES and (match[2] is None or has(match[1], match[2])))
+    return not (of_code and re.fullmatch(r"(test)?_\w+", span)) or span in NAMES
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_name_what_the_code_has(page: Path) -> None:
+    of_code = page in (ROOT / "CONTRIBUTING.md", TOUR) or page.parent.name == "internals"
+    assert [span for span in spans(prose(page)) if not exists(span, of_code=of_code)] == []
+    # A stop of the tour, and: `name` in `file`.
+    found = re.findall(r"^`([\w/]+\.py)`: `(\w+)`$|`(\w+)[.\w]*` in\s+`([\w/]+\.py)`", prose(page), re.M)
+    for file, name in [(stop or file, what or name) for stop, what, name, file in found if of_code]:
+        there = "".join(source for place, source in SOURCES.items() if place.endswith(f"/{file}"))
+        assert re.search(rf"^ *(async )?(def|class) {name}\b", there, re.M), f"{name} is not in {file}"
+
+
+def test_the_code_names_pages_that_exist() -> None:
+    named = set(re.findall(r"\bdocs/[\w/-]+\.md\b", "".join(SOURCES.values())))
+    assert [page for page in named if not (ROOT / page).exists()] == []
 
 
 def test_the_tour_has_ten_stops() -> None:
-    headings = re.findall(r"^## ", (ROOT / TOUR).read_text(encoding="utf-8"), re.M)
-    assert [number for number, _, _ in stops()] == list(range(1, 11))
-    assert len(headings) == 10
-
-
-@pytest.mark.parametrize(("file", "name"), [(file, name) for _, file, name in stops()])
-def test_each_stop_names_what_its_file_defines(file: str, name: str) -> None:
-    assert (ROOT / file).is_file()
-    assert name in defined(file)
+    stops = re.findall(r"^## (\d+)\. .+\n\n`supervisor/[\w/]+\.py`: `\w+`\n\n", TOUR.read_text(encoding="utf-8"), re.M)
+    assert stops == [str(number) for number in range(1, 11)]
+    assert prose(TOUR).count("\n## ") == 10

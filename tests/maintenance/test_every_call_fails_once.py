@@ -28,10 +28,10 @@ from supervisor.engine import open_engine
 from supervisor.maintenance import scheduler
 from supervisor.maintenance.alerts import RaiseAlert
 from supervisor.maintenance.deaths import DeathReport, Deaths
-from supervisor.maintenance.finished_jobs import Pruner, Redriver
 from supervisor.maintenance.history import HistoryRecorder
 from supervisor.maintenance.locks import Reclaimer, Renewer
 from supervisor.maintenance.orders import PoolOrders
+from supervisor.maintenance.prune_and_redrive import Pruner, Redriver
 from supervisor.maintenance.recovery import Recovery
 from supervisor.maintenance.reports import (
     DepthGauge,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from supervisor.maintenance.finished_jobs import Pruner
+from supervisor.maintenance.prune_and_redrive import Pruner
 
 
 class Table:

@@ -15,7 +15,7 @@ from supervisor.domain.recovery import JobPolicy, LeaseObserver
 from supervisor.domain.settlement import Settlement
 from supervisor.engine import open_engine
 from supervisor.maintenance.locks import Reclaimer
-from supervisor.store.base import Claims, Exchange, Expired, JobSelector
+from supervisor.store.base import Claims, Expired, JobSelector, SettledAndClaimed
 from tests.model import rows
 from tests.model.programs import PROGRAMS, UniqueBroken
 from tests.model.rows import Row, row_of
@@ -125,7 +125,7 @@ class Ground:
         *,
         owner: str = "",
         wanted: JobSelector = ALL,
-    ) -> Exchange:
+    ) -> SettledAndClaimed:
         """By a worker that lives, or (without a place) in the name of any owner."""
         claims = self.desk.claims
         if place is not None:

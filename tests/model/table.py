@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from supervisor.domain.job import Claim, NewJob, Status, covers, high_enough
 from supervisor.domain.settlement import Settlement
-from supervisor.store.base import Depth, Exchange, Expired, JobSelector
+from supervisor.store.base import Depth, Expired, JobSelector, SettledAndClaimed
 from tests.model import rows
 from tests.model.rows import FOREIGN, Row
 
@@ -61,11 +61,11 @@ class Table:
         lock_time: float,
         now: float,
         worker: str | None = None,
-    ) -> Exchange:
+    ) -> SettledAndClaimed:
         # Plain successes are settled first, together.
         ordered = sorted(ends, key=lambda end: not end.simple)
         lost = [end.job_id for end in ordered if not self.settle(owner, end, now, worker)]
-        return Exchange(self.claim(owner, wanted, want, lock_time, now), lost)
+        return SettledAndClaimed(self.claim(owner, wanted, want, lock_time, now), lost)
 
     def claim(self, owner: str, wanted: JobSelector, want: int, lock_time: float, now: float) -> list[Claim]:
         found = sorted(self.claimable(wanted, now), key=lambda row: row.place)[: max(want, 0)]

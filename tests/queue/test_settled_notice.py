@@ -25,7 +25,7 @@ from supervisor.client.subscription import Subscription
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import done
 from supervisor.maintenance.deaths import DeadClaims
-from supervisor.store.base import Exchange as Answer
+from supervisor.store.base import SettledAndClaimed
 from supervisor.store.sqlite import changes
 from supervisor.store.sqlite.changes import SqliteChanges, SqliteSettled
 from supervisor.system import settled_notice
@@ -226,8 +226,8 @@ class TestNotice:
 class Store:
     """Settles whatever it is given."""
 
-    def settle_and_claim(self, *_: Any, **__: Any) -> Answer:
-        return Answer([], [])
+    def settle_and_claim(self, *_: Any, **__: Any) -> SettledAndClaimed:
+        return SettledAndClaimed([], [])
 
     def register(self, record: Any) -> None: ...
 

@@ -162,7 +162,7 @@ def _of_producer() -> dict[str, tuple[Callable[[Producer], Any], bool]]:
     return {
         "enqueue many": (lambda r: r.enqueue([_new(), _new()]), False),
         "enqueue alike": (lambda r: r.enqueue(AlikeJobs(_new(), ["[{},{}]", "[{}]"], 3)), False),
-        "enqueue": (lambda r: r.enqueue([_new(), _new(unique_key="new"), _new(meta="{}")]), False),
+        "enqueue": (lambda r: r.enqueue([_new(), _new(unique_key="new"), _new(extra={"meta": "{}"})]), False),
         "put a known key": (lambda r: r.put(_known()), True),
         "put": (lambda r: r.put(_new(unique_key="new")), True),
         "put a request": (lambda r: r.put(_new(unique_key="run:new", once=True, max_waiting=100)), True),

@@ -18,11 +18,11 @@ from supervisor.domain.settlement import Failure, RetryPolicy, Settlement, done,
 from supervisor.store.base import (
     Claims,
     Engine,
-    Exchange,
     JobSelector,
     MaintenanceStore,
     Operations,
     Producer,
+    SettledAndClaimed,
     SupervisorRecord,
     WorkerRecord,
 )
@@ -118,7 +118,7 @@ class Desk:
         """Returns the ids of the jobs whose claim was lost."""
         return self.claims.settle_and_claim(owner, settlements, JobSelector(()), 0, LOCK, now).lost
 
-    def settle_and_claim(self, *settlements: Settlement, want: int, now: float = NOW) -> Exchange:
+    def settle_and_claim(self, *settlements: Settlement, want: int, now: float = NOW) -> SettledAndClaimed:
         return self.claims.settle_and_claim("w1", settlements, JobSelector(("tag",)), want, LOCK, now)
 
     def finish(self, job_id: int, status: Status = Status.DONE, *, at: float = NOW) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import sqlite3
 import time
@@ -13,7 +14,7 @@ import pytest
 
 from supervisor import AsyncQueue, Queue
 from supervisor.domain.errors import StoreBusy
-from supervisor.domain.job import NewJob, Status
+from supervisor.domain.job import AlikeJobs, Delay, NewJob, NewJobs, Status
 from supervisor.domain.settlement import Settlement, done
 from supervisor.store.base import Engine
 from tests.store.kit import NOW, T0, Desk
@@ -52,6 +53,31 @@ def test_many_jobs_get_ids_in_the_order_given_and_run_in_that_order(desk: Desk) 
     assert ids == sorted(set(ids))
     assert [desk.job(job_id).payload for job_id in ids] == list(range(500))
     assert [claim.job_id for claim in desk.claim(want=500)] == ids
+
+
+EXTRA = {"meta": '{"a": "ä"}', "crashes": 7, "started_at": 5.5}
+LATER = {"meta": '{"b": 1}', "crashes": 0, "started_at": Delay(60.0)}
+SOME, LATE = NewJob("tag", "{}", extra=EXTRA), NewJob("tag", "2", extra=LATER)
+WAYS: dict[str, NewJobs] = {
+    "one": [SOME],
+    "with a key": [LATE._replace(unique_key="k")],
+    "many": [SOME, LATE, NewJob("tag", "{}", extra={"crashes": 1})],
+    "alike": AlikeJobs(SOME, ['[{}, "{}"]', "[[]]"], 3),
+    "alike, later": AlikeJobs(LATE, ["[{}, 2]"], 2),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_extra_column_of_a_job_is_stored_whichever_way_it_is_inserted(desk: Desk, way: str) -> None:
+    jobs = WAYS[way]
+    ids = desk.producer.enqueue(jobs)
+    for job_id, given in zip(ids, jobs.each() if isinstance(jobs, AlikeJobs) else jobs, strict=True):
+        job, started_at = desk.job(job_id), given.extra.get("started_at")
+        if isinstance(started_at, Delay):
+            started_at = pytest.approx(job.created_at + 60.0, abs=10.0)
+        assert (job.payload, job.started_at) == (json.loads(given.payload), started_at)
+        assert job.meta == json.loads(str(given.extra.get("meta", "null")))
+        assert job.crashes == given.extra["crashes"]
 
 
 def test_nothing_of_a_batch_is_written_when_one_job_is_refused(desk: Desk) -> None:

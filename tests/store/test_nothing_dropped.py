@@ -13,7 +13,7 @@ from supervisor.store.sql.connection import RowRefused
 from tests.store.kit import NOW, T0, Desk, execute
 
 CHILD = NewJob("child", "{}", scheduled_at=T0)
-ALERT = NewJob("mail", "{}", scheduled_at=T0, meta='{"alert":1}')
+ALERT = NewJob("mail", "{}", scheduled_at=T0, extra={"meta": '{"alert":1}'})
 
 
 @pytest.mark.parametrize("taken", [1, 2, 5, 3000])

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from supervisor.domain.errors import QueueFull
-from supervisor.domain.job import NewJob, Status
+from supervisor.domain.job import Delay, NewJob, Status
 from supervisor.store.base import Engine
 from tests.store.kit import T0, Desk
 
@@ -102,7 +102,7 @@ class TestRoom:
     def test_running_delayed_finished_and_other_jobs_take_none(self, desk: Desk) -> None:
         desk.put()
         desk.one()
-        desk.producer.put(NewJob("tag", "{}", delay=3600.0, priority=5))
+        desk.producer.put(NewJob("tag", "{}", scheduled_at=Delay(3600.0), priority=5))
         desk.put("caption")
 
         assert not isinstance(put(desk, request(limit=1)), QueueFull)

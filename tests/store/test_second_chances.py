@@ -6,8 +6,8 @@ from typing import Any
 
 from supervisor.domain.job import NewJob, Status
 from supervisor.domain.settlement import Failure, Settlement
-from supervisor.maintenance.finished_jobs import Redriver
 from supervisor.maintenance.orders import PoolOrders
+from supervisor.maintenance.prune_and_redrive import Redriver
 from supervisor.store.base import Cursor, JobSelector, Redriven
 from tests.store.kit import BROKEN, NOW, Desk
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.domain.job import Claim, NewJob, Status
+from supervisor.domain.job import Claim, Delay, NewJob, Status
 from supervisor.domain.settlement import (
     MAX_MESSAGE,
     Failure,
@@ -115,7 +115,7 @@ class TestEnds:
 
     def test_the_delay_of_a_child_counts_from_the_completion(self, desk: Desk) -> None:
         desk.put()
-        desk.settle(done(desk.one(), None, children=(NewJob("caption", "[1]", delay=60.0),)), now=NOW + 5)
+        desk.settle(done(desk.one(), None, children=(NewJob("caption", "[1]", scheduled_at=Delay(60.0)),)), now=NOW + 5)
 
         assert [claim.due_at for claim in desk.claim(["caption"], now=NOW + 100)] == [NOW + 65]
 

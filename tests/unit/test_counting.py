@@ -21,7 +21,7 @@ from supervisor.domain.settlement import (
     suspected,
 )
 from supervisor.system.counters import BOUNDS, Row, TypeCounters, read, shared
-from supervisor.worker.recorder import QUICK, Counter
+from supervisor.worker.recorder import QUICK, RunCounter
 
 POLICY = RetryPolicy(max_attempts=3)
 BEGAN = 1_800_000_000.0
@@ -74,7 +74,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def counted(path: Path, settlements: list[Settlement], until: float, *, lost: list[int] | None = None) -> TypeCounters:
-    Counter(shared(path, 1)).settled(settlements, lost or [], until)
+    RunCounter(shared(path, 1)).settled(settlements, lost or [], until)
     return read(path).types.get("tag", TypeCounters())
 
 
@@ -136,7 +136,7 @@ def test_a_clock_that_jumps_in_the_middle_spoils_no_sum(path: Path) -> None:
 
 
 def test_quick_jobs_claimed_one_at_a_time_are_counted_when_no_other_follows_or_many_have(path: Path) -> None:
-    counter = Counter(shared(path, 1))
+    counter = RunCounter(shared(path, 1))
 
     def done_so_far() -> int:
         return read(path).types.get("tag", TypeCounters()).done
@@ -161,6 +161,6 @@ def test_quick_jobs_claimed_one_at_a_time_are_counted_when_no_other_follows_or_m
 def test_a_pool_of_several_types_counts_each() -> None:
     row = Row()
     hand = [quick(number, BEGAN + number / 1000, type_=f"type-{number % 2}") for number in range(8)]
-    Counter(row).settled(hand, [], BEGAN + 0.008)
+    RunCounter(row).settled(hand, [], BEGAN + 0.008)
 
     assert sorted(row._entries) == ["type-0", "type-1"]

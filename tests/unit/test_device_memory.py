@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.supervision.memory import DeviceMeter
+from supervisor.supervision.memory_shares import DeviceMeter
 from supervisor.supervision.time_limits import TerminationLadder
 from supervisor.supervision.worker_process import Watched
 from supervisor.system import child
@@ -167,7 +167,7 @@ def test_a_program_that_is_installed_later_is_found(smi: Smi, monkeypatch: pytes
 
 
 def test_only_a_child_that_was_started_here_is_ours() -> None:
-    program = child.Program(["true"])
+    program = child.Subprocess(["true"])
     pid, pidfd = child.fork(lambda: 0, role="other", keep=())
     os.close(pidfd)
     orphan = os.fork()

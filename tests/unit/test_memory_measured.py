@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
-from supervisor.domain.tenants import PERIOD, RecentPeak
-from supervisor.supervision.memory import parsed
+from supervisor.domain.memory_shares import PERIOD, RecentPeak
+from supervisor.supervision.memory_shares import parsed
 from supervisor.system import kernel, resources
 
 SHARING = """

@@ -366,7 +366,7 @@ def test_what_a_handler_enqueues_passes_through_the_pools_middleware(log: Log, u
 
         settlement = run(log, handle, Tracing())
 
-        assert [json.loads(child.meta or "") for child in settlement.children] == [{"trace": "child 5"}]
+        assert [json.loads(child.extra["meta"]) for child in settlement.children] == [{"trace": "child 5"}]
         assert queue.job(ids[0]).meta == {"trace": "other 6"}
 
 

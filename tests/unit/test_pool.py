@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from supervisor.config import load
+from supervisor.domain.memory_shares import Grant
 from supervisor.domain.process_health import Restarts, TemplateDeaths
-from supervisor.domain.tenants import Grant
 from supervisor.supervision.exit_reason import DeathRecord, Effect, ExitReport
 from supervisor.supervision.plan import Missing, next_to_serve, plan, within
 from supervisor.supervision.pool import Pool

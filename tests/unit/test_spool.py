@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from supervisor.admin.uploads import may_go, payload_of_file
+from supervisor.domain.enqueueing import is_same, require_same
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import is_same, require_same
 from supervisor.domain.job import Job, NewJob, Status
 
 ONE, TWO = "1" * 32, "2" * 32

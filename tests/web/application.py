@@ -21,7 +21,7 @@ from supervisor.admin.keys import Keys
 from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.admin.watch import JobStreams, Watch
+from supervisor.admin.streams import JobStreams, OverviewWatch
 from supervisor.client.queue import Queue
 from supervisor.config.settings import AdminSettings
 from supervisor.engine import open_engine
@@ -30,7 +30,9 @@ from supervisor.engine import open_engine
 def state_for(url: str, settings: AdminSettings, keys: Keys, *pools: str) -> AppState:
     """The state of an application on a database; `close` its executor."""
     executor, queue = StoreExecutor(open_engine(url)), Queue(url)
-    return AppState(settings, keys, executor, Requests(queue, executor), JobStreams(queue), Watch(executor), pools)
+    return AppState(
+        settings, keys, executor, Requests(queue, executor), JobStreams(queue), OverviewWatch(executor), pools
+    )
 
 
 def http_scope(

@@ -19,7 +19,7 @@ from supervisor import Queue
 from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.keys import Keys
 from supervisor.admin.rendering import with_code
-from supervisor.admin.watch import Watch
+from supervisor.admin.streams import OverviewWatch
 from supervisor.config.settings import AdminSettings
 from supervisor.domain.errors import StoreBusy
 from supervisor.domain.history import Hour
@@ -264,10 +264,10 @@ def test_a_pool_shows_its_spares_and_no_figures_that_belong_to_others(
     failures, jobs = {"tag": 4321, "mail": 1234}, {"failed": 0, "quarantined": 0, "pending": 0, "running": 0}
     seen = some.overview(pools=pools, types=types, failures_last_hour=failures, jobs=jobs)
 
-    async def asked(watch: Watch) -> Any:
+    async def asked(watch: OverviewWatch) -> Any:
         return seen
 
-    monkeypatch.setattr(Watch, "overview", asked)
+    monkeypatch.setattr(OverviewWatch, "overview", asked)
     page = read().get("/").text.partition('<section id="pools"')[2].partition("</section>")[0]
     slow, urgent, mail = (part.partition("</li>" if not more else "</tr>")[0] for part in page.split('id="pool-')[1:4])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.admin.requests import wake_for
-from supervisor.domain.intake import new_request
+from supervisor.domain.enqueueing import new_request
 from supervisor.domain.job import NewJob
 from supervisor.store.base import JobSelector
 from supervisor.system.scoreboard import Scoreboard

@@ -18,10 +18,10 @@ from supervisor.admin.answers import Refused, answer, changing, reading, streami
 from supervisor.admin.api import models
 from supervisor.admin.state import MOST_IDS, AppState, TheState, may_change
 from supervisor.admin.store_executor import StoreExecutor
-from supervisor.admin.watch import EventStream
+from supervisor.admin.streams import EventStream
 from supervisor.config.settings import AdminSettings
+from supervisor.domain.enqueueing import new_job, payload_of
 from supervisor.domain.errors import ConfigError
-from supervisor.domain.intake import new_job, payload_of
 from supervisor.domain.job import Attempt, Job, Run, Status
 from supervisor.domain.job_stream import position_of
 from supervisor.ops import commands
@@ -85,18 +85,7 @@ async def list_jobs(state: TheState, query: Annotated[models.JobQuery, Query()])
 )
 async def enqueue(state: TheState, job: models.NewJob) -> JSONResponse:
     """Enqueue a job. When the answer comes, the job survives a power loss."""
-    wanted = new_job(
-        job.type,
-        job.payload,
-        priority=job.priority,
-        delay=job.delay,
-        at=job.at,
-        requires=job.requires,
-        max_attempts=job.max_attempts,
-        unique_key=job.unique_key,
-        meta=job.meta,
-    )
-    job_id, new = await state.requests.insert(wanted)
+    job_id, new = await state.requests.insert(new_job(**dict(job)))
     location = {"Location": f"/api/admin/jobs/{job_id}"}
     return answer({"id": job_id, "duplicate": not new}, 201 if new else 200, location)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, get_type_hints
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from fastapi import Path
 from pydantic import (
@@ -22,9 +22,9 @@ from pydantic import (
 )
 
 from supervisor.config.limits import LIMITS
-from supervisor.domain import intake
+from supervisor.domain import enqueueing
 from supervisor.domain import job as domain
-from supervisor.domain.intake import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY
+from supervisor.domain.enqueueing import MAX_KEY, MAX_PRIORITY, OPTIONS
 from supervisor.domain.job import Status
 from supervisor.ops.commands import MOST_WORKERS
 from supervisor.store.base import Filter, Sort
@@ -66,9 +66,8 @@ CAPABILITY = r"^[!-~]{1,100}$"
 IDEMPOTENCY_KEY = r"^[!-~]{1,200}$"
 Capability = Annotated[str, Field(pattern=CAPABILITY)]
 State = Annotated[Status, Field(strict=False)]
-JobType = Annotated[str, Field(pattern=rf"^{intake.TYPE.pattern}$", description="The type of a job.")]
+JobType = Annotated[str, Field(pattern=rf"^{enqueueing.TYPE.pattern}$", description="The type of a job.")]
 Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), BeforeValidator(_whole)]
-Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS), BeforeValidator(_whole)]
 Workers = Annotated[int, Field(ge=0, le=MOST_WORKERS), BeforeValidator(_whole)]
 Host = Annotated[
     str,
@@ -152,24 +151,35 @@ class JobQuery(JobFilter):
     order: Literal["asc", "desc"] = Field(default="asc", description="The direction of `sort`.")
 
 
+Capabilities = Annotated[list[Capability], Field(max_length=100)]
+# What options of an enqueue are over HTTP, by their checks.
+_TYPES: dict[Any, Callable[..., Any]] = {
+    enqueueing.whole: lambda low, high: Annotated[int, Field(ge=low, le=high), BeforeValidator(_whole)],
+    enqueueing.delay_of: lambda: float | str,
+    enqueueing.moment: lambda: Moment,
+    enqueueing.capabilities: lambda: list[Capability] | Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")],
+    enqueueing.text_key: lambda most: Annotated[str, Field(min_length=1, max_length=most)],
+    enqueueing.json_object: lambda: dict[str, Any],
+}
+Model = TypeVar("Model", bound=Request)
+
+
+def with_options(names: Iterable[str], **types: Any) -> Callable[[type[Model]], type[Model]]:
+    """The model with these options of an enqueue as further fields, some of them with types of their own."""
+    fields: dict[str, Any] = {}
+    for name in names:
+        check, text, limits, default, *_ = OPTIONS[name]
+        hint = types.get(name, _TYPES[check](*limits))
+        fields[name] = (hint | None if default is None else hint, Field(default, description=text))
+    return lambda model: create_model(model.__name__, __base__=model, __doc__=model.__doc__, **fields)
+
+
+@with_options(OPTIONS)
 class NewJob(Request):
     """A new job, with the fields of `Queue.enqueue`."""
 
     type: JobType
     payload: Any = Field(default=None, description="Any JSON of at most 1 MiB and 64 levels; default `{}`.")
-    priority: Priority = Field(default=0, description="Higher ones run first.")
-    delay: float | str | None = Field(
-        default=None, description='Due after this delay: `"10s"`, `"5m"`, or seconds; not with `at`.'
-    )
-    at: Moment | None = Field(default=None, description="Due at this time: Unix seconds, or ISO 8601 with a time zone.")
-    requires: list[Capability] | Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")] = Field(
-        default_factory=list, description="Capabilities that the worker must have: a list, or one text."
-    )
-    max_attempts: Attempts | None = Field(default=None, description="Default: the pool's policy.")
-    unique_key: str | None = Field(
-        default=None, min_length=1, max_length=MAX_KEY, description="At most one unfinished job of the type has it."
-    )
-    meta: dict[str, Any] | None = Field(default=None, description="An object of your own, of at most 16 KiB of JSON.")
 
 
 class Enqueued(BaseModel):
@@ -191,7 +201,7 @@ Run = create_model(
 )
 JobSummary = create_model(
     "JobSummary",
-    __doc__="A row of the table without its payload and result; docs/schema.md says what each column means.",
+    __doc__="A row of the table without its payload and result; docs/internals/schema.md says what each column means.",
     **_row(domain.Job, ("payload", "result", "meta")),
 )
 

@@ -18,8 +18,8 @@ from supervisor.admin.api import models
 from supervisor.admin.requests import NotFinished, plain
 from supervisor.admin.state import AppState, TheState, may_change
 from supervisor.client.waiting import ResultUnknown
+from supervisor.domain.enqueueing import OPTIONS, new_request, payload_of
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.intake import new_request, payload_of
 from supervisor.domain.job import Status
 
 router = APIRouter(tags=["jobs"])
@@ -39,6 +39,10 @@ class WaitQuery(models.Request):
     )
 
 
+WAITED = [name for name, option in OPTIONS.items() if option.waited]
+
+
+@models.with_options(WAITED, requires=models.Capabilities)
 class RunQuery(WaitQuery):
     """How a job is enqueued whose result is waited for."""
 
@@ -47,11 +51,6 @@ class RunQuery(WaitQuery):
         description="Cancel the job if the client goes away before the answer. Not with an Idempotency-Key: a client "
         "that was cut off asks for the result again.",
     )
-    priority: models.Priority = Field(default=0, description="Higher ones run first.")
-    requires: list[models.Capability] = Field(
-        default_factory=list, max_length=100, description="Capabilities that the worker must have; may be repeated."
-    )
-    max_attempts: models.Attempts | None = Field(default=None, description="Default: the pool's policy.")
     fields: str | None = Field(
         default=None,
         description="For a body that is a file: a JSON object with further fields of the payload.",
@@ -130,9 +129,7 @@ async def run(
         type,
         idempotency_key=idempotency_key,
         cancel=query.cancel,
-        priority=query.priority,
-        requires=query.requires,
-        max_attempts=query.max_attempts,
+        **{name: getattr(query, name) for name in WAITED},
     )
     requests = state.requests
     await requests.require(job)  # before the body is read: a file would be uploaded in vain

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from supervisor.admin.api import models
 from supervisor.admin.rendering import page
 from supervisor.admin.state import TheState
+from supervisor.domain.enqueueing import OPTIONS, moment
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Job, Status
 from supervisor.domain.text import seconds
@@ -244,7 +245,8 @@ def _copies(job: Job, *, show: bool) -> dict[str, str]:
     if not payload or len(payload) > MOST_EDITABLE:
         command = f"supervisor jobs show {job.id}"
         return {"payload": "", "command": command, "curl": f"{request} ", "path": f"/api/admin/jobs/{job.id}"}
-    settings = {name: getattr(job, name) for name in ("priority", "requires", "max_attempts", "unique_key", "meta")}
+    kept = (name for name, option in OPTIONS.items() if name in Job.__slots__ and option.check is not moment)
+    settings = {name: getattr(job, name) for name in kept}
     given = {name: value for name, value in settings.items() if value not in (None, 0, "")}
     words = ["supervisor", "enqueue"]
     for name, value in given.items():

@@ -28,8 +28,8 @@ from supervisor.contrib.django.results import (
     result_of,
     signals,
 )
+from supervisor.domain.enqueueing import checked_type
 from supervisor.domain.errors import InvalidJob, JobNotFound
-from supervisor.domain.intake import checked_type
 from supervisor.domain.job import Job
 
 _KNOWN = {"database", "url", "type"}

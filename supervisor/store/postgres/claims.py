@@ -15,7 +15,7 @@ from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault
 from supervisor.store.postgres.statements import QUERIES, Floats, Integers
 from supervisor.store.sql.backlog import JobSelector
-from supervisor.store.sql.claims import Claims, Exchange
+from supervisor.store.sql.claims import Claims, SettledAndClaimed
 from supervisor.store.sql.connection import Row, RowRefused, lock_jobs
 from supervisor.store.sql.registry import WorkerRecord
 from supervisor.store.sql.settling import record_run, settle
@@ -42,7 +42,7 @@ class PostgresClaims(Claims):
 
     def _exchange(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
-    ) -> Exchange:
+    ) -> SettledAndClaimed:
         marks = self._marks[wanted]
         if marks.used:
             settlements = [_not_passed_over(s) for s in settlements]
@@ -52,12 +52,12 @@ class PostgresClaims(Claims):
 
     def _exchange_singly(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
-    ) -> Exchange:
+    ) -> SettledAndClaimed:
         if self._marks[wanted].used:
             settlements = [_not_passed_over(s) for s in settlements]
         return self._in_session(super()._exchange_singly(settlements, wanted, want, mark))
 
-    def _in_session(self, exchange: Exchange) -> Exchange:
+    def _in_session(self, exchange: SettledAndClaimed) -> SettledAndClaimed:
         """A pooler may hide that the session is another one: what was undone with it shows as lost."""
         before, self._exchanged_in = self._exchanged_in, self._connection.sessions
         doubtful = bool(exchange.lost) or before not in (0, self._exchanged_in)
@@ -65,11 +65,11 @@ class PostgresClaims(Claims):
 
     def _settle_and_claim(
         self, marks: Marks, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
-    ) -> Exchange:
+    ) -> SettledAndClaimed:
         owner, now = mark["owner"], mark["now"]
         positions, where = _where(marks, wanted, want, now)
         if not (settlements or where["want"]):
-            return Exchange([], [])
+            return SettledAndClaimed([], [])
         claim = {
             **mark,
             "registered": owner if owner == self._registered else None,
@@ -162,14 +162,14 @@ def _unless_all_null(values: list[Any]) -> list[Any] | None:
     return None if values.count(None) == len(values) else values
 
 
-def _answer(rows: list[Row]) -> Exchange:
+def _answer(rows: list[Row]) -> SettledAndClaimed:
     """What the function returns: the lost claims, the new ones, and last a row if the worker is not registered."""
     claims = [Claim._make(row[:8]) for row in rows if row[8] is False]
     unregistered = bool(rows) and rows[-1][8] is None and rows[-1][0] is None
-    return Exchange(claims, [row[0] for row in rows if row[8]], registered=not unregistered)
+    return SettledAndClaimed(claims, [row[0] for row in rows if row[8]], registered=not unregistered)
 
 
-def _noted(marks: Marks, positions: Positions | None, rows: list[Row]) -> Exchange:
+def _noted(marks: Marks, positions: Positions | None, rows: list[Row]) -> SettledAndClaimed:
     """The same, with what it means for the marks."""
     if positions is not None:
         marks.raise_to({(row[2], row[9], row[10]): (row[7], row[0]) for row in rows if row[8] is False})

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from supervisor.domain.errors import EnqueueUncertain, StoreError
-from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
+from supervisor.domain.job import AlikeJobs, Delay, NewJob, NewJobs
 from supervisor.store.postgres.driver_errors import translated
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.connection import Connection, Transaction
+from supervisor.store.sql.connection import Connection, Transaction, with_parts
 from supervisor.store.sql.inserting import Inserting, in_order_of_keys, in_places
 
 _MOST_SKIPS, _MOST_SKIPPED = 100, 1 << 17  # looks for free ids, and how many ids one of them passes over
 _MOST = 1000  # rows in one statement
+_OF_MANY = ("type", "payload", "priority", "requires", "due", "due_after", "max_attempts")  # what that takes
+_TYPES = {str: "text", int: "bigint", float: "double precision", Delay: "double precision"}
 
 
 class Inserted(NamedTuple):
@@ -28,10 +31,10 @@ class Inserted(NamedTuple):
 
 def _insert_job(raw: Transaction, job: NewJob, now: float | None) -> int | None:
     """Ids that others have given by hand are passed over."""
-    values = job._asdict() | {"due": job.scheduled_at, "now": now}
+    statement, values = _statement(QUERIES.insert_job, job, now)
     free = False
     for tried in range(_MOST_SKIPS):
-        job_id = _noted(raw, raw.execute(QUERIES.insert_job, values).fetchone())
+        job_id = _noted(raw, raw.execute(statement, values).fetchone())
         if job_id is not None or free:
             return job_id
         if job.unique_key is not None and raw.execute(QUERIES.find_unique, values).fetchone():
@@ -40,6 +43,35 @@ def _insert_job(raw: Transaction, job: NewJob, now: float | None) -> int | None:
         found = raw.execute(QUERIES.skip_ids, {"count": min(1 << tried, _MOST_SKIPPED)}).fetchone()
         free = not found[0]
     return None
+
+
+def _statement(statement: str, job: NewJob, now: float | None) -> tuple[str, dict[str, object]]:
+    """With the columns that this job has, and its parameters."""
+    values = job._asdict() | {"due": None, "due_after": None, "now": now} | _values(job)
+    return _with_columns(statement, _columns([job])), values
+
+
+def _values(job: NewJob) -> dict[str, object]:
+    """The parameters of its times and extra columns. What counts from the insertion is one of its own."""
+    times = {"due": job.scheduled_at, **job.extra}
+    return {f"{name}_after" if isinstance(value, Delay) else name: value for name, value in times.items()}
+
+
+def _columns(jobs: Iterable[NewJob]) -> tuple[tuple[str, type], ...]:
+    """The extra columns, each with the types of its values."""
+    return tuple(dict.fromkeys((name, type(value)) for job in jobs for name, value in job.extra.items()))
+
+
+@lru_cache(maxsize=256)
+def _with_columns(statement: str, columns: tuple[tuple[str, type], ...]) -> str:
+    values, arrays, names = dict[str, str](), list[str](), list[str]()
+    for column, type_ in columns:
+        name, form = (f"{column}_after", "c.called + {}") if type_ is Delay else (column, "{}")
+        value = form.format(f"u.{name}" if "/*arrays*/" in statement else f"%({name})s::{_TYPES[type_]}")
+        values[column] = f"coalesce({values[column]}, {value})" if column in values else value
+        arrays.append(f"%({name})s::{_TYPES[type_]}[]")
+        names.append(name)
+    return with_parts(statement, columns=values, values=values.values(), arrays=arrays, names=names)
 
 
 _SINGLE = Inserting(QUERIES, _insert_job)
@@ -66,23 +98,16 @@ def insert(raw: Transaction, jobs: NewJobs, now: float | None) -> list[int]:
 def _insert_many(raw: Transaction, jobs: Sequence[NewJob], now: float | None) -> list[int]:
     if len(jobs) == 1:
         return [insert_or_find(raw, jobs[0], now)[0]]
-    columns = {
-        "types": [job.type for job in jobs],
-        "payloads": [job.payload for job in jobs],
-        "priorities": [job.priority for job in jobs],
-        "requires": [job.requires for job in jobs],
-        "dues": [job.scheduled_at for job in jobs],
-        "delays": [job.delay for job in jobs],
-        "max_attempts": [job.max_attempts for job in jobs],
-        "metas": [job.meta for job in jobs],
-        "now": now,
-    }
-    return [_noted(raw, row) or 0 for row in raw.execute(QUERIES.insert_many, columns).fetchall()]
+    rows, columns = [job._asdict() | _values(job) for job in jobs], _columns(jobs)
+    names = *_OF_MANY, *(f"{name}_after" if type_ is Delay else name for name, type_ in columns)
+    arrays: dict[str, object] = {name: [row.get(name) for row in rows] for name in names}
+    statement = _with_columns(QUERIES.insert_many, columns)
+    return [_noted(raw, row) or 0 for row in raw.execute(statement, arrays | {"now": now}).fetchall()]
 
 
 def _insert_alike(raw: Transaction, job: NewJob, payloads: str, now: float | None) -> list[int]:
-    values = job._asdict() | {"due": job.scheduled_at, "payloads": payloads, "now": now}
-    return [_noted(raw, row) or 0 for row in raw.execute(QUERIES.insert_alike, values).fetchall()]
+    statement, values = _statement(QUERIES.insert_alike, job, now)
+    return [_noted(raw, row) or 0 for row in raw.execute(statement, values | {"payloads": payloads}).fetchall()]
 
 
 def _noted(raw: Any, row: tuple[int, str, float] | None) -> int | None:

@@ -91,18 +91,18 @@ class PostgresClaimLocks(ClaimLocks):
         self._connection.rows(QUERIES.end_sessions, {"session": session_of(owner)})
         return super().held_by(owner)
 
-    def _settle_held(
-        self, owner: str, settlements: Sequence[Settlement], now: float, worker: str | None, supervisor: str = ""
+    def settle_dead(
+        self, owner: str, settlements: Sequence[Settlement], now: float, worker: str | None = None, supervisor: str = ""
     ) -> int:
         """What it claimed after `held_by`, perhaps through a pooler that had its statement still, goes back, too."""
         if self._connection.row(QUERIES.worker, {"incarnation": owner}) is not None:
             self._may_be_late.setdefault(owner, 0)
-        settled = super()._settle_held(owner, settlements, now, worker, supervisor)
+        settled = super().settle_dead(owner, settlements, now, worker=worker, supervisor=supervisor)
         if owner in self._may_be_late:
             self._may_be_late[owner] += settled  # if what follows fails, this is done again, and has nothing to settle
             self._connection.rows(QUERIES.await_claims, {"owner": owner})
             late = [released(claim) for claim in super().held_by(owner)]
-            super()._settle_held(owner, late, now, worker)
+            super().settle_dead(owner, late, now, worker=worker)
             settled = self._may_be_late.pop(owner)
         return settled
 

@@ -7,15 +7,14 @@
 -- name: insert_job
 -- A duplicate of an unfinished (type, unique_key) inserts nothing. The transaction's number and the job's time
 -- tell what became of it if the answer to its commit is lost. A delay counts from this statement: a caller's
--- transaction may have begun long ago.
-INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at,
-                  meta)
-VALUES (:type, :payload, :priority, :requires,
-        coalesce(:due::double precision,
-                 coalesce(:now::double precision, extract(epoch FROM clock_timestamp())) + :delay::double precision,
-                 :now::double precision, extract(epoch FROM now())),
-        :max_attempts::bigint, :unique_key::text, coalesce(:now::double precision, extract(epoch FROM now())),
-        coalesce(:now::double precision, extract(epoch FROM now())), :meta::text)
+-- transaction may have begun long ago. Further columns are added.
+INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at
+                  /*columns*/)
+SELECT :type, :payload, :priority::integer, :requires,
+       coalesce(:due::double precision, c.called + :due_after::double precision, c.now),
+       :max_attempts::bigint, :unique_key::text, c.now, c.now /*values*/
+FROM (SELECT coalesce(:now::double precision, extract(epoch FROM now())),
+             coalesce(:now::double precision, extract(epoch FROM clock_timestamp()))) AS c (now, called)
 ON CONFLICT DO NOTHING
 RETURNING id, pg_current_xact_id()::text, created_at;
 
@@ -27,24 +26,25 @@ WHERE id = ANY (ARRAY(SELECT nextval((SELECT pg_get_serial_sequence('jobs', 'id'
 
 -- name: insert_many
 -- Jobs without keys, in the order given: ids are taken after the sort.
-INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, created_at, updated_at, meta)
-SELECT u.type, u.payload, u.priority, u.requires, coalesce(u.due, c.called + u.delay, c.now), u.max_attempts, c.now, c.now,
-       u.meta
+INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, created_at, updated_at /*columns*/)
+SELECT u.type, u.payload, u.priority, u.requires, coalesce(u.due, c.called + u.due_after, c.now), u.max_attempts,
+       c.now, c.now /*values*/
 FROM (SELECT coalesce(:now::double precision, extract(epoch FROM now())),
              coalesce(:now::double precision, extract(epoch FROM clock_timestamp()))) AS c (now, called),
-     unnest(:types::text[], :payloads::text[], :priorities::integer[], :requires::text[], :dues::double precision[],
-            :delays::double precision[], :max_attempts::bigint[], :metas::text[])
-     WITH ORDINALITY AS u (type, payload, priority, requires, due, delay, max_attempts, meta, place)
+     unnest(:type::text[], :payload::text[], :priority::integer[], :requires::text[], :due::double precision[],
+            :due_after::double precision[], :max_attempts::bigint[] /*arrays*/)
+     WITH ORDINALITY AS u (type, payload, priority, requires, due, due_after, max_attempts /*names*/, place)
 ORDER BY u.place
 RETURNING id, pg_current_xact_id()::text, created_at;
 
 -- name: insert_alike
 -- Many that differ in their payloads only. An element of the array is a payload, or a string with the payload's JSON
 -- text.
-INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, created_at, updated_at)
-SELECT :type, CASE json_typeof(e.value) WHEN 'string' THEN e.value #>> '{}' ELSE e.value::text END,
-       :priority::integer, :requires, coalesce(:due::double precision, c.called + :delay::double precision, c.now),
-       :max_attempts::bigint, c.now, c.now
+INSERT INTO jobs (payload, type, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at
+                  /*columns*/)
+SELECT CASE json_typeof(e.value) WHEN 'string' THEN e.value #>> '{}' ELSE e.value::text END,
+       :type, :priority::integer, :requires, coalesce(:due::double precision, c.called + :due_after::double precision, c.now),
+       :max_attempts::bigint, :unique_key::text, c.now, c.now /*values*/
 FROM (SELECT coalesce(:now::double precision, extract(epoch FROM now())),
              coalesce(:now::double precision, extract(epoch FROM clock_timestamp()))) AS c (now, called),
      json_array_elements(:payloads::json) WITH ORDINALITY AS e (value, place)

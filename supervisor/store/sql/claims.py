@@ -25,7 +25,7 @@ from supervisor.store.sql.registry import WorkerRecord
 from supervisor.store.sql.settling import Refused, settle, settle_singly
 
 
-class Exchange(NamedTuple):
+class SettledAndClaimed(NamedTuple):
     """What one exchange did: the new claims, and the settlements refused because their claim was lost.
 
     `refused` are (job, why) of rows that the database would not have changed: they are quarantined. A worker that is
@@ -88,13 +88,13 @@ class Claims(_Held):
         now: float,
         *,
         posted: bool = False,
-    ) -> Exchange:
+    ) -> SettledAndClaimed:
         """Settle, then claim up to `want` due jobs, best first. With nothing to do, nothing is locked.
 
         `posted`: somebody has just seen a due job, so it is not looked for before locking.
         """
         if not settlements and (want < 1 or not (posted or self._anything_due(wanted, now))):
-            return Exchange([], [])
+            return SettledAndClaimed([], [])
         mark = {"owner": owner, "now": now, "expires_at": now + lock_time}
         try:
             return self._exchange(settlements, wanted, want, mark)
@@ -109,7 +109,7 @@ class Claims(_Held):
 
     def _exchange(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
-    ) -> Exchange:
+    ) -> SettledAndClaimed:
         """All in one transaction. Raises RowRefused if a row does not allow that. `mark` has the `owner`, `now`, and
         when the locks expire.
         """
@@ -119,10 +119,10 @@ class Claims(_Held):
 
     def _exchange_singly(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
-    ) -> Exchange:
+    ) -> SettledAndClaimed:
         lost, refused, _ = settle_singly(self._connection, mark["owner"], settlements, mark["now"], self._worker)
         claims = self._claim_singly(wanted, want, mark, refused) if want > 0 else []
-        return Exchange(claims, lost, refused or ())
+        return SettledAndClaimed(claims, lost, refused or ())
 
     def _claim_singly(
         self, wanted: JobSelector, want: int, mark: dict[str, Any], refused: list[Refused]
@@ -209,13 +209,7 @@ class ClaimLocks(_Held):
         return self._connection.row(self._queries.has_claims, {"supervisor": supervisor}) is not None
 
     def settle_dead(
-        self,
-        owner: str,
-        settlements: Sequence[Settlement],
-        now: float,
-        *,
-        worker: str | None = None,
-        supervisor: str = "",
+        self, owner: str, settlements: Sequence[Settlement], now: float, worker: str | None = None, supervisor: str = ""
     ) -> int:
         """Settle what a dead worker held and remove it from the registry, in one transaction: or nothing of that, with
         LeaseHeld, if `supervisor` is given and has a lease again.
@@ -223,11 +217,6 @@ class ClaimLocks(_Held):
         Returns how many claims were settled; one that is no longer current does not count. Raises StoreError if a row
         can neither be settled nor quarantined; the others are settled even then.
         """
-        return self._settle_held(owner, settlements, now, worker, supervisor)
-
-    def _settle_held(
-        self, owner: str, settlements: Sequence[Settlement], now: float, worker: str | None, supervisor: str = ""
-    ) -> int:
         try:
             with self._connection.write() as raw:
                 if supervisor:

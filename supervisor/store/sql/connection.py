@@ -12,7 +12,7 @@ import json
 import os
 import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from importlib import resources
 from types import MappingProxyType
@@ -54,6 +54,13 @@ def load(package: str, filename: str = "queries.sql") -> Queries:
     if len(set(names)) != len(names):
         raise ValueError(f"{package}/{filename}: two statements share a name")
     return Queries({name: _COMMENT.sub("", body).strip().rstrip(";") for name, body in zip(names, bodies, strict=True)})
+
+
+def with_parts(statement: str, **parts: Iterable[str]) -> str:
+    """A statement with more in its lists: each part where a comment has its name."""
+    for name, more in parts.items():
+        statement = statement.replace(f"/*{name}*/", "".join(f", {one}" for one in more))
+    return statement
 
 
 class RowRefused(StoreError):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeVar
 
-from supervisor.domain.intake import known_time
+from supervisor.domain.enqueueing import known_time
 from supervisor.domain.job import shown
 from supervisor.domain.text import text_of
 from supervisor.store.ownership import Ownership, SupervisorRecord

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from supervisor.domain.intake import known_time
+from supervisor.domain.enqueueing import known_time
 from supervisor.domain.job import NewJob, shown
 from supervisor.store.sql.connection import Concern
 

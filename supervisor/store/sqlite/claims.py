@@ -12,7 +12,7 @@ from typing import Any
 from supervisor.domain.job import Claim, at_least
 from supervisor.domain.settlement import Settlement
 from supervisor.store.sql.backlog import JobSelector, selected
-from supervisor.store.sql.claims import Claims, Exchange, refuse_impossible
+from supervisor.store.sql.claims import Claims, SettledAndClaimed, refuse_impossible
 from supervisor.store.sql.connection import RowRefused
 from supervisor.store.sql.settling import record_run, settle
 from supervisor.store.sqlite.connection import QUERIES, Connection, Row
@@ -41,7 +41,7 @@ class SqliteClaims(Claims):
 
     def _exchange(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
-    ) -> Exchange:
+    ) -> SettledAndClaimed:
         prepared = _prepared(settlements, mark["owner"], mark["now"])
         lost: list[int] = []
         claims: list[Claim] = []
@@ -55,7 +55,7 @@ class SqliteClaims(Claims):
                 if not (claims or settlements):
                     # A commit would make the maintainer wake us for a row that cannot be claimed.
                     raw.execute("ROLLBACK")
-        return Exchange(claims, lost)
+        return SettledAndClaimed(claims, lost)
 
     def _settle(
         self,

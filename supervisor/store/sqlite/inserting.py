@@ -6,9 +6,10 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Iterable
+from functools import lru_cache
 
-from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
-from supervisor.store.sql.connection import Queries, of_engine
+from supervisor.domain.job import AlikeJobs, NewJob, NewJobs, unix_time
+from supervisor.store.sql.connection import Queries, of_engine, with_parts
 from supervisor.store.sql.inserting import Inserting
 
 QUERIES: Queries = of_engine("supervisor.store.sqlite")
@@ -62,13 +63,23 @@ def _insert_each(cursor: sqlite3.Cursor, jobs: Iterable[NewJob], now: float) -> 
 
 def _insert_job(raw: sqlite3.Connection | sqlite3.Cursor, job: NewJob, now: float | None) -> int | None:
     assert now is not None
-    type, payload, priority, requires, _, max_attempts, unique_key, meta, *_ = job
-    values = type, payload, priority, requires, job.due(now), max_attempts, unique_key, now
-    if meta is None:  # as most are, and an adopted table may have a column of that name that needs a value
-        cursor = raw.execute(QUERIES.insert_job, values)
-    else:
-        cursor = raw.execute(QUERIES.insert_job_with_meta, (*values, meta))
+    cursor = raw.execute(*_statement(QUERIES.insert_job, job, now))
     return cursor.lastrowid if cursor.rowcount == 1 else None
+
+
+def _statement(statement: str, job: NewJob, now: float) -> tuple[str, tuple[object, ...]]:
+    """With the columns that this job has, and its parameters."""
+    type, payload, priority, requires, _, max_attempts, unique_key, extra, *_ = job
+    values = type, payload, priority, requires, job.due(now), max_attempts, unique_key, now
+    if not extra:
+        return statement, values
+    more = (unix_time(value, now) if isinstance(value, float) else value for value in extra.values())
+    return _with_columns(statement, tuple(extra)), (*values, *more)
+
+
+@lru_cache(maxsize=256)
+def _with_columns(statement: str, names: tuple[str, ...]) -> str:
+    return with_parts(statement, columns=names, values=[f"?{number}" for number in range(9, 9 + len(names))])
 
 
 _SINGLE = Inserting(QUERIES, _insert_job)
@@ -83,8 +94,7 @@ def _insert_alike(cursor: sqlite3.Cursor, jobs: AlikeJobs, now: float) -> list[i
     raw.execute("SAVEPOINT jobs_alike")
     try:
         for payloads in jobs.payloads:
-            values = job.type, payloads, job.priority, job.requires, job.due(now), job.max_attempts, now
-            cursor.execute(QUERIES.insert_alike, values)
+            cursor.execute(*_statement(QUERIES.insert_alike, job._replace(payload=payloads), now))
         [(last,)] = cursor.execute("SELECT last_insert_rowid()")
         ids = range(last - jobs.count + 1, last + 1)
         [(there,)] = cursor.execute(QUERIES.inserted_at, (ids[0], last, now))

@@ -4,22 +4,18 @@
 -- Enqueueing ---------------------------------------------------------------------------------------
 
 -- name: insert_job
--- A duplicate of an unfinished (type, unique_key) inserts nothing.
-INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)
-ON CONFLICT DO NOTHING;
-
--- name: insert_job_with_meta
-INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at,
-                  meta)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9)
+-- A duplicate of an unfinished (type, unique_key) inserts nothing. Further columns are added, from ?9 on.
+INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at
+                  /*columns*/)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8 /*values*/)
 ON CONFLICT DO NOTHING;
 
 -- name: insert_alike
 -- Many that differ in their payloads only. An element of the array is a payload, or a string with the payload's JSON
--- text: `value` is that text in both cases.
-INSERT INTO jobs (type, payload, priority, requires, scheduled_at, max_attempts, created_at, updated_at)
-SELECT ?1, value, ?3, ?4, ?5, ?6, ?7, ?7 FROM json_each(?2);
+-- text: `value` is that text in both cases. The other parameters are those of insert_job.
+INSERT INTO jobs (payload, type, priority, requires, scheduled_at, max_attempts, unique_key, created_at, updated_at
+                  /*columns*/)
+SELECT value, ?1, ?3, ?4, ?5, ?6, ?7, ?8, ?8 /*values*/ FROM json_each(?2);
 
 -- name: payloads
 SELECT value FROM json_each(?1);
@@ -154,7 +150,6 @@ FROM groups g WHERE g.priority IS NOT NULL;
 SELECT id, claim_token + 1, type, payload, attempts + 1, max_attempts, crashes, scheduled_at
 FROM jobs INDEXED BY jobs_unfinished
 WHERE type = ?1 AND requires = '' AND priority = ?2 AND status = 'pending' AND scheduled_at <= ?3
-  AND (expires_at IS NULL OR expires_at > ?3)
   AND NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
                   WHERE type = ?1 AND requires > '' AND status = 'pending')
   AND NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
@@ -176,7 +171,7 @@ UPDATE jobs SET
   claim_token = claim_token + 1, attempts = attempts + 1, started_at = :now, updated_at = :now
 WHERE id IN (SELECT j.id FROM jobs j INDEXED BY jobs_unfinished
              WHERE j.status = 'pending' AND j.type = :type AND j.requires = :requires
-               AND j.priority = :priority AND j.scheduled_at <= :now AND (j.expires_at IS NULL OR j.expires_at > :now)
+               AND j.priority = :priority AND j.scheduled_at <= :now
              ORDER BY j.scheduled_at, j.id LIMIT :want)
 RETURNING id, claim_token, type, payload, attempts, max_attempts, crashes, scheduled_at;
 
@@ -184,7 +179,7 @@ RETURNING id, claim_token, type, payload, attempts, max_attempts, crashes, sched
 -- The first due rows of one group, to be merged with other groups of the same priority.
 SELECT scheduled_at, id FROM jobs INDEXED BY jobs_unfinished
 WHERE status = 'pending' AND type = :type AND requires = :requires AND priority = :priority
-  AND scheduled_at <= :now AND (expires_at IS NULL OR expires_at > :now)
+  AND scheduled_at <= :now
 ORDER BY scheduled_at, id LIMIT :want;
 
 -- name: claim_ids

@@ -29,7 +29,7 @@ def runner_of(pool: PoolSettings, *, cautious: bool = False) -> Callable[[Parts]
         from supervisor.worker.runners.batch import Batches
 
         return Batches
-    from supervisor.worker.runners.current import OneAtATime
+    from supervisor.worker.runners.one_at_a_time import OneAtATime
 
     return OneAtATime
 

@@ -17,12 +17,12 @@ from supervisor.domain.batching import AutoBatchSize, Candidate, as_cost, as_key
 from supervisor.domain.errors import Retry
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement, released, suspected
-from supervisor.worker import forked
+from supervisor.worker import returned_fork
 from supervisor.worker.context import RUN_ENDED, BatchContext, JobInterrupted
 from supervisor.worker.executor import Executor, decoded, described
 from supervisor.worker.handler import BadPayload, NotBegun, Reported
 from supervisor.worker.loop import Parts
-from supervisor.worker.runners.current import Sequential
+from supervisor.worker.runners.one_at_a_time import Sequential
 
 if TYPE_CHECKING:
     from supervisor.config import PoolSettings
@@ -200,9 +200,9 @@ class BatchExecutor:
         executor.recorder.run_log.run = claims[0]
         try:
             values = self._handle(payloads, batch)
-            forked.leave()
+            returned_fork.leave()
         except BaseException as error:
-            forked.leave(error)
+            returned_fork.leave(error)
             return self.failed(claims, error, started_at)
         finally:
             batch.end()

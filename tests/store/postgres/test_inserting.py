@@ -25,7 +25,7 @@ def several(count: int) -> list[NewJob]:
             requires="" if number % 3 else "gpu\tcpu",
             scheduled_at=T0 + number / 3,
             max_attempts=number % 4 or None,
-            meta=None if number % 6 else '{"tags": ["a\\n"]}',
+            extra={} if number % 6 else {"meta": '{"tags": ["a\\n"]}'},
         )
         for number in range(count)
     ]
@@ -42,7 +42,7 @@ def test_what_is_copied_is_what_was_given(desk: Desk, count: int) -> None:
             job = desk.job(job_id)
             assert (job.type, job.priority, job.requires) == (given.type, given.priority, given.requires)
             assert (job.scheduled_at, job.max_attempts) == (given.scheduled_at, given.max_attempts)
-            assert (job.meta is None) == (given.meta is None)
+            assert (job.meta is None) == ("meta" not in given.extra)
             assert job.created_at == job.updated_at
             assert job.status.value == "pending"
     assert desk.put() == ids[-1] + 1  # the sequence has moved on

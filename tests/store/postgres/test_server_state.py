@@ -15,7 +15,7 @@ from supervisor.engine import open_engine
 from supervisor.ops.diagnosis import diagnose
 from supervisor.ops.doctor import database, examine
 from supervisor.ops.status import gather
-from supervisor.store.base import Engine, Exchange, JobSelector
+from supervisor.store.base import Engine, JobSelector, SettledAndClaimed
 from tests.postgres_server import Databases
 from tests.store.kit import LOCK, NOW, Desk, supervisor_record, until, worker_record
 
@@ -124,9 +124,9 @@ def test_users_who_may_not_end_the_sessions_of_other_hosts_are_named_with_what_t
             [late] = theirs.settle_and_claim("w1", [], JobSelector(("tag",)), 1, LOCK, NOW).claims
             assert maintenance.locks.settle_dead("w1", [], NOW) == 0
             assert desk.status(late.job_id) is Status.PENDING
-            assert theirs.settle_and_claim("w1", [done(late, None)], JobSelector(("tag",)), 1, LOCK, NOW) == Exchange(
-                [], [late.job_id], doubtful=True, registered=False
-            )
+            assert theirs.settle_and_claim(
+                "w1", [done(late, None)], JobSelector(("tag",)), 1, LOCK, NOW
+            ) == SettledAndClaimed([], [late.job_id], doubtful=True, registered=False)
 
             foreign.execute(f"GRANT pg_signal_backend TO {here}, {there}")
             assert powerless(desk) == []

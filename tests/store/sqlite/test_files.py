@@ -17,8 +17,8 @@ from typing import cast
 import pytest
 
 from supervisor import Queue
+from supervisor.domain.enqueueing import new_jobs, payload_of
 from supervisor.domain.errors import Conflict, StoreBusy, StoreError
-from supervisor.domain.intake import new_jobs, payload_of
 from supervisor.domain.job import AlikeJobs, NewJob, Status
 from supervisor.domain.settlement import done
 from supervisor.store.base import Engine

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.domain.intake import new_job
+from supervisor.domain.enqueueing import new_job
 from supervisor.domain.job import NewJob
 from supervisor.engine import open_engine
 from supervisor.ops.status import gather

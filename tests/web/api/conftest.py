@@ -21,8 +21,8 @@ from supervisor.admin.keys import keys_of
 from supervisor.admin.requests import Requests
 from supervisor.admin.state import AppState
 from supervisor.admin.store_executor import StoreExecutor
+from supervisor.admin.streams import JobStreams, OverviewWatch
 from supervisor.admin.uploads import Uploads
-from supervisor.admin.watch import JobStreams, Watch
 from supervisor.domain.job import NewJob
 from supervisor.engine import open_engine
 from supervisor.store.base import Engine
@@ -197,7 +197,7 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
                 asking,
                 requests,
                 JobStreams(queue),
-                Watch(asking),
+                OverviewWatch(asking),
                 ("tag", "mail"),
                 own,
                 uploads=uploads,

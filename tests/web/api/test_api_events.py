@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.admin import watch
+from supervisor.admin import streams
 from supervisor.admin.answers import Refused
-from supervisor.admin.watch import LISTENERS
+from supervisor.admin.streams import LISTENERS
 from tests.web.api.conftest import Site
 from tests.web.application import http_scope
 
@@ -67,7 +67,7 @@ class Visitor:
 @pytest.fixture
 def site(make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """It looks every few milliseconds."""
-    monkeypatch.setattr(watch, "FRESH", 0.01)
+    monkeypatch.setattr(streams, "FRESH", 0.01)
     site = make_site()
     yield site
     site.client.run(nothing_left(site))
@@ -117,7 +117,7 @@ async def test_the_passing_of_time_is_no_news(site: Site, app: Any) -> None:
 
 
 async def test_silence_is_broken_by_heartbeats(site: Site, app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "HEARTBEAT", 0.02)
+    monkeypatch.setattr(streams, "HEARTBEAT", 0.02)
 
     visitor = Visitor(app)
     await visitor.start()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from supervisor.admin import watch
+from supervisor.admin import streams
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.job_stream import encoded_chunk
 from supervisor.domain.settlement import Failure, RetryPolicy, done, failed
@@ -212,7 +212,7 @@ async def test_100_listeners_of_10_jobs_cost_one_look(site: Site, app: Any, monk
 
 
 async def test_no_more_than_the_limit_may_listen(site: Site, app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "FOLLOWERS", 1)
+    monkeypatch.setattr(streams, "FOLLOWERS", 1)
     job = site.desk.put()
     follower = Follower(app, job)
     await follower.start()
@@ -227,7 +227,7 @@ async def test_no_more_than_the_limit_may_listen(site: Site, app: Any, monkeypat
 async def test_heartbeats_come_while_nothing_happens_and_a_deleted_job_ends_the_stream(
     site: Site, app: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "HEARTBEAT", 0.02)
+    monkeypatch.setattr(streams, "HEARTBEAT", 0.02)
     job = site.desk.put()
     follower = Follower(app, job)
     await follower.start()

@@ -31,6 +31,13 @@ def test_limits_are_set_one_by_one_listed_and_given_back(site: Site) -> None:
     assert limits(site) == []
 
 
+def test_held_jobs_are_counted_by_type(site: Site) -> None:
+    site.put(f"{API}/tag", {"max_running": 1})
+    for _ in range(3):
+        site.desk.put("tag")
+    assert 'supervisor_jobs{status="held",type="tag"} 2.0' in site.client.ask("GET", "/metrics").text
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [

@@ -17,7 +17,7 @@ from typing import Any
 
 from supervisor.system import signals
 from supervisor.system.slot import Cancel
-from supervisor.worker import forked
+from supervisor.worker import returned_fork
 from supervisor.worker.context import Context, JobInterrupted
 from supervisor.worker.event_loop import CURRENT, run_of
 from supervisor.worker.executor import Executor, decoded
@@ -113,7 +113,7 @@ class Calls:
             run.take_permit()
         except JobInterrupted as error:  # raised by the signal just now, and only once
             value = error
-        forked.leave(value if isinstance(value, BaseException) else None)
+        returned_fork.leave(value if isinstance(value, BaseException) else None)
         if isinstance(value, asyncio.CancelledError) and run.stopped_for is not Cancel.NONE:
             value = JobInterrupted().with_traceback(value.__traceback__)
         if not self._may_have_left:  # once for all that end in the same turn of the loop

@@ -15,7 +15,7 @@ from typing import Any
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement, Usage
 from supervisor.system.slot import Cancel, RecycleReason, State
-from supervisor.worker import forked
+from supervisor.worker import returned_fork
 from supervisor.worker.context import RUN_ENDED
 from supervisor.worker.fitness import Ruined, leave_ruined
 from supervisor.worker.handler import Handler
@@ -69,12 +69,12 @@ class Concurrent:
             try:
                 self._loop.serve()
             except BaseException as error:
-                forked.leave()
+                returned_fork.leave()
                 if isinstance(error, Exception):  # the loop is broken: what a job raises there ends in the loop
                     raise Ruined(f"a handler has broken the event loop: {error}") from None
                 # raised by what a job has started
                 self._parts.executor.log.warning("event_loop_interrupted", error=repr(error))
-            forked.leave()
+            returned_fork.leave()
         thread.join()
 
     def detach(self) -> None:
@@ -88,7 +88,7 @@ class Concurrent:
         try:
             loop()
         except BaseException as error:
-            forked.leave(error)
+            returned_fork.leave(error)
             leave_ruined(error, self._parts.slot, self._parts.executor.log)
         self._left = True
         self._loop.pause()
@@ -198,7 +198,7 @@ class Concurrent:
     def _ended(self, run: ConcurrentRun, value: Any) -> None:
         """Its handler has returned this, or has raised it."""
         executor = self._parts.executor
-        forked.leave(value if isinstance(value, BaseException) else None)
+        returned_fork.leave(value if isinstance(value, BaseException) else None)
         run.ctx._board = RUN_ENDED
         run.settlement = self._recorded(run, executor.outcome(run.claim, run.ctx, value, run.started_at))
         self._runs.end(run)

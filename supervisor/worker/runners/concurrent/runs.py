@@ -10,14 +10,13 @@ from threading import Lock, RLock
 from time import monotonic
 from typing import Any
 
-from supervisor.domain.job import Claim
+from supervisor.domain.job import Claim, RunKey
 from supervisor.domain.settlement import Settlement
 from supervisor.system.run_log import RunLog
 from supervisor.system.slot import Cancel, Slot
-from supervisor.worker import forked
+from supervisor.worker import returned_fork
 from supervisor.worker.context import Context
 from supervisor.worker.event_loop import CURRENT
-from supervisor.worker.exchange import Run
 from supervisor.worker.recorder import SlotBoard
 
 
@@ -37,7 +36,7 @@ class ConcurrentRun(SlotBoard):
         self, claim: Claim, runs: Runs, common: SlotBoard, started_at: float, timeout: float, together: int
     ) -> None:
         self.claim = claim
-        self.key: Run = (claim.job_id, claim.token)
+        self.key: RunKey = (claim.job_id, claim.token)
         self._runs = runs
         self._common, self._chunks = common, common._chunks
         self.started, self.started_at = monotonic(), started_at
@@ -72,11 +71,11 @@ class ConcurrentRun(SlotBoard):
     # As the board of its context
 
     def keep(self, line: str) -> None:
-        if forked.mark[0]:
+        if returned_fork.mark[0]:
             self.own_log().line(line)
 
     def progress(self, fraction: float, text: str) -> None:
-        if forked.mark[0]:
+        if returned_fork.mark[0]:
             self.unwritten = (fraction, text)
 
     def extend(self, seconds: float) -> None:
@@ -95,7 +94,7 @@ class ConcurrentRun(SlotBoard):
         return self._common.meta(job)
 
 
-class Runs(dict[Run, ConcurrentRun]):
+class Runs(dict[RunKey, ConcurrentRun]):
     """Those that have begun and were not collected; only the thread of the loop adds and removes any.
 
     The slot shows how many go on, and the one that must end first: the supervisor kills the worker if that run does not

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from supervisor.config.settings import MachineSettings
-from supervisor.domain.division import divide
-from supervisor.domain.tenants import (
+from supervisor.domain.memory_division import divide
+from supervisor.domain.memory_shares import (
     MACHINE,
     Need,
     Patience,
@@ -31,7 +31,7 @@ from supervisor.supervision.pools import Pools
 from supervisor.supervision.templates import Templates
 from supervisor.supervision.worker_process import WorkerProcess
 from supervisor.system import kernel, resources
-from supervisor.system.child import Program
+from supervisor.system.child import Subprocess
 from supervisor.telemetry import events
 
 _PROGRAM = "nvidia-smi"
@@ -42,7 +42,7 @@ _PATIENCE = 20.0  # seconds for an answer
 _RESERVE = 0.1  # of the machine's memory, for others, if no budget is stated
 
 
-class SharedMemory:
+class MemoryShares:
     """As long as all pools fit at their largest sizes, it only measures each of them once. Times are monotonic
     seconds.
     """
@@ -274,7 +274,7 @@ class DeviceMeter:
 
     def __init__(self) -> None:
         self.broken = False
-        self._running: Program | None = None
+        self._running: Subprocess | None = None
         self._again = False
         self._asked_at = -_EVERY
         self._asked_for: set[str] = set()  # incarnations of workers that had been set up
@@ -293,7 +293,7 @@ class DeviceMeter:
             self._again, self._asked_at = False, now
             self._asked_for = {worker.request.incarnation for worker in workers if worker.is_ready}
             try:
-                self._running = Program((shutil.which(_PROGRAM) or _PROGRAM, *_QUERY))
+                self._running = Subprocess((shutil.which(_PROGRAM) or _PROGRAM, *_QUERY))
             except OSError as error:
                 self._give_up(f"it cannot be started: {error.strerror}")
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.domain.errors import InvalidJob, QueueFull
-from supervisor.domain.intake import (
+from supervisor.domain.enqueueing import (
     MAX_KEY,
     MAX_PAYLOAD_BYTES,
     encode,
@@ -23,6 +22,7 @@ from supervisor.domain.intake import (
     new_request,
     payload_of,
 )
+from supervisor.domain.errors import InvalidJob, QueueFull
 from supervisor.domain.job import AlikeJobs
 
 scalars = (
@@ -119,7 +119,7 @@ def test_requirements_are_stored_as_a_sorted_set(requires: Any, stored: str) -> 
 def test_a_delay_counts_from_the_insert() -> None:
     job = new_job("tag", delay="10s")
 
-    assert (job.scheduled_at, job.delay, job.due(50.0)) == (None, 10.0, 60.0)
+    assert (job.due(50.0), new_job("tag", at=10.0).due(50.0), new_job("tag").due(50.0)) == (60.0, 10.0, 50.0)
 
 
 def test_a_time_with_its_zone_is_that_moment() -> None:

@@ -116,7 +116,7 @@ def _message(name: str, data: Any, at: Position | None = None) -> bytes:
     return ("" if at is None else f"id: {at}\n").encode() + f"event: {name}\ndata: {text}\n\n".encode()
 
 
-class Watch:
+class OverviewWatch:
     """Reads the overview on request. Without requests and listeners, nothing is read and no timer runs."""
 
     def __init__(self, executor: StoreExecutor) -> None:

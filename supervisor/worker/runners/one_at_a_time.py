@@ -10,15 +10,15 @@ from math import inf
 from time import monotonic
 
 from supervisor.domain.batching import Prefetch
-from supervisor.domain.job import Claim
+from supervisor.domain.job import Claim, RunKey
 from supervisor.domain.settlement import Settlement
 from supervisor.system.kernel import unread
 from supervisor.system.slot import Cancel, Phase, RecycleReason, State
-from supervisor.worker import forked
+from supervisor.worker import returned_fork
 from supervisor.worker.context import JobInterrupted
-from supervisor.worker.exchange import Run
 from supervisor.worker.handler import Handler
 from supervisor.worker.heartbeat import EVERY
+from supervisor.worker.held import MANY_CHILDREN
 from supervisor.worker.loop import Parts
 from supervisor.worker.recorder import SlotBoard
 
@@ -30,7 +30,6 @@ Failed = Callable[[list[Claim], BaseException, float], list[Settlement]]
 _STDERR = 2
 _SHORTEST = 0.001  # seconds of a time limit
 _LONG = 0.001  # seconds from which a run may have printed by other means than Python's, and a look costs nothing
-_MANY_CHILDREN = 1000  # jobs that the runs of one round may enqueue together before they are committed
 
 
 class Sequential:
@@ -52,7 +51,7 @@ class Sequential:
         self._timeouts = {type_: settings.timeout for type_, settings in parts.pool.by_type.items()}
         self._running: Claim | None = None
         self._began = 0.0  # when the latest run did, monotonic seconds
-        self._interrupted: Run | None = None  # the current run, if it was
+        self._interrupted: RunKey | None = None  # the current run, if it was
         self._enqueued = 0  # jobs, by the runs of the current round
         self._unread = False  # there may be output that the supervisor has not read
         self._rested = False  # the worker had no jobs before the next ones
@@ -69,7 +68,7 @@ class Sequential:
 
     # Of `Runner`
 
-    def running(self) -> Collection[Run]:
+    def running(self) -> Collection[RunKey]:
         return ()
 
     def collect(self) -> int:
@@ -186,7 +185,7 @@ class Sequential:
         for settlement in settlements:
             exchange.held.ended(settlement)
             self._enqueued += len(settlement.children)
-        if self._enqueued >= _MANY_CHILDREN:  # together they would be a transaction that blocks other writers
+        if self._enqueued >= MANY_CHILDREN:  # together they would be a transaction that blocks other writers
             self._enqueued = 0
             exchange.turn(0)
         if settlements[0].failure is not None or settlements[0].usage is not None or parts.cautious:
@@ -211,13 +210,13 @@ class Sequential:
         try:
             quiet = isinstance(handler, Handler) and handler.after_interrupt(ctx)  # no program
         except BaseException as error:
-            forked.leave(error)
+            returned_fork.leave(error)
             executor.log.warning("after_interrupt_failed", error=repr(error), exc_info=True)
         finally:
             faulthandler.cancel_dump_traceback_later()
             parts.slot.page.phase_number = Phase.SET_UP
             ctx.close()
-        forked.leave()
+        returned_fork.leave()
         if not quiet:
             parts.fitness.replace(RecycleReason.INTERRUPTED)
 

@@ -6,15 +6,18 @@ import datetime
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain, islice
 from json import dumps, loads
-from typing import Any, TypedDict, final
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypedDict, final, get_type_hints
 
 from supervisor.domain.errors import InvalidJob, InvalidOption, JobNotFound
-from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs, normalise
+from supervisor.domain.job import AlikeJobs, Delay, Job, NewJob, NewJobs, normalise
 from supervisor.domain.text import compact_json, seconds
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -30,6 +33,8 @@ MAX_META_BYTES = 16 << 10
 LAST_ID = 2**63 - 1
 _LONGEST_WAIT = 1e9  # seconds, 31 years: clocks of the system end some centuries later
 _AT_ONCE = 1000  # payloads
+_PRIORITIES = (-MAX_PRIORITY, MAX_PRIORITY)
+_FIELDS = frozenset(NewJob._fields)
 
 _type = type  # where the name stands for an argument
 
@@ -37,49 +42,72 @@ TYPE = re.compile(r"[a-zA-Z0-9_.:/-]{1,100}")
 CAPABILITY = re.compile(r"[!-~]{1,100}")  # printable ASCII without the space that separates them
 
 
+class Option(NamedTuple):
+    """How an option of an enqueue is checked, stored and described.
+
+    `check` takes its name, its value and `limits`, returns what is stored, and raises InvalidJob. It also says how the
+    option is written on the command line and over HTTP, which show `text`. `default` is its value if it is not given.
+    `column` is another one than that of its name: a field of NewJob, or one of its `extra` columns. With `waited`, a
+    request that waits for the result may have it, too.
+    """
+
+    check: Callable[..., Any]
+    text: str
+    limits: tuple[int, ...] = ()
+    default: Any = None
+    column: str = ""
+    waited: bool = False
+
+
+Duration: TypeAlias = str | float | None
+Time: TypeAlias = datetime.datetime | float | None
+Object: TypeAlias = Mapping[str, object] | None
+
+
 class CommonOptions(TypedDict, total=False):
     """How jobs are enqueued that are made in one call: see `Queue.enqueue_many`."""
 
-    priority: int
-    delay: str | float | None
-    at: datetime.datetime | float | None
-    requires: str | Iterable[str]
-    max_attempts: int | None
-    meta: Mapping[str, object] | None
+    priority: Annotated[int, Option(whole, "From -100 to 100; higher runs first.", _PRIORITIES, 0, waited=True)]
+    delay: Annotated[Duration, Option(delay_of, "The delay until the job is due, like 10s.", column="scheduled_at")]
+    at: Annotated[Time, Option(moment, "When the job is due, like 2027-01-31T08:00+01:00.", column="scheduled_at")]
+    requires: Annotated[
+        str | Iterable[str], Option(capabilities, "Capabilities that the worker must have.", default=(), waited=True)
+    ]
+    max_attempts: Annotated[
+        int | None,
+        Option(whole, "Maximum number of attempts. Default: the pool's setting.", (1, MAX_ATTEMPTS), waited=True),
+    ]
+    meta: Annotated[Object, Option(json_object, 'A JSON object with your own data, like {"tags": ["nightly"]}.')]
 
 
 class JobOptions(CommonOptions, total=False):
     """How a job is enqueued, beside its type and payload: see `Queue.enqueue`."""
 
-    unique_key: str | None
+    unique_key: Annotated[str | None, Option(text_key, "Only one unfinished job of this type can have it.", (MAX_KEY,))]
 
 
-def new_job(
-    type: str,
-    payload: object = None,
-    *,
-    priority: int = 0,
-    delay: str | float | None = None,
-    at: datetime.datetime | float | None = None,
-    requires: str | Iterable[str] = (),
-    max_attempts: int | None = None,
-    unique_key: str | None = None,
-    meta: Mapping[str, object] | None = None,
-) -> NewJob:
-    """Validate the arguments of an enqueue. Raises InvalidJob, which names the field."""
-    if delay is not None and at is not None:
-        raise InvalidJob("delay", "give either delay or at, not both")
-    return NewJob(
-        type=checked_type(type),
-        payload=payload_of(payload),
-        priority=whole("priority", priority, -MAX_PRIORITY, MAX_PRIORITY),
-        requires=_requires(requires),
-        scheduled_at=moment("at", at),
-        max_attempts=None if max_attempts is None else whole("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
-        unique_key=checked_unique_key(unique_key),
-        meta=meta_of(meta),
-        delay=None if delay is None else _delay(delay),
-    )
+def new_job(type: str, payload: object = None, **options: Unpack[JobOptions]) -> NewJob:
+    """Validate the arguments of an enqueue. Raises InvalidJob, which names the field; TypeError for an unknown one."""
+    known(options)
+    fields: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for name, value in options.items():
+        check, _, limits, default, column, _ = OPTIONS[name]
+        if value is None and default is None:
+            continue
+        stored = check(name, value, *limits)
+        if column in fields or column in extra:
+            names = [name for name in OPTIONS if OPTIONS[name].column == column]
+            raise InvalidJob(names[0], f"give either {' or '.join(names)}, not both")
+        if stored is not None:
+            (fields if column in _FIELDS else extra)[column] = stored
+    return NewJob(checked_type(type), payload_of(payload), **fields, extra=extra)
+
+
+def known(options: Mapping[str, object]) -> None:
+    """Raises TypeError for a name that is no option."""
+    if unknown := options.keys() - OPTIONS.keys():
+        raise TypeError(f"{min(unknown)!r} is not an option; there are {', '.join(OPTIONS)}")
 
 
 def new_request(
@@ -108,7 +136,7 @@ def new_request(
 
 def once_key(value: object) -> str:
     """The unique key of the job that answers all requests with this idempotency key. Raises InvalidJob."""
-    return ONCE + _key("idempotency_key", value, MAX_KEY - len(ONCE))
+    return ONCE + text_key("idempotency_key", value, MAX_KEY - len(ONCE))
 
 
 def require_same(job: Job, wanted: NewJob) -> None:
@@ -142,20 +170,17 @@ def payload_of(value: object) -> str:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(init=False, slots=True)
 class Enqueue:
     """One job for `Queue.enqueue_many`, with options of its own: what is None is as in the call."""
 
-    payload: object = None
-    type: str | None = None
-    _: KW_ONLY
-    priority: int | None = None
-    delay: str | float | None = None
-    at: datetime.datetime | float | None = None
-    requires: str | Iterable[str] | None = None
-    max_attempts: int | None = None
-    unique_key: str | None = None
-    meta: Mapping[str, object] | None = None
+    payload: object
+    type: str | None
+    options: JobOptions
+
+    def __init__(self, payload: object = None, type: str | None = None, **options: Unpack[JobOptions]) -> None:
+        known(options)
+        self.payload, self.type, self.options = payload, type, options
 
 
 def new_jobs(type: str, values: Iterable[object], **options: Any) -> NewJobs:
@@ -163,7 +188,7 @@ def new_jobs(type: str, values: Iterable[object], **options: Any) -> NewJobs:
     job = new_job(type, **options)
     arrays, count, rest = list[str](), 0, iter(values)
     while part := [{} if value is None else value for value in islice(rest, _AT_ONCE)]:
-        if job.meta is not None or Enqueue in map(_type, part):
+        if Enqueue in map(_type, part):
             before = AlikeJobs(job, arrays, count).each()
             return [*before, *(_one(job, options, value) for value in chain(part, rest))]
         arrays.append(_array(part))
@@ -174,10 +199,10 @@ def new_jobs(type: str, values: Iterable[object], **options: Any) -> NewJobs:
 def _one(job: NewJob, options: Mapping[str, Any], value: object) -> NewJob:
     if not isinstance(value, Enqueue):
         return job._replace(payload=payload_of(value))
-    own = {name: given for name in JobOptions.__optional_keys__ if (given := getattr(value, name)) is not None}
-    others = {} if own.keys() & {"delay", "at"} else {name: options.get(name) for name in ("delay", "at")}
-    common = {name: given for name, given in options.items() if name not in ("delay", "at")}
-    return new_job(value.type or job.type, value.payload, **(common | others | own))
+    own: Mapping[str, Any] = {name: given for name, given in value.options.items() if given is not None}
+    columns = {OPTIONS[name].column for name in own}
+    common = {name: given for name, given in options.items() if OPTIONS[name].column not in columns}
+    return new_job(value.type or job.type, value.payload, **common, **own)
 
 
 def _array(values: list[object]) -> str:
@@ -243,39 +268,41 @@ def seconds_of(field: str, value: object, high: float) -> float:
     return float(value)
 
 
-def _requires(value: str | Iterable[str]) -> str:
+def capabilities(field: str, value: str | Iterable[str]) -> str:
+    """As they are stored. Raises InvalidJob."""
     try:
         names = value.replace(",", " ").split() if isinstance(value, str) else list(value)
     except TypeError:
-        raise InvalidJob("requires", f"{short(value)} is not a list of capabilities") from None
+        raise InvalidJob(field, f"{short(value)} is not a list of capabilities") from None
     for name in names:
         if not isinstance(name, str) or not CAPABILITY.fullmatch(name):
-            raise InvalidJob("requires", f"{short(name)} is not a capability: 1 to 100 printable characters, no spaces")
+            raise InvalidJob(field, f"{short(name)} is not a capability: 1 to 100 printable characters, no spaces")
     text = normalise(names)
     if len(text) > MAX_REQUIRES:
-        raise InvalidJob("requires", f"the capabilities have {len(text)} characters together; at most {MAX_REQUIRES}")
+        raise InvalidJob(field, f"the capabilities have {len(text)} characters together; at most {MAX_REQUIRES}")
     return text
 
 
-def meta_of(value: object) -> str | None:
+def json_object(field: str, value: object) -> str | None:
     """JSON text of an object; None for an empty one. Raises InvalidJob."""
     if value is None or value == {}:
         return None
     if not isinstance(value, Mapping):
-        raise InvalidJob("meta", f"{short(value)} is not a JSON object")
-    text = encode("meta", dict(value))
+        raise InvalidJob(field, f"{short(value)} is not a JSON object")
+    text = encode(field, dict(value))
     size = len(text.encode())
     if size > MAX_META_BYTES:
-        raise InvalidJob("meta", f"it has {size} bytes of JSON; the limit is {MAX_META_BYTES} (16 KiB)")
+        raise InvalidJob(field, f"it has {size} bytes of JSON; the limit is {MAX_META_BYTES} (16 KiB)")
     return text
 
 
-def _delay(given: str | float) -> float:
+def delay_of(field: str, given: str | float) -> Delay:
+    """Raises InvalidJob."""
     try:
-        delay = seconds(given)
+        delay = Delay(seconds(given))
     except ValueError as error:
-        raise InvalidJob("delay", str(error)) from None
-    _within("delay", time.time() + delay)
+        raise InvalidJob(field, str(error)) from None
+    _within(field, time.time() + delay)
     return delay
 
 
@@ -303,12 +330,8 @@ def known_time(value: float | None) -> float | None:
     return value if value is not None and 0 < value < MAX_TIME else None
 
 
-def checked_unique_key(value: object) -> str | None:
-    """Raises InvalidJob."""
-    return None if value is None else _key("unique_key", value, MAX_KEY)
-
-
-def _key(field: str, value: object, most: int) -> str:
+def text_key(field: str, value: object, most: int) -> str:
+    """A text that the database can hold, and find. Raises InvalidJob."""
     if not isinstance(value, str) or not 1 <= len(value) <= most:
         raise InvalidJob(field, f"{short(value)} is not a string of 1 to {most} characters")
     try:
@@ -350,3 +373,11 @@ def short(value: object) -> str:
     except Exception:  # a whole number of thousands of digits, or an object's own fault
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+OPTIONS: Mapping[str, Option] = {
+    name: option._replace(column=option.column or name)
+    for name, hint in get_type_hints(JobOptions, include_extras=True).items()
+    for option in hint.__metadata__
+}
+"""Every option of an enqueue, as JobOptions defines it: all that is not in the types of Python is derived from this."""

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
-from supervisor.domain.tenants import MACHINE, Grant, Patience, Template, Tenant, own_budget
+from supervisor.domain.memory_shares import MACHINE, Grant, Patience, Template, Tenant, own_budget
 from supervisor.domain.text import human_size, shortened
 
 Bytes = Mapping[str, int]

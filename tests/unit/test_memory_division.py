@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from supervisor.domain.division import divide
-from supervisor.domain.tenants import (
+from supervisor.domain.memory_division import divide
+from supervisor.domain.memory_shares import (
     MACHINE,
     Grant,
     Need,
