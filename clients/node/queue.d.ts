@@ -29,6 +29,14 @@ export interface JobOptions {
   maxAttempts?: number;
   /** While a job of this type with this key is unfinished, enqueueing returns that job. */
   uniqueKey?: string;
+  /** Jobs of one type with this key run one at a time, or as many as configured. */
+  concurrencyKey?: string;
+  /** Whose turn it is, where the type is fair. */
+  fairKey?: string;
+  /** The job is cancelled if it has not started within this time. */
+  expiresIn?: Duration;
+  /** The same as a time. */
+  expiresAt?: Date;
   /** An object of your own, stored and shown with the job; at most 16 KiB of JSON. */
   meta?: object;
 }

@@ -77,6 +77,15 @@ class CommonOptions(TypedDict, total=False):
         int | None,
         Option(whole, "Maximum number of attempts. Default: the pool's setting.", (1, MAX_ATTEMPTS), waited=True),
     ]
+    concurrency_key: Annotated[
+        str | None,
+        Option(text_key, "Of jobs of this type with it, one runs at a time, or as many as configured.", (MAX_KEY,)),
+    ]
+    fair_key: Annotated[str | None, Option(text_key, "Whose turn it is, where the type is fair.", (MAX_KEY,))]
+    expires_in: Annotated[
+        Duration, Option(delay_of, "Cancelled if not started within this time, like 1h.", column="expires_at")
+    ]
+    expires_at: Annotated[Time, Option(moment, "Cancelled if not started by then, like 2027-01-31T08:00+01:00.")]
     meta: Annotated[Object, Option(json_object, 'A JSON object with your own data, like {"tags": ["nightly"]}.')]
 
 

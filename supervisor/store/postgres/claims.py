@@ -97,6 +97,7 @@ class PostgresClaims(Claims):
                     lost.append(s.job_id)
                 elif s.status is Status.DONE and not self._keep_done:
                     raw.execute(QUERIES.delete_done, {"id": s.job_id})
+            raw.go_on()
             rows = raw.execute(QUERIES.settle_and_claim, _arrays([]) | claim).fetchall() if claim["want"] > 0 else []
         return _noted(marks, positions, rows)._replace(lost=lost)
 

@@ -19,6 +19,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.string import StrDumperUnknown
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
+from supervisor.domain.settlement import Settlement
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.driver_errors import (
     PATIENCE,
@@ -297,6 +298,7 @@ class Transaction:
         self._connection = connection
         self._announce = announce
         self.inserted: Inserted | None = None  # as told by an INSERT
+        self.settled: list[Settlement] = []  # those with gates, jobs after them, or a batch
         self._latest: tuple[str, Any] = "", None
 
     def __enter__(self) -> Transaction:
@@ -325,6 +327,14 @@ class Transaction:
         cursor.executemany(sql, list(parameters))
         return cursor
 
+    def go_on(self) -> None:
+        """What follows from the settlements so far."""
+        if self.settled:
+            ids = [s.job_id for s in self.settled]
+            charged = [s.job_id for s in self.settled if s.attempts >= 0]
+            self.execute(QUERIES.go_on, {"ids": ids, "charged": charged})
+            self.settled.clear()
+
     def copy_rows(self, sql: str, rows: Iterable[Row]) -> None:
         """`COPY … FROM STDIN`."""
         with self._raw.cursor().copy(sql) as copy:
@@ -337,6 +347,7 @@ class Transaction:
         connection = self._connection
         if error is None:
             try:
+                self.go_on()
                 if self._announce:
                     self._raw.execute(QUERIES.announce)
                 self._raw.execute("COMMIT")

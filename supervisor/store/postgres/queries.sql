@@ -152,9 +152,9 @@ SELECT b.pid, host(a.client_addr), a.client_port,
 FROM unnest(pg_blocking_pids(:waiting::integer)) AS b (pid) LEFT JOIN pg_stat_activity a ON a.pid = b.pid;
 
 -- name: delete_done
--- At once, unless somebody waits for the end of a job: then it is pruned later.
+-- At once, unless somebody waits for the end of a job, or others depend on this one: then it is pruned later.
 DELETE FROM jobs
-WHERE id = :id AND status = 'done'
+WHERE id = :id AND status = 'done' AND hold IS NULL AND followed IS NULL AND batch IS NULL
   AND (SELECT last_value FROM job_watchers) <= extract(epoch FROM clock_timestamp());
 
 -- name: await_claims
@@ -183,6 +183,7 @@ WHERE priority >= :least::bigint;
 -- priority than the one asked for, and the type is not paused.
 SELECT id FROM jobs
 WHERE type = ?1 AND requires = '' AND priority = ?2 AND status = 'pending' AND scheduled_at <= ?3
+  AND (expires_at IS NULL OR expires_at > ?3)
   AND NOT EXISTS (SELECT 1 FROM jobs WHERE type = ?1 AND requires > '' AND status = 'pending')
   AND NOT EXISTS (SELECT 1 FROM jobs WHERE type = ?1 AND requires = '' AND priority > ?2 AND status = 'pending')
   AND NOT EXISTS (SELECT 1 FROM job_controls WHERE kind = 'paused' AND name = ?1)
@@ -192,7 +193,7 @@ ORDER BY scheduled_at, id LIMIT 1;
 -- The first due rows of one group, to be claimed one by one.
 SELECT scheduled_at, id FROM jobs
 WHERE status = 'pending' AND type = :type AND requires = :requires AND priority = :priority
-  AND scheduled_at <= :now
+  AND scheduled_at <= :now AND (expires_at IS NULL OR expires_at > :now)
 ORDER BY scheduled_at, id LIMIT :want;
 
 -- name: claim_ids
@@ -235,7 +236,12 @@ UPDATE jobs SET
   locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
   claim_token = CASE WHEN :status::text <> 'pending' THEN claim_token
                      WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
-WHERE id = :id AND status = 'running' AND locked_by = :owner AND claim_token = :token;
+WHERE id = :id AND status = 'running' AND locked_by = :owner AND claim_token = :token
+RETURNING hold IS NOT NULL OR followed IS NOT NULL OR batch IS NOT NULL;
+
+-- name: go_on
+-- After such settlements, once for all of a transaction: what follows from them.
+SELECT supervisor_settled_v1(:ids::bigint[], :charged::bigint[], NULL, NULL, NULL);
 
 -- name: insert_error
 INSERT INTO job_errors (job_id, attempt, kind, message, traceback, exit_code, signal, stderr,
@@ -963,3 +969,94 @@ FROM unnest(current_schemas(false)) WITH ORDINALITY AS t (name, place);
 -- name: migrating
 -- One program at a time, until its transaction ends.
 SELECT pg_advisory_xact_lock(7308604897285366885);
+
+
+-- Gates --------------------------------------------------------------------------------------------
+
+-- name: mark_pending
+-- Pending jobs are to pass the gates, once more if they have been admitted. Those that run have passed.
+UPDATE jobs SET hold = CASE status WHEN 'pending' THEN 'due' ELSE '' END
+WHERE id = ANY (ARRAY(SELECT id FROM jobs WHERE type = :type AND status = 'pending' AND coalesce(hold, '') = ''
+                      ORDER BY id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED))
+   OR id = ANY (ARRAY(SELECT id FROM jobs WHERE status = 'running' AND type = :type AND hold IS NULL
+                      ORDER BY id FOR NO KEY UPDATE SKIP LOCKED));
+
+-- name: hold_marked
+UPDATE jobs SET status = 'held', claim_token = claim_token + 1 WHERE type = :type AND status = 'pending' AND hold = 'due';
+
+-- name: admit_due
+-- One row for each that it has seen.
+SELECT n FROM supervisor_admit_due_v1(:limit) AS seen, generate_series(1, seen) AS n WHERE :now::double precision > 0;
+
+-- name: next_due
+(SELECT 0::double precision FROM job_ends LIMIT 1)
+UNION ALL
+(SELECT scheduled_at FROM jobs WHERE status = 'held' AND hold = 'due' ORDER BY scheduled_at LIMIT 1)
+ORDER BY 1 LIMIT 1;
+
+-- name: gate_heads
+-- The first job of each type, and of each key that seems to have room, that is held there.
+WITH RECURSIVE
+types (type) AS (
+  SELECT (SELECT type FROM jobs WHERE hold = 'type' AND status = 'held' ORDER BY type LIMIT 1)
+  UNION ALL
+  SELECT (SELECT j.type FROM jobs j WHERE j.type > t.type AND j.hold = 'type' AND j.status = 'held' ORDER BY j.type LIMIT 1)
+  FROM types t WHERE t.type IS NOT NULL
+),
+keys (type, key) AS (
+  (SELECT type, concurrency_key FROM jobs
+   WHERE concurrency_key IS NOT NULL AND status IN ('held', 'pending', 'running') AND status = 'held' AND hold = 'key'
+   ORDER BY type, concurrency_key LIMIT 1)
+  UNION ALL
+  SELECT n.type, n.concurrency_key FROM keys k, LATERAL (
+    SELECT j.type, j.concurrency_key FROM jobs j
+    WHERE j.concurrency_key IS NOT NULL AND j.status IN ('held', 'pending', 'running') AND j.status = 'held'
+      AND j.hold = 'key' AND (j.type, j.concurrency_key) > (k.type, k.key)
+    ORDER BY j.type, j.concurrency_key LIMIT 1) AS n
+)
+SELECT h.id FROM types t, LATERAL (
+  SELECT j.id FROM jobs j WHERE j.type = t.type AND j.hold = 'type' AND j.status = 'held' ORDER BY j.turn, j.id LIMIT 1) AS h
+UNION ALL
+(SELECT h.id FROM keys k LEFT JOIN job_limits l ON l.type = k.type, LATERAL (
+   SELECT j.id FROM jobs j WHERE j.type = k.type AND j.concurrency_key = k.key AND j.status = 'held' AND j.hold = 'key'
+   ORDER BY j.turn, j.id LIMIT 1) AS h
+ WHERE coalesce(l.per_key, 1) > (
+   SELECT count(*) FROM jobs j
+   WHERE j.type = k.type AND j.concurrency_key = k.key AND j.status IN ('held', 'pending', 'running')
+     AND j.hold IN ('', 'type'))
+ LIMIT :limit);
+
+-- name: try_gates
+SELECT supervisor_settled_v1(ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)), NULL, NULL, NULL, NULL);
+
+-- name: count_heads
+SELECT count(*) FROM jobs
+WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+  AND status = 'held' AND hold IN ('key', 'type');
+
+-- name: pause_key
+-- No other job with the concurrency_key of this one starts before :until.
+INSERT INTO job_keys AS k (type, key, next_at)
+SELECT type, concurrency_key, :until FROM jobs WHERE id = :id AND concurrency_key IS NOT NULL
+ON CONFLICT (type, key) DO UPDATE SET next_at = greatest(k.next_at, excluded.next_at);
+
+-- name: pause_type
+UPDATE job_limits SET next_at = greatest(next_at, :until)
+WHERE type = (SELECT type FROM jobs WHERE id = :id AND concurrency_key IS NULL);
+
+-- name: delay_admitted
+UPDATE jobs SET scheduled_at = :until
+WHERE id = ANY (ARRAY(SELECT o.id FROM jobs j JOIN jobs o ON o.type = j.type AND o.status = 'pending' AND o.hold = ''
+                      WHERE j.id = :id AND o.scheduled_at < :until
+                        AND o.concurrency_key IS NOT DISTINCT FROM j.concurrency_key
+                      ORDER BY o.id FOR NO KEY UPDATE OF o SKIP LOCKED));
+
+-- name: cancel_expired
+UPDATE jobs SET status = 'cancelled', last_error = 'expired', completed_at = :now, updated_at = :now,
+  claim_token = claim_token + 1
+WHERE id = ANY (ARRAY(SELECT id FROM jobs
+                      WHERE expires_at <= :now AND expires_at IS NOT NULL AND status IN ('pending', 'held')
+                      LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED));
+
+-- name: next_expiry
+SELECT expires_at FROM jobs WHERE expires_at IS NOT NULL AND status IN ('pending', 'held') ORDER BY expires_at LIMIT 1;

@@ -58,8 +58,8 @@ CREATE INDEX jobs_running ON jobs (id) WHERE status = 'running';
 CREATE UNIQUE INDEX jobs_unique_key ON jobs (type, unique_key)
   WHERE unique_key IS NOT NULL AND status IN ('pending', 'running', 'held');
 
--- The jobs that are held, by the gate at which they are.
-CREATE INDEX jobs_at_gate ON jobs (type, hold, turn) WHERE status = 'held';
+-- The jobs that are held, by the gate at which they are, and those that have passed all.
+CREATE INDEX jobs_at_gate ON jobs (type, hold, turn, id) WHERE hold IS NOT NULL AND status IN ('held', 'pending', 'running');
 
 -- Requests that are repeated find the job of the first one, also after its end. Only keys of requests are in here.
 CREATE INDEX jobs_once ON jobs (type, unique_key) WHERE unique_key >= 'run:' AND unique_key < 'run;';
@@ -330,6 +330,451 @@ BEGIN
 END $$;
 
 
+-- When a job may run -------------------------------------------------------------------------------
+
+-- The limits of types, as configured, and how far they are used. A job of such a type, or with a concurrency_key, is held
+-- at gates before it is pending: `due` until its time has come, `key` while its key has no room, `type` while its type has
+-- none. What has passed the gates and has not ended is counted; there is no number that could be wrong.
+-- Whoever inserts or changes jobs only sets them aside as held: a lock for counting would let the open transaction of an
+-- application stop the workers. Our own short transactions admit: those that settle, and the maintainer's.
+CREATE TABLE job_limits (
+  type          text COLLATE "C" PRIMARY KEY,
+  max_running   bigint,                -- pending and running jobs at most; NULL: any number
+  per_key       bigint,                -- the same for each concurrency_key; NULL: 1
+  on_conflict   text NOT NULL DEFAULT 'wait', -- what a job does whose key has others: wait, skip, cancel_running
+  interval      double precision,      -- seconds between two starts; NULL: no rate
+  burst         bigint NOT NULL DEFAULT 1,    -- starts that may be saved up
+  key_interval  double precision,      -- the same for each concurrency_key
+  key_burst     bigint NOT NULL DEFAULT 1,
+  fair          integer NOT NULL DEFAULT 0,   -- 1: jobs take turns by fair_key
+  age_boost     double precision NOT NULL DEFAULT 1e9, -- seconds of waiting that count as much as one step of priority
+  max_failures  bigint,                -- in a row, after which the breaker opens; NULL: there is none
+  breaker_pause double precision NOT NULL DEFAULT 60, -- seconds for which it is open
+  next_at       double precision NOT NULL DEFAULT 0,  -- when the next job may start if none is saved up
+  turn          double precision NOT NULL DEFAULT 0,  -- of the job that was admitted last, if they take turns
+  failures      bigint NOT NULL DEFAULT 0,    -- in a row
+  chosen        integer NOT NULL DEFAULT 0    -- 1: by an operator; the configuration does not change it
+);
+
+-- The same of keys that have a rate, and of fair_keys: the turn given out last.
+CREATE TABLE job_keys (
+  type    text COLLATE "C" NOT NULL,
+  key     text COLLATE "C" NOT NULL,
+  next_at double precision NOT NULL DEFAULT 0,
+  turn    double precision NOT NULL DEFAULT 0,
+  PRIMARY KEY (type, key)
+);
+
+CREATE INDEX jobs_by_key ON jobs (type, concurrency_key, hold, turn, id)
+  WHERE concurrency_key IS NOT NULL AND status IN ('held', 'pending', 'running');
+CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND status IN ('pending', 'held');
+CREATE INDEX jobs_due_later ON jobs (scheduled_at) WHERE status = 'held' AND hold = 'due';
+
+-- A bit for each type that has ever had limits, by its hash, and bit 32 if one has had a rate: read by an expression, so
+-- that jobs of other types pay for no query. A bit too many costs only time, so none is ever taken back.
+CREATE SEQUENCE job_limited MINVALUE 0 START 0;
+SELECT setval('job_limited', 0);
+GRANT SELECT ON SEQUENCE job_limited TO PUBLIC;
+
+CREATE FUNCTION supervisor_limited_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+  PERFORM pg_advisory_xact_lock(7308604897285366889);
+  PERFORM setval('job_limited', (SELECT last_value FROM job_limited)
+    | (1::bigint << (hashtextextended(NEW.type, 0) & 31)::integer)
+    | CASE WHEN NEW.interval IS NULL AND NEW.key_interval IS NULL THEN 0 ELSE 1::bigint << 32 END);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER limits_known AFTER INSERT OR UPDATE ON job_limits FOR EACH ROW EXECUTE FUNCTION supervisor_limited_v1();
+
+-- A job that has gates to pass is held before the first, whoever makes it pending.
+CREATE FUNCTION supervisor_hold_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+  conflict text;
+BEGIN
+  SELECT l.on_conflict INTO conflict FROM job_limits l WHERE l.type = NEW.type;
+  IF NOT FOUND AND NEW.concurrency_key IS NULL THEN
+    NEW.hold := CASE WHEN TG_OP = 'UPDATE' THEN '' END;
+    RETURN NEW;
+  END IF;
+  NEW.status := 'held';
+  NEW.hold := 'due';
+  IF TG_OP = 'UPDATE' THEN
+    IF (SELECT last_value FROM job_sleepers) > extract(epoch FROM clock_timestamp()) THEN
+      PERFORM pg_notify('job_supervisor', '');
+    END IF;
+  ELSIF conflict = 'skip' AND EXISTS (
+      SELECT 1 FROM jobs j WHERE j.type = NEW.type AND j.concurrency_key = NEW.concurrency_key
+        AND j.status IN ('held', 'pending', 'running')) THEN
+    NEW.status := 'cancelled';
+    NEW.last_error := 'skipped: its concurrency_key had another job';
+    NEW.completed_at := extract(epoch FROM clock_timestamp());
+  END IF;
+  RETURN NEW;
+END $$;
+
+CREATE TRIGGER jobs_hold BEFORE INSERT ON jobs FOR EACH ROW
+WHEN (NEW.status = 'pending' AND NEW.hold IS NULL AND (NEW.concurrency_key IS NOT NULL
+      OR pg_sequence_last_value('job_limited'::regclass) >> (hashtextextended(NEW.type, 0) & 31)::integer & 1 = 1))
+EXECUTE FUNCTION supervisor_hold_v1();
+
+-- What has passed the gates and is to run again passes them again.
+CREATE TRIGGER jobs_hold_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
+WHEN (NEW.status = 'pending' AND OLD.status <> 'pending' AND NEW.hold IS NOT NULL
+      AND (OLD.status <> 'held' OR NEW.hold <> ''))
+EXECUTE FUNCTION supervisor_hold_v1();
+
+-- Those of these types that have more limits than a number for each key: all of their jobs pass one gate.
+CREATE FUNCTION supervisor_wide_v1(in_types text[]) RETURNS text[] LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+  SELECT ARRAY(SELECT l.type FROM job_limits l WHERE l.type = ANY (in_types) AND (
+    l.max_running IS NOT NULL OR l.interval IS NOT NULL OR l.key_interval IS NOT NULL OR l.fair = 1
+    OR l.max_failures IS NOT NULL OR l.on_conflict <> 'wait'))
+$$;
+
+-- Lock these gates: a type and one of its keys each; NULL: its jobs without a key. Call it in a statement of its own: the
+-- next one sees what others have committed before they let go of them. All at once, or two would wait for each other.
+CREATE FUNCTION supervisor_lock_gates_v1(in_types text[], in_keys text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+DECLARE
+  wide constant text[] := supervisor_wide_v1(in_types);
+BEGIN
+  PERFORM CASE WHEN s.shared THEN pg_advisory_xact_lock_shared(s.lock) ELSE pg_advisory_xact_lock(s.lock) END
+  FROM (SELECT g.lock, bool_and(g.shared) AS shared
+        FROM (SELECT hashtextextended(t, 7308604897285366890), t <> ALL (wide) FROM unnest(in_types) AS t
+              UNION ALL
+              SELECT hashtextextended(t || ' ' || k, 7308604897285366890), false FROM unnest(in_types, in_keys) AS n (t, k)
+              WHERE k IS NOT NULL AND t <> ALL (wide)) AS g (lock, shared)
+        GROUP BY g.lock ORDER BY g.lock) AS s;
+END $$;
+
+-- Admit the first jobs that are held at these gates, which are locked, where there is room, and let these rows pass the gate
+-- `due` before. Returns how many are pending now.
+-- Locks, in this order everywhere: rows of jobs, that of the ends of jobs that others follow, those of batches, those of
+-- gates. A row that is locked by somebody else is left where it is.
+CREATE FUNCTION supervisor_admit_v1(in_types text[], in_keys text[], in_rows bigint[]) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+  at constant double precision := extract(epoch FROM clock_timestamp());
+  wide constant text[] := supervisor_wide_v1(in_types);
+  others bigint[];
+  changed bigint;
+  admitted bigint;
+  gate record;
+BEGIN
+  IF cardinality(wide) > 0 AND EXISTS (SELECT 1 FROM job_limits l WHERE l.type = ANY (wide) AND l.on_conflict <> 'wait') THEN
+    PERFORM pg_advisory_xact_lock(7308604897285366891); -- should one of them be followed
+    others := ARRAY(
+      SELECT j.id
+      FROM (SELECT DISTINCT t, k FROM unnest(in_types, in_keys) AS n (t, k) WHERE k IS NOT NULL) AS g (type, key)
+           JOIN job_limits l ON l.type = g.type AND l.on_conflict <> 'wait'
+           JOIN jobs j ON j.type = g.type AND j.concurrency_key = g.key AND j.status IN ('held', 'pending', 'running')
+      WHERE (l.on_conflict = 'skip' AND j.status = 'held' AND j.hold = 'due' AND j.claim_token = 0
+             AND EXISTS (SELECT 1 FROM jobs o WHERE o.type = g.type AND o.concurrency_key = g.key
+                           AND o.status IN ('held', 'pending', 'running') AND o.id < j.id))
+         OR (l.on_conflict = 'cancel_running' AND j.cancel_requested_at IS NULL
+             AND EXISTS (SELECT 1 FROM jobs o WHERE o.type = g.type AND o.concurrency_key = g.key
+                           AND o.status IN ('held', 'pending', 'running') AND o.id > j.id))
+      ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED);
+    UPDATE jobs SET cancel_requested_at = at WHERE id = ANY (others) AND status = 'running';
+    UPDATE jobs SET status = 'cancelled', completed_at = at, claim_token = claim_token + 1,
+      last_error = CASE WHEN (SELECT l.on_conflict FROM job_limits l WHERE l.type = jobs.type) = 'skip'
+                        THEN 'skipped: its concurrency_key had another job' ELSE last_error END
+    WHERE id = ANY (others) AND status <> 'running';
+  END IF;
+
+  IF cardinality(in_rows) > 0 THEN
+    UPDATE jobs SET hold = 'key', turn = scheduled_at - priority * 1e9
+    WHERE id = ANY (in_rows) AND status = 'held' AND hold = 'due';
+  END IF;
+
+  -- Their keys. With a rate, only one of a key stands before its start. Jobs that take turns get theirs.
+  WITH passing AS (
+    SELECT p.id, g.type, g.wide, g.fair, g.age_boost, p.fair_key, p.turn
+    FROM (SELECT DISTINCT n.t, n.k, n.t = ANY (wide), coalesce(l.per_key, 1), l.key_interval IS NOT NULL,
+                 coalesce(l.fair, 0), coalesce(l.age_boost, 1e9)
+          FROM unnest(in_types, in_keys) AS n (t, k) LEFT JOIN job_limits l ON l.type = n.t WHERE n.k IS NOT NULL
+         ) AS g (type, key, wide, most, rated, fair, age_boost),
+         LATERAL (SELECT count(*) AS passed, coalesce(bool_or(o.status <> 'running'), false) AS waits
+                  FROM (SELECT j.status FROM jobs j
+                        WHERE j.type = g.type AND j.concurrency_key = g.key AND j.status IN ('held', 'pending', 'running')
+                          AND j.hold IN ('', 'type') LIMIT g.most) AS o) AS c,
+         LATERAL (SELECT j.id, coalesce(j.fair_key, '') AS fair_key, j.turn FROM jobs j
+                  WHERE j.type = g.type AND j.concurrency_key = g.key AND j.status = 'held' AND j.hold = 'key'
+                    AND c.passed < g.most
+                  ORDER BY j.turn, j.id
+                  LIMIT CASE WHEN NOT g.rated THEN greatest(g.most - c.passed, 0) WHEN c.waits THEN 0 ELSE 1 END
+                  FOR NO KEY UPDATE SKIP LOCKED) AS p
+    UNION ALL
+    SELECT j.id, j.type, j.type = ANY (wide), coalesce(l.fair, 0), coalesce(l.age_boost, 1e9), coalesce(j.fair_key, ''),
+           j.turn
+    FROM jobs j LEFT JOIN job_limits l ON l.type = j.type
+    WHERE j.id = ANY (in_rows) AND j.status = 'held' AND j.hold = 'key' AND j.concurrency_key IS NULL),
+  turns AS (
+    INSERT INTO job_keys AS k (type, key, turn)
+    SELECT p.type, p.fair_key, l.turn + count(*) FROM passing p JOIN job_limits l ON l.type = p.type
+    WHERE p.fair = 1 GROUP BY p.type, p.fair_key, l.turn ORDER BY 1, 2
+    ON CONFLICT (type, key) DO UPDATE SET turn = greatest(
+      k.turn + excluded.turn - (SELECT l.turn FROM job_limits l WHERE l.type = excluded.type), excluded.turn)
+    RETURNING k.type, k.key, k.turn)
+  UPDATE jobs SET
+    status = CASE WHEN p.wide THEN 'held' ELSE 'pending' END,
+    hold = CASE WHEN p.wide THEN 'type' ELSE '' END,
+    claim_token = claim_token + CASE WHEN p.wide THEN 0 ELSE 1 END,
+    turn = coalesce(t.turn - p.behind, scheduled_at) - priority * p.age_boost,
+    scheduled_at = CASE WHEN p.wide THEN scheduled_at ELSE greatest(scheduled_at, (
+      SELECT k.next_at FROM job_keys k WHERE k.type = jobs.type AND k.key = jobs.concurrency_key)) END
+  FROM (SELECT p.*, count(*) OVER (PARTITION BY p.type, p.fair_key ORDER BY p.turn DESC, p.id DESC) - 1 AS behind
+        FROM passing p) AS p
+       LEFT JOIN turns t ON p.fair = 1 AND t.type = p.type AND t.key = p.fair_key
+  WHERE jobs.id = p.id;
+  GET DIAGNOSTICS admitted = ROW_COUNT; -- perhaps too many: not all of them are pending
+
+  -- Their types. With a rate, one stands before its start, and is due when it may start; above 100 starts a second, those
+  -- of 10 ms. While the breaker is open or has just closed, one runs at a time.
+  FOR gate IN
+    SELECT n.t AS type, l.max_running, l.interval, l.burst, l.key_interval, l.key_burst, l.fair, l.max_failures, l.next_at,
+           l.failures
+    FROM (SELECT DISTINCT unnest(in_types)) AS n (t) LEFT JOIN job_limits l ON l.type = n.t
+    WHERE EXISTS (SELECT 1 FROM jobs j WHERE j.type = n.t AND j.status = 'held' AND j.hold = 'type')
+    ORDER BY 1
+  LOOP
+    WITH passing AS (
+      SELECT p.*, row_number() OVER (ORDER BY p.turn, p.id) AS place FROM (
+        SELECT j.id, j.turn, j.priority FROM jobs j
+        WHERE j.type = gate.type AND j.status = 'held' AND j.hold = 'type'
+        ORDER BY j.turn, j.id
+        LIMIT greatest(coalesce(least(
+          gate.max_running - (SELECT count(*) FROM (SELECT 1 FROM jobs j WHERE j.type = gate.type AND j.hold = ''
+                                AND j.status IN ('pending', 'running') LIMIT gate.max_running) AS o),
+          CASE WHEN gate.interval IS NOT NULL THEN
+            floor(greatest(1, 0.01 / gate.interval))::bigint
+            - (SELECT count(*) FROM (SELECT 1 FROM jobs j WHERE j.type = gate.type AND j.status = 'pending'
+                                     LIMIT floor(greatest(1, 0.01 / gate.interval))::bigint) AS o) END,
+          CASE WHEN gate.failures >= gate.max_failures THEN
+            CASE WHEN EXISTS (SELECT 1 FROM jobs j WHERE j.type = gate.type AND j.hold = ''
+                                AND j.status IN ('pending', 'running')) THEN 0 ELSE 1 END END), 1000000000), 0)
+        FOR NO KEY UPDATE SKIP LOCKED) AS p),
+    turns AS (
+      UPDATE job_limits l SET turn = greatest(l.turn, (SELECT max(p.turn + p.priority * l.age_boost) FROM passing p))
+      WHERE l.type = gate.type AND gate.fair = 1 AND EXISTS (SELECT 1 FROM passing))
+    UPDATE jobs SET
+      status = 'pending', hold = '', claim_token = claim_token + 1,
+      scheduled_at = greatest(
+        scheduled_at,
+        -- Those that take turns are claimed in the order in which they are admitted.
+        CASE WHEN gate.fair = 1 THEN at + p.place * 1e-6 ELSE gate.next_at - (gate.burst - 1) * coalesce(gate.interval, 0) END,
+        (SELECT k.next_at - (gate.key_burst - 1) * coalesce(gate.key_interval, 0) FROM job_keys k
+         WHERE k.type = gate.type AND k.key = jobs.concurrency_key))
+    FROM passing p WHERE jobs.id = p.id;
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    admitted := admitted + changed;
+  END LOOP;
+  RETURN admitted;
+END $$;
+
+
+-- Jobs after others, and batches -------------------------------------------------------------------
+
+-- A job whose predecessors have not all ended is held with `after`. A predecessor has followed = 1, from when the
+-- maintainer first sees that.
+CREATE TABLE job_after (
+  after_id  bigint NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+  job_id    bigint NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+  on_failed text NOT NULL DEFAULT 'cancel' CHECK (on_failed IN ('cancel', 'run')), -- if it fails: what the job does
+  PRIMARY KEY (after_id, job_id)
+);
+CREATE INDEX job_after_job ON job_after (job_id);
+
+-- Jobs of one batch; when its last one has ended, a job is enqueued, once.
+CREATE TABLE job_batches (
+  id       bigint PRIMARY KEY,       -- microseconds of its creation
+  type     text,                     -- of the job that is enqueued; NULL: none
+  payload  text NOT NULL DEFAULT '{}',
+  closed   integer NOT NULL DEFAULT 0, -- 1: the program that makes it has added its jobs
+  callback bigint,                   -- the job that was enqueued
+  ended_at double precision
+);
+CREATE INDEX jobs_in_batch ON jobs (batch) WHERE batch IS NOT NULL AND status IN ('held', 'pending', 'running');
+
+-- What the maintainer has to look at: jobs with gates, with others that follow them, or of a batch, which somebody other
+-- than the worker that held them has ended or set back; those that another program has claimed; those that have got a
+-- follower; and batches that were closed.
+CREATE TABLE job_ends (job_id bigint, started boolean, batch bigint);
+CREATE TRIGGER ends_announce AFTER INSERT ON job_ends FOR EACH STATEMENT EXECUTE FUNCTION supervisor_announce_v1();
+
+CREATE FUNCTION supervisor_ended_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+  CASE TG_TABLE_NAME
+    WHEN 'jobs' THEN INSERT INTO job_ends (job_id, started) VALUES (NEW.id, NEW.status = 'running');
+    WHEN 'job_after' THEN INSERT INTO job_ends (job_id) VALUES (NEW.after_id);
+    ELSE INSERT INTO job_ends (batch) VALUES (NEW.id);
+  END CASE;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER jobs_ended AFTER UPDATE OF status ON jobs FOR EACH ROW
+WHEN ((NEW.hold IS NOT NULL OR NEW.followed IS NOT NULL OR NEW.batch IS NOT NULL)
+      AND NEW.status IS DISTINCT FROM OLD.status AND NEW.claim_token IS DISTINCT FROM OLD.claim_token
+      AND (NEW.status <> 'running' OR NEW.locked_by = 'foreign') AND NOT (OLD.status = 'held' AND NEW.status = 'pending'))
+EXECUTE FUNCTION supervisor_ended_v1();
+CREATE TRIGGER after_begins AFTER INSERT ON job_after FOR EACH ROW EXECUTE FUNCTION supervisor_ended_v1();
+CREATE TRIGGER batch_closes AFTER UPDATE OF closed ON job_batches FOR EACH ROW WHEN (NEW.closed = 1)
+EXECUTE FUNCTION supervisor_ended_v1();
+
+-- What follows from the ends of these jobs: for others after them, their batches, and the gates that they have left;
+-- `in_charged` are those whose attempt counts, for breakers. From the starts of others, for rates. The gates of types whose
+-- jobs are to be claimed then are locked, too; batches may have been closed. Returns how many jobs have become pending.
+CREATE FUNCTION supervisor_settled_v1(
+  in_ids bigint[], in_charged bigint[], in_started bigint[], in_rated text[], in_batches bigint[])
+RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+  at constant double precision := extract(epoch FROM clock_timestamp());
+  settled record;
+  gates record;
+  later bigint[];
+  admitted bigint := 0;
+  one record;
+BEGIN
+  SELECT array_agg(j.id) FILTER (WHERE j.followed IS NOT NULL) AS followed,
+         array_agg(j.batch) FILTER (WHERE j.batch IS NOT NULL AND j.status NOT IN ('held', 'pending', 'running')) AS batches,
+         coalesce(array_agg(j.type) FILTER (WHERE j.hold IS NOT NULL), '{}') AS types,
+         coalesce(array_agg(j.concurrency_key) FILTER (WHERE j.hold IS NOT NULL), '{}') AS keys,
+         coalesce(array_agg(j.id) FILTER (WHERE j.status = 'held' AND j.hold = 'due' AND j.scheduled_at <= at), '{}') AS due
+  INTO settled FROM jobs j WHERE j.id = ANY (in_ids);
+
+  IF settled.followed IS NOT NULL THEN
+    PERFORM pg_advisory_xact_lock(7308604897285366891);
+    -- What was cancelled because of one that runs again, or has succeeded now, waits again.
+    WITH RECURSIVE later (id) AS (
+      SELECT j.id FROM jobs j WHERE j.id = ANY (settled.followed) AND j.status NOT IN ('failed', 'cancelled', 'quarantined')
+      UNION
+      SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id JOIN jobs j ON j.id = a.job_id
+      WHERE j.status = 'cancelled' AND j.hold = 'after')
+    UPDATE jobs SET status = 'held', completed_at = NULL, last_error = NULL, claim_token = claim_token + 1
+    WHERE id = ANY (ARRAY(SELECT l.id FROM later l)) AND status = 'cancelled' AND hold = 'after';
+    -- What follows only from the success of one that has failed is cancelled, and what follows that; the edges stay.
+    WITH RECURSIVE later (id, cause, ended) AS (
+      SELECT j.id, j.id, j.status FROM jobs j
+      WHERE j.id = ANY (settled.followed) AND j.status IN ('failed', 'cancelled', 'quarantined')
+      UNION
+      SELECT a.job_id, l.cause, l.ended FROM later l JOIN job_after a ON a.after_id = l.id WHERE a.on_failed = 'cancel')
+    UPDATE jobs SET status = 'cancelled', completed_at = at, claim_token = claim_token + 1,
+      last_error = format('cancelled: job %s, before it, ended %s', l.cause, l.ended)
+    FROM (SELECT id, min(cause) AS cause, min(ended) AS ended FROM later GROUP BY id) AS l
+    WHERE jobs.id = l.id AND jobs.status = 'held' AND jobs.hold = 'after';
+    WITH RECURSIVE later (id) AS (
+      SELECT j.id FROM jobs j WHERE j.id = ANY (settled.followed) AND j.status IN ('failed', 'cancelled', 'quarantined')
+      UNION
+      SELECT a.job_id FROM later l JOIN job_after a ON a.after_id = l.id JOIN jobs j ON j.id = a.job_id
+      WHERE j.status = 'cancelled' AND j.hold = 'after'),
+    gone AS (
+      DELETE FROM job_after a USING jobs j
+      WHERE a.after_id = j.id AND (
+        (j.id = ANY (settled.followed) AND j.status = 'done')
+        OR (j.id = ANY (ARRAY(SELECT l.id FROM later l)) AND a.on_failed = 'run'))
+      RETURNING a.job_id)
+    SELECT array_agg(g.job_id) INTO later FROM gone g;
+    IF later IS NOT NULL THEN
+      -- A trigger lets them pass, or holds them at their own gates.
+      WITH free AS (
+        UPDATE jobs SET status = 'pending', claim_token = claim_token + 1
+        WHERE id = ANY (later) AND status = 'held' AND hold = 'after'
+          AND NOT EXISTS (SELECT 1 FROM job_after a WHERE a.job_id = jobs.id)
+        RETURNING id, type, concurrency_key, status, scheduled_at)
+      SELECT settled.types || coalesce(array_agg(f.type) FILTER (WHERE f.status = 'held'), '{}') AS types,
+             settled.keys || coalesce(array_agg(f.concurrency_key) FILTER (WHERE f.status = 'held'), '{}') AS keys,
+             settled.due || coalesce(array_agg(f.id) FILTER (WHERE f.status = 'held' AND f.scheduled_at <= at), '{}') AS due,
+             settled.batches, count(*) FILTER (WHERE f.status = 'pending') AS passed
+      INTO settled FROM free f;
+      admitted := settled.passed;
+    END IF;
+  END IF;
+
+  IF settled.batches IS NOT NULL OR cardinality(in_batches) > 0 THEN
+    -- A statement of its own: the next one sees what others have committed before.
+    PERFORM pg_advisory_xact_lock(b.lock)
+    FROM (SELECT DISTINCT hashtextextended('batch ' || b, 7308604897285366890) AS lock
+          FROM unnest(settled.batches || in_batches) AS b ORDER BY 1) AS b;
+    FOR one IN
+      UPDATE job_batches b SET ended_at = at
+      WHERE b.id = ANY (settled.batches || in_batches) AND b.closed = 1 AND b.ended_at IS NULL AND NOT EXISTS (
+        SELECT 1 FROM jobs j WHERE j.batch = b.id AND j.status IN ('held', 'pending', 'running'))
+      RETURNING b.id, b.type, b.payload
+    LOOP
+      IF one.type IS NOT NULL THEN
+        WITH made AS (INSERT INTO jobs (type, payload) VALUES (one.type, one.payload) RETURNING id)
+        UPDATE job_batches b SET callback = made.id FROM made WHERE b.id = one.id;
+        admitted := admitted + 1;
+      END IF;
+    END LOOP;
+  END IF;
+
+  -- The gates.
+  SELECT coalesce(array_agg(g.type), '{}') AS types, coalesce(array_agg(g.key), '{}') AS keys INTO gates
+  FROM (SELECT t, k FROM unnest(settled.types, settled.keys) AS u (t, k)
+        UNION SELECT j.type, j.concurrency_key FROM jobs j WHERE j.id = ANY (in_started)
+        UNION SELECT t, NULL FROM unnest(in_rated) AS t) AS g (type, key);
+  IF cardinality(gates.types) > 0 THEN
+    PERFORM supervisor_lock_gates_v1(gates.types, gates.keys);
+    IF cardinality(in_charged) > 0 THEN
+      UPDATE job_limits l SET
+        failures = CASE WHEN s.worked THEN 0 ELSE l.failures + s.failed END,
+        next_at = CASE WHEN s.worked OR l.failures + s.failed < l.max_failures THEN l.next_at
+                       ELSE greatest(l.next_at, at + l.breaker_pause) END
+      FROM (SELECT j.type, bool_or(j.status = 'done') AS worked, count(*) AS failed FROM jobs j
+            WHERE j.id = ANY (in_charged) AND j.status NOT IN ('running', 'cancelled') GROUP BY j.type) AS s
+      WHERE l.type = s.type AND l.max_failures IS NOT NULL AND NOT (s.worked AND l.failures = 0);
+    END IF;
+    IF cardinality(in_started) > 0 THEN
+      UPDATE job_limits l SET next_at = greatest(l.next_at, at - 0.005) + s.starts * l.interval
+      FROM (SELECT j.type, count(*) AS starts FROM jobs j WHERE j.id = ANY (in_started) GROUP BY j.type) AS s
+      WHERE l.type = s.type AND l.interval IS NOT NULL;
+      INSERT INTO job_keys AS k (type, key, next_at)
+      SELECT j.type, j.concurrency_key, at - 0.005 + l.key_interval
+      FROM jobs j JOIN job_limits l ON l.type = j.type AND l.key_interval IS NOT NULL
+      WHERE j.id = ANY (in_started) AND j.concurrency_key IS NOT NULL
+      GROUP BY j.type, j.concurrency_key, l.key_interval
+      ON CONFLICT (type, key) DO UPDATE SET next_at = greatest(
+        excluded.next_at, k.next_at + (SELECT l.key_interval FROM job_limits l WHERE l.type = excluded.type));
+    END IF;
+    admitted := admitted + supervisor_admit_v1(gates.types, gates.keys, settled.due);
+  END IF;
+  RETURN admitted;
+END $$;
+
+-- The maintainer's look at what nobody else admits: jobs whose time has come, new ones among them, and job_ends. Returns
+-- how many jobs it has seen.
+CREATE FUNCTION supervisor_admit_due_v1(most bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET enable_seqscan = off AS $$
+DECLARE
+  at constant double precision := extract(epoch FROM clock_timestamp());
+  due bigint[];
+  seen record;
+BEGIN
+  WITH gone AS (
+    DELETE FROM job_ends WHERE ctid = ANY (ARRAY(SELECT e.ctid FROM job_ends e LIMIT most FOR UPDATE SKIP LOCKED))
+    RETURNING job_id, started, batch)
+  SELECT array_agg(DISTINCT g.job_id) AS jobs, array_agg(DISTINCT g.job_id) FILTER (WHERE g.started) AS started,
+         array_agg(DISTINCT g.batch) FILTER (WHERE g.batch IS NOT NULL) AS batches, count(*) AS number
+  INTO seen FROM gone g;
+  IF seen.jobs IS NOT NULL THEN
+    PERFORM 1 FROM jobs j WHERE j.id = ANY (seen.jobs) ORDER BY j.id FOR NO KEY UPDATE;
+    UPDATE jobs SET followed = 1
+    WHERE id = ANY (seen.jobs) AND followed IS NULL AND EXISTS (SELECT 1 FROM job_after a WHERE a.after_id = jobs.id);
+  END IF;
+  due := ARRAY(SELECT j.id FROM jobs j WHERE j.status = 'held' AND j.hold = 'due' AND j.scheduled_at <= at
+               ORDER BY j.scheduled_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+  IF seen.number > 0 OR cardinality(due) > 0 THEN
+    PERFORM supervisor_settled_v1(seen.jobs || due, NULL, seen.started, NULL, seen.batches);
+  END IF;
+  RETURN seen.number + cardinality(due);
+END $$;
+
+
 -- Claiming -----------------------------------------------------------------------------------------
 
 -- Whether these capabilities meet what a job requires. Both are words, in any order and spacing.
@@ -433,6 +878,11 @@ DECLARE
   walked bigint;
   token_floor bigint;
   watched boolean;
+  gated bigint[];   -- those of the settled jobs that have gates, others after them, or a batch
+  rated text[];     -- types with a rate
+  started bigint[];
+  admitted bigint := 0;
+  claimed integer := 0;
 BEGIN
   -- A crash of the server repeats the last moments' claims and settlements, and loses no job.
   PERFORM set_config('synchronous_commit', 'off', true);
@@ -441,7 +891,17 @@ BEGIN
     IF watched THEN
       PERFORM pg_notify('job_supervisor', '');
     END IF;
-    IF keep OR watched THEN
+    settled := '{}';
+    IF NOT (keep OR watched) THEN
+      WITH ended AS (
+        DELETE FROM jobs
+        WHERE jobs.id = ANY (ids) AND jobs.status = held AND jobs.locked_by = by_owner
+          AND jobs.claim_token = tokens[width_bucket(jobs.id, ids)]
+          AND hold IS NULL AND followed IS NULL AND batch IS NULL
+        RETURNING jobs.id)
+      SELECT coalesce(array_agg(ended.id), '{}') INTO settled FROM ended;
+    END IF;
+    IF cardinality(settled) < cardinality(ids) THEN
       WITH ended AS (
         UPDATE jobs SET
           status = 'done', result = results[width_bucket(jobs.id, ids)],
@@ -450,15 +910,9 @@ BEGIN
           locked_by = NULL, locked_at = NULL, lock_expires_at = NULL, last_error = NULL
         WHERE jobs.id = ANY (ids) AND jobs.status = held AND jobs.locked_by = by_owner
           AND jobs.claim_token = tokens[width_bucket(jobs.id, ids)]
-        RETURNING jobs.id)
-      SELECT coalesce(array_agg(ended.id), '{}') INTO settled FROM ended;
-    ELSE
-      WITH ended AS (
-        DELETE FROM jobs
-        WHERE jobs.id = ANY (ids) AND jobs.status = held AND jobs.locked_by = by_owner
-          AND jobs.claim_token = tokens[width_bucket(jobs.id, ids)]
-        RETURNING jobs.id)
-      SELECT coalesce(array_agg(ended.id), '{}') INTO settled FROM ended;
+        RETURNING jobs.id, hold IS NOT NULL OR followed IS NOT NULL OR batch IS NOT NULL AS gated)
+      SELECT settled || coalesce(array_agg(ended.id), '{}'), array_agg(ended.id) FILTER (WHERE ended.gated)
+      INTO settled, gated FROM ended;
     END IF;
     IF cardinality(settled) < cardinality(ids) THEN
       RETURN QUERY SELECT u.id, NULL::bigint, NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint,
@@ -473,6 +927,16 @@ BEGIN
       want := 0; -- a crash of the server has undone it, or others have taken the worker for dead
       RETURN QUERY SELECT NULL::bigint, NULL::bigint, NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint,
                           NULL::double precision, NULL::boolean, NULL::text, NULL::integer;
+    END IF;
+  END IF;
+  IF want > 0 AND pg_sequence_last_value('job_limited'::regclass) >> 32 = 1 THEN
+    rated := ARRAY(SELECT l.type FROM job_limits l
+                   WHERE l.type = ANY (wanted) AND (l.interval IS NOT NULL OR l.key_interval IS NOT NULL));
+  END IF;
+  IF gated IS NOT NULL OR cardinality(rated) > 0 THEN
+    admitted := supervisor_settled_v1(gated, gated, NULL, rated, NULL);
+    IF NOT (keep OR watched) THEN
+      DELETE FROM jobs WHERE jobs.id = ANY (gated) AND followed IS NULL AND batch IS NULL;
     END IF;
   END IF;
   IF want > 0 THEN
@@ -506,7 +970,7 @@ BEGIN
                LATERAL (SELECT j.scheduled_at, j.id FROM jobs j
                         WHERE j.status = 'pending' AND j.type = g.type AND j.requires = g.requires
                           AND j.priority = tier.priority AND (j.scheduled_at, j.id) >= (g.since, g.first)
-                          AND j.scheduled_at <= at
+                          AND j.scheduled_at <= at AND (j.expires_at IS NULL OR j.expires_at > at)
                         ORDER BY j.scheduled_at, j.id LIMIT want) c
           ORDER BY c.scheduled_at, c.id LIMIT want);
       END IF;
@@ -517,7 +981,7 @@ BEGIN
              LATERAL (SELECT j.ctid FROM jobs j
                       WHERE j.status = 'pending' AND j.type = g.type AND j.requires = g.requires
                         AND j.priority = tier.priority AND (j.scheduled_at, j.id) >= (g.since, g.first)
-                        AND j.scheduled_at <= at
+                        AND j.scheduled_at <= at AND (j.expires_at IS NULL OR j.expires_at > at)
                       ORDER BY j.scheduled_at, j.id LIMIT coalesce(cardinality(array_positions(places, g.place)), want)
                       FOR NO KEY UPDATE SKIP LOCKED) c
         WHERE places IS NULL OR g.place = ANY (places));
@@ -528,12 +992,15 @@ BEGIN
             SELECT j.ctid FROM jobs j
             WHERE j.status = 'pending' AND j.type = tier.types[place] AND j.requires = tier.kinds[place]
               AND j.priority = tier.priority AND (j.scheduled_at, j.id) >= (tier.times[place], tier.firsts[place])
-              AND j.scheduled_at <= at AND j.ctid <> ALL (picked)
+              AND j.scheduled_at <= at AND (j.expires_at IS NULL OR j.expires_at > at) AND j.ctid <> ALL (picked)
             ORDER BY j.scheduled_at, j.id LIMIT want - cardinality(picked) FOR NO KEY UPDATE SKIP LOCKED);
           EXIT WHEN cardinality(picked) >= want;
         END LOOP;
       END IF;
       CONTINUE WHEN cardinality(picked) = 0;
+      IF cardinality(rated) > 0 THEN
+        started := started || ARRAY(SELECT j.id FROM jobs j WHERE j.ctid = ANY (picked) AND j.type = ANY (rated));
+      END IF;
       RETURN QUERY
       WITH claimed AS (
         UPDATE jobs SET
@@ -551,6 +1018,7 @@ BEGIN
         RAISE EXCEPTION 'a trigger ignores the change';
       END IF;
       want := want - changed;
+      claimed := claimed + changed;
       EXIT WHEN want <= 0;
     END LOOP;
     walked := pg_stat_get_xact_tuples_returned('jobs_pending'::regclass) - walked;
@@ -558,6 +1026,12 @@ BEGIN
       RETURN QUERY SELECT walked, NULL::bigint, NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint,
                           NULL::double precision, NULL::boolean, NULL::text, NULL::integer;
     END IF;
+    IF cardinality(started) > 0 THEN
+      admitted := admitted + supervisor_settled_v1(NULL, NULL, started, NULL, NULL);
+    END IF;
+  END IF;
+  IF admitted > claimed AND (SELECT last_value FROM job_sleepers) > extract(epoch FROM clock_timestamp()) THEN
+    PERFORM pg_notify('job_supervisor', '');
   END IF;
 END $$;
 

@@ -63,9 +63,13 @@ class Gates(Concern):
                 row = limits._asdict() | {"type": type_, "fair": int(limits.fair), "chosen": int(chosen)}
                 raw.execute(self._queries.set_limit, row)
         # Pending jobs pass the gates again: those from before there was a limit, and those that a larger one let pass.
-        while self._connection.apply(self._queries.hold_pending, {"type": type_, "limit": _SLICE}) == _SLICE:
+        marked = _SLICE
+        while marked >= _SLICE:
+            with self._connection.write() as raw:
+                marked = raw.execute(self._queries.mark_pending, {"type": type_, "limit": _SLICE}).rowcount
+                raw.execute(self._queries.hold_marked, {"type": type_})
+        while self.admit_due(now):
             pass
-        self._connection.apply(self._queries.hold_admitted, {"type": type_})
         self.sweep(now)
 
     def admit_due(self, now: float) -> int:

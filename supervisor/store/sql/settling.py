@@ -76,8 +76,11 @@ def settle(
         "started_at": s.started_at,
         "error": message,
     }
-    if not raw.execute(queries.settle, about | outcome).rowcount:
+    settled = raw.execute(queries.settle, about | outcome)
+    if not settled.rowcount:
         return False
+    if hasattr(raw, "settled") and settled.fetchone()[0]:
+        raw.settled.append(s)
     if s.pause > 0:
         until = {"id": s.job_id, "until": now + min(s.pause, LONGEST_DELAY)}
         for statement in (queries.pause_key, queries.pause_type, queries.delay_admitted):

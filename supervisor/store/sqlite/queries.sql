@@ -757,17 +757,29 @@ ON CONFLICT (key) DO UPDATE SET value = lower(hex(randomblob(8)));
 
 -- Gates --------------------------------------------------------------------------------------------
 
--- name: hold_pending
--- Those that came before there was a limit.
-UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
+-- name: mark_pending
+-- Pending jobs are to pass the gates, once more if they have been admitted; those that run have passed. They are held by a statement of its own, which
+-- does not change `hold`: so no trigger lets the last of them pass before the first.
+UPDATE jobs SET
+  turn = CASE WHEN concurrency_key IS NOT NULL THEN scheduled_at - priority * 1e9
+              WHEN hold = '' THEN turn
+              ELSE scheduled_at - priority * coalesce((SELECT age_boost FROM job_limits WHERE type = :type), 1e9) END,
+  hold = CASE WHEN status = 'running' THEN ''
+              WHEN scheduled_at > (SELECT now + 0.002 FROM job_clock) THEN 'due'
+              WHEN concurrency_key IS NOT NULL THEN 'key'
+              WHEN hold IS NULL AND EXISTS (SELECT 1 FROM job_limits WHERE type = :type AND fair) THEN 'due'
+              ELSE 'type' END
 WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
-             WHERE type = :type AND status = 'pending' AND (status = 'pending' OR status = 'running') AND hold IS NULL
-             LIMIT :limit);
+             WHERE type = :type AND status = 'pending' AND (status = 'pending' OR status = 'running')
+               AND coalesce(hold, '') = '' LIMIT :limit)
+   OR id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
+             WHERE type = :type AND status = 'running' AND (status = 'pending' OR status = 'running') AND hold IS NULL);
 
--- name: hold_admitted
-UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
+-- name: hold_marked
+UPDATE jobs SET status = 'held', claim_token = claim_token + 1
 WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
-             WHERE type = :type AND status = 'pending' AND (status = 'pending' OR status = 'running') AND hold = '');
+             WHERE type = :type AND status = 'pending' AND (status = 'pending' OR status = 'running')
+               AND hold <> '');
 
 -- name: admit_due
 UPDATE jobs SET hold = 'due' WHERE id IN (

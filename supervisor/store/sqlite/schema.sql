@@ -473,9 +473,11 @@ BEGIN
   UPDATE jobs SET hold = 'key' WHERE id = (
     SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
       AND status = 'held' AND status IN ('held', 'pending', 'running') AND hold = 'key' ORDER BY turn, id LIMIT 1);
-  UPDATE jobs SET hold = 'type' WHERE id = (
+  -- A breaker that has closed leaves room for many: two for each end.
+  UPDATE jobs SET hold = 'type' WHERE id IN (
     SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND status = 'held' AND hold = 'type'
-    ORDER BY turn, id LIMIT 1);
+    ORDER BY turn, id
+    LIMIT 1 + EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type AND max_failures IS NOT NULL AND failures = 0));
   INSERT INTO job_ends SELECT NEW.id, NEW.now WHERE NEW.followed IS NOT NULL;
   INSERT INTO job_batch_ends SELECT NEW.batch WHERE NEW.batch IS NOT NULL AND NEW.now NOT IN ('pending', 'running');
 END;
@@ -528,6 +530,13 @@ BEGIN
     AND id IN (WITH RECURSIVE later (id) AS (
       VALUES (NEW.id) UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id WHERE a.on_failed = 'cancel'
     ) SELECT id FROM later WHERE id <> NEW.id);
+  -- The trigger of a change of status is at work already, so it does not see these.
+  INSERT INTO job_batch_ends
+    SELECT DISTINCT batch FROM jobs WHERE NEW.status IN ('failed', 'cancelled', 'quarantined') AND batch IS NOT NULL
+      AND status = 'cancelled' AND hold = 'after'
+      AND id IN (WITH RECURSIVE later (id) AS (
+        VALUES (NEW.id) UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id WHERE a.on_failed = 'cancel'
+      ) SELECT id FROM later);
   DELETE FROM job_after WHERE NEW.status = 'done' AND after_id = NEW.id;
   DELETE FROM job_after WHERE NEW.status IN ('failed', 'cancelled', 'quarantined') AND on_failed = 'run'
     AND after_id IN (WITH RECURSIVE later (id) AS (
