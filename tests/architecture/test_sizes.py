@@ -42,8 +42,8 @@ def test_no_class_has_many_public_methods() -> None:
 
 
 # May be raised only with a reason in the commit.
-MOST_LINES, MOST_MODULES = 43_760, 254
-MOST_LINES_OF_TESTS = 67_460
+MOST_LINES, MOST_MODULES = 43_860, 254
+MOST_LINES_OF_TESTS = 68_120
 MOST_WORDS_OF_INTERNALS = 15_000
 MOST_ON_THE_PATH = 1800  # lines, in at most twelve modules
 
