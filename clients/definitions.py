@@ -72,6 +72,7 @@ def definitions() -> str:
                         "limits": option.limits,
                     }
                     for name, option in enqueueing.OPTIONS.items()
+                    if option.column not in ("after", "on_failed")  # they take rows of another table
                 },
             },
             indent=2,

@@ -37,6 +37,8 @@ export interface JobOptions {
   expiresIn?: Duration;
   /** The same as a time. */
   expiresAt?: Date;
+  /** The id of the batch that it belongs to. */
+  batch?: number;
   /** An object of your own, stored and shown with the job; at most 16 KiB of JSON. */
   meta?: object;
 }

@@ -29,6 +29,8 @@ _LONGEST = 8 * MAX_PAYLOAD_BYTES  # a longer text cannot be a valid payload, eve
 # How options of an enqueue are written, by their checks.
 _FORMS: dict[Any, tuple[str, Any]] = {
     enqueueing.whole: ("N", int),
+    enqueueing.word: ("WORD", str),
+    enqueueing.job_ids: ("ID,ID", Parsed(lambda text: [int(each) for each in text.split(",")])),
     enqueueing.delay_of: ("DURATION", str),
     enqueueing.moment: ("TIME", Parsed(datetime.fromisoformat)),
     enqueueing.capabilities: ("A,B", str),

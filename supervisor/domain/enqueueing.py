@@ -26,6 +26,7 @@ MAX_TIME = 1e11  # seconds: the year 5138; milliseconds since 1970 exceed it
 MAX_ATTEMPTS = 1_000_000
 MAX_KEY = 1000
 MAX_WAITING = 1_000_000
+MAX_BEFORE = 10_000  # jobs that one waits for
 ONCE = "run:"
 """How the unique keys begin that are looked up among finished jobs, too: an index of the tables holds them."""
 MAX_REQUIRES = 1000
@@ -53,7 +54,7 @@ class Option(NamedTuple):
 
     check: Callable[..., Any]
     text: str
-    limits: tuple[int, ...] = ()
+    limits: tuple[Any, ...] = ()
     default: Any = None
     column: str = ""
     waited: bool = False
@@ -86,12 +87,19 @@ class CommonOptions(TypedDict, total=False):
         Duration, Option(delay_of, "Cancelled if not started within this time, like 1h.", column="expires_at")
     ]
     expires_at: Annotated[Time, Option(moment, "Cancelled if not started by then, like 2027-01-31T08:00+01:00.")]
+    batch: Annotated[int | None, Option(whole, "The batch that it belongs to; see Queue.batch.", (1, LAST_ID))]
     meta: Annotated[Object, Option(json_object, 'A JSON object with your own data, like {"tags": ["nightly"]}.')]
 
 
 class JobOptions(CommonOptions, total=False):
     """How a job is enqueued, beside its type and payload: see `Queue.enqueue`."""
 
+    after: Annotated[
+        Iterable[int] | None, Option(job_ids, "Held until these jobs have succeeded, like 41,42.", (MAX_BEFORE,))
+    ]
+    on_failed: Annotated[
+        str | None, Option(word, "If one of those fails: cancel (the default) or run.", ("cancel", "run"))
+    ]
     unique_key: Annotated[str | None, Option(text_key, "Only one unfinished job of this type can have it.", (MAX_KEY,))]
 
 
@@ -268,6 +276,26 @@ def whole(field: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidJob(field, f"{short(value)} is not a whole number from {low} to {high}")
     return value
+
+
+def word(field: str, value: object, *words: str) -> str:
+    """One of these words. Raises InvalidJob."""
+    if value not in words:
+        raise InvalidJob(field, f"{short(value)} is neither {' nor '.join(words)}")
+    return str(value)
+
+
+def job_ids(field: str, value: object, most: int) -> tuple[int, ...] | None:
+    """Ids, each once; None for none. Raises InvalidJob."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidJob(field, f"{short(value)} is not a list of ids")
+    found = tuple(dict.fromkeys(islice(value, most + 1)))
+    if len(found) > most:
+        raise InvalidJob(field, f"it has more than {most} ids")
+    for each in found:
+        if not is_possible_id(each, field):
+            raise InvalidJob(field, f"there is no job {each}")
+    return found or None
 
 
 def seconds_of(field: str, value: object, high: float) -> float:

@@ -155,6 +155,8 @@ Capabilities = Annotated[list[Capability], Field(max_length=100)]
 # What options of an enqueue are over HTTP, by their checks.
 _TYPES: dict[Any, Callable[..., Any]] = {
     enqueueing.whole: lambda low, high: Annotated[int, Field(ge=low, le=high), BeforeValidator(_whole)],
+    enqueueing.word: lambda *words: Literal[words],
+    enqueueing.job_ids: lambda most: Annotated[list[int], Field(max_length=most)],
     enqueueing.delay_of: lambda: float | str,
     enqueueing.moment: lambda: Moment,
     enqueueing.capabilities: lambda: list[Capability] | Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")],

@@ -86,7 +86,9 @@ def insert(raw: Transaction, jobs: NewJobs, now: float | None) -> list[int]:
         return [job_id for payloads in jobs.payloads for job_id in _insert_alike(raw, jobs.job, payloads, now)]
     places = in_order_of_keys(jobs)
     ids: list[int] = []
-    for keyed, group in groupby([jobs[place] for place in places], lambda job: job.unique_key is not None):
+    for keyed, group in groupby(
+        [jobs[place] for place in places], lambda job: job.unique_key is not None or bool(job.after)
+    ):
         if keyed:
             ids += [insert_or_find(raw, job, now)[0] for job in group]
         else:

@@ -1060,3 +1060,11 @@ WHERE id = ANY (ARRAY(SELECT id FROM jobs
 
 -- name: next_expiry
 SELECT expires_at FROM jobs WHERE expires_at IS NOT NULL AND status IN ('pending', 'held') ORDER BY expires_at LIMIT 1;
+
+-- name: existing
+SELECT id FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));
+
+-- name: follow
+-- A job that is held waits for these. What becomes of it if they have ended, triggers say.
+INSERT INTO job_after (after_id, job_id, on_failed)
+SELECT value::bigint, :job::bigint, :on_failed FROM json_array_elements_text(:ids::json);

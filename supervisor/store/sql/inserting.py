@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from supervisor.domain.errors import Conflict
+from supervisor.domain.errors import Conflict, InvalidJob
 from supervisor.domain.job import NewJob
 from supervisor.store.sql.connection import Queries, RowRefused, Transaction
 
@@ -33,10 +34,21 @@ class Inserting:
             # Looked for first: an INSERT of a duplicate uses up an id, and the commit would write that.
             if job.unique_key is not None and (row := raw.execute(self._queries.find_unique, key).fetchone()):
                 return int(row[0]), False
-            job_id = self._insert_job(raw, job, now)
+            job_id = self._insert_after(raw, job, now) if job.after else self._insert_job(raw, job, now)
             if job_id is not None:
                 return job_id, True
         raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table, or a trigger refuses it")
+
+    def _insert_after(self, raw: Transaction, job: NewJob, now: Now) -> int | None:
+        """A job that waits for others. Raises InvalidJob if one of them does not exist."""
+        before = {"ids": json.dumps(job.after)}
+        there = {row[0] for row in raw.execute(self._queries.existing, before).fetchall()}
+        if missing := sorted(set(job.after) - there):
+            raise InvalidJob("after", f"there is no job {missing[0]}")
+        job_id = self._insert_job(raw, job._replace(extra={**job.extra, "status": "held", "hold": "after"}), now)
+        if job_id is not None:
+            raw.execute(self._queries.follow, before | {"job": job_id, "on_failed": job.on_failed})
+        return job_id
 
     def insert_new(self, raw: Transaction, job: NewJob, now: Now) -> int | None:
         """Returns its id; None for a duplicate of a unique key. Raises RowRefused if anything else keeps it out."""

@@ -831,3 +831,10 @@ WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_expiring
 -- name: next_expiry
 SELECT expires_at FROM jobs INDEXED BY jobs_expiring WHERE expires_at IS NOT NULL AND status IN ('pending', 'held')
 ORDER BY expires_at LIMIT 1;
+
+-- name: existing
+SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: follow
+-- A job that is held waits for these. What becomes of it if they have ended, triggers say.
+INSERT INTO job_after (after_id, job_id, on_failed) SELECT value, :job, :on_failed FROM json_each(:ids);
