@@ -121,8 +121,9 @@ def become(
         spool = Spool(folder, bounds.max_file, bounds.max_total)
         uploads = Uploads(spool, without_password(engine.url), executor, bounds.done)
     pools = tuple(settings.pools)
+    watch, limits = OverviewWatch(executor), settings.limits
     state = AppState(
-        settings.admin, keys, executor, requests, streams, OverviewWatch(executor), pools, supervisor, uploads=uploads
+        settings.admin, keys, executor, requests, streams, watch, pools, supervisor, uploads, limits=limits
     )
 
     def leave(seconds: float) -> None:

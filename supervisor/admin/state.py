@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from supervisor.admin.store_executor import StoreExecutor
 from supervisor.admin.streams import JobStreams, OverviewWatch
 from supervisor.admin.uploads import Uploads
 from supervisor.config.settings import AdminSettings
+from supervisor.domain.limits import Limits
 
 KEPT = 600.0  # seconds until an unconfirmed snapshot expires
 MOST_IDS = 1_000_000  # of one snapshot
@@ -46,8 +48,8 @@ class Snapshots:
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """The state of one admin process. `pools` are the names of the configured pools, `supervisor` is its owner's id.
-    Without `uploads`, files are refused.
+    """The state of one admin process. `pools` are the names of the configured pools, `limits` the configured ones,
+    `supervisor` is its owner's id. Without `uploads`, files are refused.
     """
 
     settings: AdminSettings
@@ -59,6 +61,7 @@ class AppState:
     pools: tuple[str, ...] = ()
     supervisor: str = ""
     uploads: Uploads | None = None
+    limits: Mapping[str, Limits] = field(default_factory=dict)
     snapshots: Snapshots = field(default_factory=Snapshots)
 
 

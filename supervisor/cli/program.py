@@ -24,7 +24,7 @@ COMMANDS = {
         "enqueue": "enqueue",
         "status": "status top",
         "logs": "logs",
-        "steering": "pause resume scale drain undrain reload schedules",
+        "steering": "pause resume limit scale drain undrain reload schedules",
         "upkeep": "purge migrate backup restore",
         "adoption": "adopt",
         "move": "move",

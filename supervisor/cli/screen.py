@@ -113,7 +113,7 @@ def _type(view: TypeView, failure: str) -> Row:
     obstacle = paused(view).strip()
     if not (obstacle or view.handled) and pending:
         obstacle = "no pool takes it"
-    why = "; ".join(filter(None, (obstacle, failure)))
+    why = "; ".join(filter(None, (obstacle, view.limits_shown, failure)))
     jobs = (pending, held, running, view.unsuccessful)
     cells = (view.type, *jobs, view.failures_last_hour, span(view.mean_seconds), why)
     style = "yellow" if obstacle.startswith("paused") else "red" if view.failures_last_hour else ""

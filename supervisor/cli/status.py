@@ -133,6 +133,9 @@ def _types(overview: Overview, hidden: Collection[str]) -> None:
     counted = ("pending>", "held>", "running>", "done>", "failed>", "done/h>", "errors/h>")
     columns = ("type", *counted, "wait>", "mean>", "longest")
     _section("Types, slowest first", columns, rows, hidden=hidden)
+    for view in overview.types:
+        if view.limits_shown:
+            line(f"{view.type}: {view.limits_shown}")
     if overview.more_types:
         line(f"and {overview.more_types} more types")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.config.checks import NAME, Way
+from supervisor.config.limits import LIMITS, contradiction, limits_of
 from supervisor.config.problems import Report, checked, dotted
 from supervisor.config.settings import (
-    LIMITS,
     NAMING,
     POOL,
     TASK,
@@ -29,7 +29,6 @@ from supervisor.config.settings import (
     TypeSettings,
 )
 from supervisor.config.tasks import Declared, Unreadable, of_module
-from supervisor.domain.limits import NEVER, Limits
 from supervisor.domain.settlement import FollowUps, RetryPolicy
 from supervisor.domain.text import human, like
 
@@ -322,8 +321,12 @@ def _by_type(
             if "retry" in values:
                 at = ("types", name, "retry") if name in written else ("pools",)
                 _check_delays(policy, at, f"the type {name!r}: ", report)
+            limits = None if values.keys().isdisjoint(LIMITS) else limits_of(values)
+            if limits is not None and (wrong := contradiction(limits)) is not None:
+                at = ("types", name, wrong[0]) if name in written else ("pools",)
+                report.add(at, wrong[1] if name in written else f"the type {name!r}: {wrong[0]}: {wrong[1]}")
             follow = FollowUps.of(values)
-            found[name] = TypeSettings(values.get("timeout", timeout), policy, follow, _limits(values))
+            found[name] = TypeSettings(values.get("timeout", timeout), policy, follow, limits)
     return found
 
 
@@ -349,25 +352,6 @@ def _options(options: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
 def _retry(values: Mapping[str, Any], retry: RetryPolicy) -> RetryPolicy:
     return replace(
         retry, **values.get("retry", {}), **{k: values[k] for k in ("max_attempts", "give_up_on") if k in values}
-    )
-
-
-def _limits(values: Mapping[str, Any]) -> Limits | None:
-    if values.keys().isdisjoint(LIMITS):
-        return None
-    breaker = values.get("breaker")
-    return Limits(
-        max_running=values.get("max_running"),
-        per_key=values.get("concurrency_per_key"),
-        on_conflict=values.get("on_conflict", "wait"),
-        interval=values.get("rate"),
-        burst=values.get("burst", 1),
-        key_interval=values.get("rate_per_key"),
-        key_burst=values.get("burst_per_key", 1),
-        fair=values.get("fair", False),
-        age_boost=values.get("age_boost") or NEVER,
-        max_failures=None if breaker is None else breaker.get("failures", 5),
-        breaker_pause=60.0 if breaker is None else breaker.get("pause", 60.0),
     )
 
 

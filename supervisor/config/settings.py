@@ -27,6 +27,7 @@ from supervisor.config.checks import (
     unless,
     whole,
 )
+from supervisor.config.limits import LIMITS
 from supervisor.domain.alerts import FAILURES, Alert
 from supervisor.domain.enqueueing import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY, MAX_WAITING, text_key
 from supervisor.domain.limits import Limits
@@ -145,19 +146,6 @@ RETRY_ON: Keys = {
     "base": Key(duration, 2.0),
     "max": Key(duration, 600.0),
     "jitter": Key(number(0.0, 1.0), 0.1),
-}
-BREAKER: Keys = {"failures": Key(whole(1, MAX_ATTEMPTS), 5), "pause": Key(duration, 60.0)}
-LIMITS: Keys = {
-    "max_running": Key(whole(1, MAX_WAITING), None),
-    "rate": Key(checks.rate, None),
-    "burst": Key(whole(1, MAX_WAITING), 1),
-    "concurrency_per_key": Key(whole(1, MAX_WAITING), None),
-    "on_conflict": Key(one_of("wait", "skip", "cancel_running"), "wait"),
-    "rate_per_key": Key(checks.rate, None),
-    "burst_per_key": Key(whole(1, MAX_WAITING), 1),
-    "fair": Key(boolean, False),
-    "age_boost": Key(limit, None),
-    "breaker": Key(BREAKER, None),
 }
 RETRY: Keys = {**RETRY_ON, "on": Key(Tables(RETRY_ON, checks.exception), {})}
 TYPE: Keys = {

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
+from itertools import chain
 from typing import Literal, NamedTuple
 
-from supervisor.domain.text import seconds
+from supervisor.domain.text import is_number, seconds
 
 NEVER = 1e9
 """Seconds: nobody waits for so long that it would count as much as a step of priority."""
 
 Conflict = Literal["wait", "skip", "cancel_running"]
+MOST_STARTS = 100_000
+"""In a second, and in the period of a rate."""
 _TOLERANCE = 0.005  # seconds by which a start may be late without the next one being later, too: see `interval_of`
 
 
@@ -48,6 +53,25 @@ def interval_of(rate: str) -> float:
     """
     count, _, period = rate.replace(" ", "").partition("/")
     length = seconds(period if period[:1].isdigit() else f"1{period}") if period else 0.0
-    if not count.isdecimal() or not 1 <= int(count) <= 100_000 or not 0.001 <= length <= 31 * 86_400.0:
+    if not is_number(count) or int(count[:9]) < 1 or not 0.001 <= length <= 31 * 86_400.0:
         raise ValueError(f"{rate!r} is not a rate; write it like 50/s, 100/m or 1/5s")
+    if len(count) > 9 or int(count) > MOST_STARTS * min(length, 1.0):
+        raise ValueError(f"{rate!r} is too high; at most {MOST_STARTS:,} starts a second, and a period, are possible")
     return (length + _TOLERANCE) / int(count)
+
+
+def rate_of(interval: float) -> str:
+    """The rate that has this interval, written shortly; a close one if that needs a count above 1,000."""
+    interval = max(interval, 1 / MOST_STARTS)  # other programs may write into the table
+    units = [(round((seconds(f"1{unit}") + _TOLERANCE) / interval), unit) for unit in ("s", "m", "h", "d")]
+    others = (
+        (number, f"{round(number * interval - _TOLERANCE, digits):.10g}s")
+        for digits in (1, 3)
+        for number in range(1, 1000)
+    )
+    for count, period in chain(units, others):
+        with suppress(ValueError):
+            if math.isclose(interval_of(f"{count}/{period}"), interval, rel_tol=1e-12):
+                return f"{count}/{period}"
+    close = (f"{count}/{unit}" for count, unit in reversed(units) if count <= MOST_STARTS)
+    return next(close, f"{MOST_STARTS}/s")

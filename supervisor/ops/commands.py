@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from supervisor.config.checks import host_pattern
+from supervisor.config.limits import LIMITS, contradiction, limits_of, written
+from supervisor.config.problems import Report, checked, dotted
 from supervisor.domain.enqueueing import checked_type
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.job import Status
+from supervisor.domain.limits import Limits
 from supervisor.domain.text import counted, like, no_pool, not_retried, text_of
 from supervisor.ops.supervisors import Seen, Unknown, living, pools_of, require_host, seen, types_taken
-from supervisor.store.base import Filter, Operations, Planned, Retried, SupervisorRecord, decoded
+from supervisor.store.base import Filter, LimitView, Operations, Planned, Retried, SupervisorRecord, decoded
 from supervisor.system.scoreboard import MAX_SLOTS
 
 MOST_WORKERS = MAX_SLOTS - 1
@@ -164,13 +167,67 @@ def pause(
         return operations.controls.resume(type_)
     if type_ in operations.controls.current().paused:
         return False
+    if not force:
+        _require_type(operations, type_, configured)
+    operations.controls.pause(type_, now)
+    return True
+
+
+def _require_type(operations: Operations, type_: str, configured: Iterable[str]) -> None:
     known = {*configured, *types_taken(operations)}
-    if not (force or type_ in known or operations.jobs.latest(status=None, type=type_, before=None, limit=1)):
+    if type_ not in known and not operations.jobs.latest(status=None, type=type_, before=None, limit=1):
         known.update(name for name, _, _ in operations.statistics.open_counts() if isinstance(name, str))
         near = like(type_, sorted(known)[:_MOST_COMPARED])
         raise Unknown([f"no pool takes the type {type_!r}, and no job has it{near}"])
-    operations.controls.pause(type_, now)
-    return True
+
+
+def limits(operations: Operations, only: str | None = None) -> list[dict[str, Any]]:
+    """The limits of every type that has any, or those of one, with the keys and values of the configuration."""
+    views = operations.gates.limits()
+    if only is not None:
+        views = [view for view in views if view.type == only] or [LimitView(only, Limits(), False)]
+    return [{"type": text_of(one.type), "limits": written(one.limits), "chosen": one.chosen} for one in views]
+
+
+def limit(
+    operations: Operations,
+    type_: str,
+    values: Mapping[str, Any],
+    now: float,
+    *,
+    configured: Iterable[str] = (),
+    force: bool = False,
+) -> dict[str, Any]:
+    """Change these limits of a type, with the keys and values of the configuration; None takes a limit away. They hold
+    at once, whatever the configuration says, until `reset_limits`. Returns those that it has now.
+
+    Raises InvalidJob, Unknown as `pause` does, and ConfigError.
+    """
+    checked_type(type_)
+    report = Report()
+    given = checked(LIMITS, {key: value for key, value in values.items() if value is not None}, (), report)
+    problems = [f"{dotted(problem.at)}: {problem.text}" for problem in report.problems]
+    if problems or not values:
+        raise ConfigError(problems or ["give at least one limit"])
+    if not force:
+        _require_type(operations, type_, configured)
+    found = next((view.limits for view in operations.gates.limits() if view.type == type_), Limits())
+    chosen = limits_of({key: given.get(key) for key in values}, found)
+    wrong = contradiction(chosen)
+    if chosen.needs_room:  # the configuration knows how many the pools can run
+        key = "fair" if chosen.fair else "age_boost"
+        wrong = key, "it has an effect only if few jobs are admitted at a time: set max_running, too"
+    if wrong is not None:
+        raise ConfigError([": ".join(wrong)])
+    operations.gates.choose(type_, chosen, now)
+    return limits(operations, type_)[0]
+
+
+def reset_limits(operations: Operations, type_: str, configured: Mapping[str, Limits], now: float) -> dict[str, Any]:
+    """Let the limits of a type be the configured ones again. Returns them."""
+    checked_type(type_)
+    operations.gates.choose(type_, configured.get(type_), now, chosen=False)
+    return limits(operations, type_)[0]
 
 
 def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> None:

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from supervisor.config.limits import written
 from supervisor.domain.history import HOUR, QUIET, Minute, by_type, combined, minute_of, recorded, sums_by_type
 from supervisor.domain.job import Status
 from supervisor.domain.text import text_of, without_password
@@ -100,9 +101,10 @@ def gather(
     jobs, counts = _jobs(costs.answer("open", 100, asked.open_counts) + costs.answer("closed", 40, asked.closed_counts))
     speeds = {text_of(one.type): one for one in costs.answer("speeds", 200, asked.speeds)}
     backlog, hour = _by_name(operations.backlog.by_type(now, COUNT_LIMIT)), _by_name(by_type(minutes))
+    limits = {text_of(view.type): view for view in operations.gates.limits()}
     types = []
-    for type_ in sorted(counts.keys() | paused | handled):
-        speed, depth = speeds.get(type_), backlog.get(type_, Depth())
+    for type_ in sorted(counts.keys() | paused | handled | limits.keys()):
+        speed, depth, gate = speeds.get(type_), backlog.get(type_, Depth()), limits.get(type_)
         types.append(
             TypeView(
                 type=type_,
@@ -115,6 +117,9 @@ def gather(
                 due=depth.due,
                 oldest_age=_span(depth.oldest, now),
                 last_hour=hour.get(type_, QUIET),
+                limits={} if gate is None else written(gate.limits),
+                limits_chosen=gate is not None and gate.chosen,
+                breaker_open=gate is not None and gate.is_open,
             )
         )
     types, others = _foremost(types)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from supervisor.config.limits import in_words
 from supervisor.domain.history import QUIET, Hour
 from supervisor.domain.scaling import OLD_VERSION
 from supervisor.domain.text import text_of
@@ -214,7 +215,8 @@ class TypeView:
     """One type: its jobs by state, failed attempts of the last hour, and how long its latest jobs took.
 
     `due` is the number of jobs that are due, the oldest for `oldest_age` seconds, in any pool; it is counted up to
-    COUNT_LIMIT. `last_hour` is what the workers did; on other hosts, up to the last full minute.
+    COUNT_LIMIT. `last_hour` is what the workers did; on other hosts, up to the last full minute. `limits` have the keys
+    of the configuration; an operator may have chosen others.
     """
 
     type: str
@@ -227,6 +229,21 @@ class TypeView:
     due: int
     oldest_age: float | None
     last_hour: Hour = QUIET
+    limits: dict[str, Any] = field(default_factory=dict)
+    limits_chosen: bool = False
+    breaker_open: bool = False
+
+    @property
+    def limits_shown(self) -> str:
+        """The limits and how far they are used: `2 of 5 running, rate 50/s, 76 held`; "" if there are none."""
+        most, held = self.limits.get("max_running"), self.jobs.get("held", 0)
+        parts = (
+            most and f"{self.jobs.get('running', 0)} of {most} running",
+            in_words({key: value for key, value in self.limits.items() if key != "max_running"}),
+            self.breaker_open and "breaker open",
+            held and f"{held} held",
+        )
+        return ", ".join(part for part in parts if part)
 
     @property
     def unsuccessful(self) -> int:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from supervisor.client import Queue
     from supervisor.client.asynchronous import AsyncQueue
+    from supervisor.domain.limits import Conflict
     from supervisor.tasks.parameters import Parameters
     from supervisor.worker.context import Context
 
@@ -154,6 +155,16 @@ def task(
     give_up_on: Iterable[str] | None = None,
     on_done: str | None = None,
     on_failed: str | None = None,
+    max_running: int | None = None,
+    rate: str | None = None,
+    burst: int | None = None,
+    concurrency_per_key: int | None = None,
+    on_conflict: Conflict | None = None,
+    rate_per_key: str | None = None,
+    burst_per_key: int | None = None,
+    fair: bool | None = None,
+    age_boost: str | None = None,
+    breaker: Mapping[str, Any] | None = None,
 ) -> _Decorator: ...
 def task(target: Any = None, /, **declared: Any) -> Any:
     """Make a function's calls jobs: `@task`, or `@task("images.resize", timeout="30s")`.
@@ -161,8 +172,9 @@ def task(target: Any = None, /, **declared: Any) -> Any:
     The type of the jobs is the function's name, or the first argument. The other options apply to the jobs of this
     type in any pool, and `[types.NAME]` in the configuration overrides them: `max_attempts`, `timeout`
     ("30s"), `priority`, `retry` (a mapping as in the configuration), `give_up_on` (names of exceptions), `on_done` and
-    `on_failed` (types of jobs that follow). All must be literals, since the supervisor reads them without importing the
-    module.
+    `on_failed` (types of jobs that follow); and when a job may run: `max_running`, `rate` ("50/s"), `burst`,
+    `concurrency_per_key`, `on_conflict`, `rate_per_key`, `burst_per_key`, `fair`, `age_boost` ("10m") and `breaker` (a
+    mapping). All must be literals, since the supervisor reads them without importing the module.
 
     A parameter annotated as `Context` receives the run's context and is not part of the payload. Type checkers know
     that only if it is the first parameter, or has a default value.
@@ -193,7 +205,10 @@ if TYPE_CHECKING:
         def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-DECLARED = frozenset({"max_attempts", "timeout", "priority", "retry", "give_up_on", "on_done", "on_failed"})
+_LIMITS = "max_running rate burst concurrency_per_key on_conflict rate_per_key burst_per_key fair age_boost breaker"
+DECLARED = frozenset(
+    {"max_attempts", "timeout", "priority", "retry", "give_up_on", "on_done", "on_failed", *_LIMITS.split()}
+)
 """The options of the decorator; all but `priority` are also keys of `[types.NAME]`."""
 
 registered: dict[str, Task[..., Any]] = {}

@@ -62,6 +62,14 @@ def overview(**given: Any) -> Overview:
     return Overview(**values | given)
 
 
+def test_the_last_cell_of_a_type_says_how_far_its_limits_are_used() -> None:
+    limits: dict[str, Any] = {"max_running": 5, "rate": "50/s"}
+    call = type_("call", jobs={"running": 2, "held": 76}, limits=limits, breaker_open=True)
+    rows = panes(overview(types=[call, type_("plain")]), {"call": "boom"})["types"]
+    words = "2 of 5 running, rate 50/s, breaker open, 76 held; boom"
+    assert {row.key: row.cells[-1] for row in rows} == {"call": words, "plain": ""}
+
+
 def viewed(of: Overview, *pressed: str, failures: dict[str, str] | None = None) -> View:
     """The view after these keys."""
     view = View()

@@ -49,7 +49,12 @@ def commands() -> dict[str, Any]:
 
 
 def options_of(command: Any) -> set[str]:
-    return {name for parameter in command.params for name in parameter.opts if name.startswith("-")} | {"--help", "-h"}
+    return {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+        if name.startswith("-")
+    } | {"--help", "-h"}
 
 
 def resolve(words: list[str]) -> tuple[str, list[str]] | None:
@@ -148,7 +153,7 @@ KEYS: dict[str, Keys] = {
 def test_every_key_of_the_configuration_is_listed() -> None:
     file = {name.strip("[]").removesuffix(".NAME") for name in named(table(CONFIGURATION, "keys: file"))}
     assert file == set(settings.TOP)
-    for mark, keys in KEYS.items():
+    for mark, keys in (KEYS | {"types": settings.TYPE}).items():
         assert set(named(table(CONFIGURATION, f"keys: {mark}"))) == set(keys), mark
 
 

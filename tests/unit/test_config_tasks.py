@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import PoolSettings, load
+from supervisor.config.limits import written
 from supervisor.config.settings import untaken
 from supervisor.config.tasks import by_module, of_module
 from supervisor.domain.errors import ConfigError
+from supervisor.domain.limits import Limits, interval_of
 from supervisor.domain.settlement import FollowUps, RetryPolicy
 from supervisor.worker.handler import HandlerError
 from supervisor.worker.loader import load as load_handler
@@ -104,6 +106,29 @@ def test_follow_ups_are_those_of_the_decorator_and_of_the_file(folder: Path) -> 
     assert told == [("follow_up", "no pool takes the type elsewhere that follows a")]
 
 
+def test_the_limits_of_a_decorator_hold_unless_the_file_says_otherwise(folder: Path) -> None:
+    (folder / "calls.py").write_text(
+        "from supervisor import task\n"
+        '@task(max_running=5, rate="50/s", burst=3, fair=True, age_boost="10m", breaker={"failures": 3})\n'
+        "def call(): ...\n"
+    )
+    declared = Limits(5, interval=interval_of("50/s"), burst=3, fair=True, age_boost=600.0, max_failures=3)
+    assert pool(folder, 'tasks = ["calls"]').by_type["call"].limits == declared
+    text = 'tasks = ["calls"]\n[types.call]\nrate = "1/m"\non_conflict = "skip"\nbreaker = { pause = "5s" }'
+    changed = declared._replace(interval=interval_of("1/m"), on_conflict="skip", max_failures=5, breaker_pause=5.0)
+    assert pool(folder, text).by_type["call"].limits == changed
+    assert written(changed) == {
+        "max_running": 5,
+        "rate": "1/m",
+        "burst": 3,
+        "on_conflict": "skip",
+        "fair": True,
+        "age_boost": "10m",
+        "breaker": {"failures": 5, "pause": "5s"},
+    }
+    assert pool(folder, 'tasks = ["jobs"]').by_type["mail.send"].limits is None
+
+
 def test_types_may_choose_among_the_tasks(folder: Path) -> None:
     assert pool(folder, 'tasks = ["jobs"]\ntypes = ["resize"]').types == ("resize",)
 
@@ -157,6 +182,15 @@ BAD = [
     ('tasks = ["jobs"]\n[types.resize]\non_done = "a b"', "types.resize.on_done: 'a b' is not a type"),
     ('tasks = ["endless"]', "pools: the follow-ups of 'a' never end: a → b → c → a"),
     ('tasks = ["jobs"]\n[types.resize]\npriority = 5', "types.resize.priority: unknown key"),
+    ('tasks = ["jobs"]\n[types.resize]\nburst = 5', "types.resize.burst: it has an effect only with a rate"),
+    ('tasks = ["jobs"]\n[types.resize]\nburst_per_key = 5', "it has an effect only with rate_per_key"),
+    (
+        'tasks = ["jobs"]\n[types.resize]\nconcurrency_per_key = 2\non_conflict = "skip"',
+        'types.resize.concurrency_per_key: with on_conflict = "skip", a key has one job at a time',
+    ),
+    ('tasks = ["jobs"]\n[types.resize]\nrate = "1000/1ms"', "rate: '1000/1ms' is too high; at most 100,000 starts"),
+    ('tasks = ["jobs"]\n[types.resize]\nrate = "fast"', "types.resize.rate: 'fast' is not a rate; write it like 50/s"),
+    ('tasks = ["bursts"]', "pools: the type 'one': burst: it has an effect only with a rate"),
     ("tasks = []", "default.handler: is missing"),
     ('[types.resize]\n[defaults]\ntasks = ["jobs"]', "each pool has its own"),
 ]
@@ -185,6 +219,7 @@ def test_what_is_wrong_is_told_with_its_place(folder: Path, text: str, sentence:
     (folder / "twice.py").write_text(
         "from supervisor import task\n@task('a')\ndef one(): ...\n@task('a')\ndef two(): ...\n"
     )
+    (folder / "bursts.py").write_text("from supervisor import task\n@task(burst=2)\ndef one(): ...\n")
     assert sentence in problems(folder, text)
 
 

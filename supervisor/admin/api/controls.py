@@ -1,4 +1,4 @@
-"""Pools, types and schedules: scale, pause, run now."""
+"""Pools, types and schedules: scale, pause, limit, run now."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Path
 from starlette.responses import JSONResponse
 
-from supervisor.admin.answers import answer, changing
+from supervisor.admin.answers import answer, changing, reading
 from supervisor.admin.api import models
 from supervisor.admin.state import TheState
 from supervisor.ops import commands
@@ -57,6 +57,37 @@ async def change_type(
 
     changed = await state.executor.ask(act)
     return answer({"type": type, "paused": change.paused, "changed": changed})
+
+
+@router.get("/limits", response_model=models.LimitsPage, responses=reading())
+async def list_limits(state: TheState) -> JSONResponse:
+    """List the limits of types, as they are written in the configuration."""
+    return answer({"limits": await state.executor.ask(commands.limits)})
+
+
+@router.put("/limits/{type:path}", response_model=models.LimitsAnswer, responses=changing(404))
+async def change_limits(
+    state: TheState, type: Annotated[models.JobType, Path()], change: models.LimitsChange
+) -> JSONResponse:
+    """Change when jobs of a type may run. Holds at once, and over restarts and reloads until it is reset. Jobs that run
+    already are not stopped.
+    """
+    values = change.model_dump(exclude_unset=True, exclude={"force"})
+
+    def act(operations: Operations) -> dict[str, Any]:
+        return commands.limit(operations, type, values, operations.statistics.now(), force=change.force)
+
+    return answer(await state.executor.ask(act))
+
+
+@router.delete("/limits/{type:path}", response_model=models.LimitsAnswer, responses=changing())
+async def reset_limits(state: TheState, type: Annotated[models.JobType, Path()]) -> JSONResponse:
+    """The configured limits of the type hold again."""
+
+    def act(operations: Operations) -> dict[str, Any]:
+        return commands.reset_limits(operations, type, state.limits, operations.statistics.now())
+
+    return answer(await state.executor.ask(act))
 
 
 Name = Annotated[str, Path(min_length=1, max_length=100, description="The schedule's name.")]

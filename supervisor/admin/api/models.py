@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from supervisor.config.limits import LIMITS
 from supervisor.domain import enqueueing
 from supervisor.domain import job as domain
 from supervisor.domain.enqueueing import MAX_KEY, MAX_PRIORITY, OPTIONS
@@ -318,6 +319,25 @@ class TypeAnswer(BaseModel):
     type: str
     paused: bool
     changed: bool = Field(description="Whether this was a change.")
+
+
+_KEYS: dict[str, Any] = dict.fromkeys(LIMITS, (Any, None))
+
+
+class LimitsChange(create_model("_Limits", __base__=Request, **_KEYS)):  # type: ignore[misc]
+    """The keys and values of `[types.NAME]`; null takes a limit away, those that are left out stay as they are."""
+
+    force: bool = Field(default=False, description="Even if no pool takes the type and no job has it.")
+
+
+class LimitsAnswer(BaseModel):
+    type: str
+    limits: dict[str, Any] = Field(description="With the keys of the configuration; empty: none.")
+    chosen: bool = Field(description="Whether an operator has set them; the configuration does not change them then.")
+
+
+class LimitsPage(BaseModel):
+    limits: list[LimitsAnswer]
 
 
 class ScheduleChange(Request):

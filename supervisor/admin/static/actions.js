@@ -12,15 +12,17 @@
   const yes = document.getElementById("ask-yes");
   const no = document.getElementById("ask-no");
   const said = document.getElementById("said");
+  // What a number may be for: its label, what is counted, the least and the most.
+  const NUMBERS = { workers: ["Workers", "worker", 0, 1023], max_running: ["Running at most", "job", 1, 1000000] };
   let asking = null; // { button, body, snapshot }
 
   const counted = (count, one) => `${count.toLocaleString("en")} ${one}${count === 1 ? "" : "s"}`;
 
-  // The text of a button, with the number of jobs or workers inserted.
+  // The text of a button, with the number of jobs, or the one that was entered, inserted.
   function filled(text, values) {
     return text
       .replaceAll("{jobs}", counted(values.jobs ?? 0, "job"))
-      .replaceAll("{number}", counted(values.number ?? 0, "worker"));
+      .replaceAll("{number}", counted(values.number ?? 0, values.unit));
   }
 
   async function call(button, body) {
@@ -61,7 +63,8 @@
     yes.className = button.classList.contains("danger") ? "danger" : "primary";
     field.hidden = given === undefined;
     number.required = given !== undefined;
-    if (given !== undefined) number.value = given;
+    number.value = given ?? "";
+    if (given !== undefined) [field.firstElementChild.textContent, , number.min, number.max] = NUMBERS[button.dataset.of];
     title.textContent = bulk ? `${verb} all matching jobs?` : asked;
     say.textContent = bulk ? "Counting…" : what;
     dialog.showModal();
@@ -94,7 +97,8 @@
     const { button, body, snapshot } = asking;
     const wanted = { ...body };
     if (snapshot !== null) wanted.snapshot = snapshot;
-    if (!field.hidden) wanted.workers = Number(number.value);
+    const { of } = button.dataset;
+    if (of) wanted[of] = Number(number.value);
     yes.setAttribute("aria-busy", "true");
     const outcome = await call(button, wanted).catch(() => null);
     yes.removeAttribute("aria-busy");
@@ -104,12 +108,12 @@
       if (outcome.status === 409 && typeof outcome.answer.matching === "number") confirmable(outcome.answer);
       return;
     }
-    tell(button, outcome.answer, wanted.workers);
+    tell(button, outcome.answer, of && { number: wanted[of], unit: NUMBERS[of][1] });
   }
 
-  function tell(button, answer, workers) {
+  function tell(button, answer, entered) {
     const { done, then } = button.dataset;
-    let text = filled(done, { jobs: answer.changed, number: workers });
+    let text = filled(done, { jobs: answer.changed, ...entered });
     if (answer.skipped) text += ` Skipped: ${counted(answer.skipped, "job")}.`;
     if (answer.duplicates) text += ` Not retried, because unfinished jobs have their unique keys: ${counted(answer.duplicates, "job")}.`;
     if (then) {

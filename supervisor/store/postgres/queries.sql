@@ -558,12 +558,12 @@ SELECT type, count(*) FILTER (WHERE scheduled_at <= :now), min(scheduled_at) FIL
 FROM jobs WHERE status = 'pending' GROUP BY type;
 
 -- name: awaiting_retry
--- Whether a pending job for these types and capabilities has been tried before and is due again soon: what a burst waits
--- for.
+-- Whether a pending job for these types and capabilities has been tried before, or has passed its gates, and is due again
+-- soon: what a burst waits for.
 SELECT 1 FROM jobs
-WHERE status = 'pending' AND type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json)))
-  AND scheduled_at <= :latest
-  AND priority >= :least::bigint AND (attempts > 0 OR crashes > 0)
+WHERE (status = 'pending' OR (status = 'held' AND hold = 'due')) AND scheduled_at <= :latest
+  AND type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json)))
+  AND priority >= :least::bigint AND (attempts > 0 OR crashes > 0 OR hold = '')
   AND (requires = '' OR supervisor_covers_v1(:capabilities, requires)) LIMIT 1;
 
 -- name: written_later

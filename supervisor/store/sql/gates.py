@@ -21,8 +21,13 @@ class LimitView(NamedTuple):
     type: str
     limits: Limits
     chosen: bool
-    next_at: float
-    failures: int
+    next_at: float = 0.0
+    failures: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its breaker is: after a pause, one job at a time may start."""
+        return self.limits.max_failures is not None and self.failures >= self.limits.max_failures
 
 
 class Gates(Concern):
@@ -46,9 +51,9 @@ class Gates(Concern):
             changed.append(type_)
         return changed
 
-    def choose(self, type_: str, limits: Limits | None, now: float) -> None:
-        """As an operator. None: those of the configuration again, at the next start or reload."""
-        self._write(type_, limits, now, chosen=True)
+    def choose(self, type_: str, limits: Limits | None, now: float, *, chosen: bool = True) -> None:
+        """Let these be the limits of a type; if an operator has `chosen` them, whatever the configuration says."""
+        self._write(type_, limits, now, chosen=chosen)
 
     def _write(self, type_: str, limits: Limits | None, now: float, *, chosen: bool) -> None:
         with self._connection.write() as raw:

@@ -406,12 +406,17 @@ WHERE (status = 'pending' OR status = 'running') AND status = 'pending' AND type
 GROUP BY type;
 
 -- name: awaiting_retry
--- Whether a pending job for these types and capabilities has been tried before and is due again soon: what a burst waits
--- for.
-SELECT 1 FROM jobs INDEXED BY jobs_unfinished
-WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types)) AND scheduled_at <= :latest
-  AND priority >= :least AND (attempts > 0 OR crashes > 0)
-  AND (requires = '' OR covers(:capabilities, CAST(requires AS BLOB))) LIMIT 1;
+-- Whether a pending job for these types and capabilities has been tried before, or has passed its gates, and is due again
+-- soon: what a burst waits for.
+SELECT 1 FROM (
+  SELECT requires, priority FROM jobs INDEXED BY jobs_unfinished
+  WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types)) AND scheduled_at <= :latest
+    AND (attempts > 0 OR crashes > 0 OR hold = '')
+  UNION ALL
+  SELECT requires, priority FROM jobs INDEXED BY jobs_due_later
+  WHERE status = 'held' AND hold = 'due' AND type IN (SELECT value FROM json_each(:types)) AND scheduled_at <= :latest
+    AND (attempts > 0 OR crashes > 0))
+WHERE priority >= :least AND (requires = '' OR covers(:capabilities, CAST(requires AS BLOB))) LIMIT 1;
 
 -- name: written_later
 -- Pending rows that will be due and that were written after a time to come, as far as that is known: the clock was set

@@ -332,3 +332,22 @@ def test_a_form_that_was_filled_in_is_left_as_it_is_when_something_changes(
     looked.value.finished()
     page.wait_for_timeout(300)
     expect(page.get_by_label("Payload")).to_have_value('{"typed": true}')
+
+
+def test_a_type_is_limited_and_its_configured_limits_hold_again(common: Site, kind: str, visit: Visit) -> None:
+    failed(common, kind)  # which pauses it
+    for _ in range(3):
+        common.queue.enqueue(kind)
+    visitor = visit(common)
+
+    page = visitor.open("/")
+    row = f"#types tr:has(th a:text-is('{kind}'))"
+    visitor.press("Limit…", within=row).get_by_label("Running at most").fill("2")
+    assert visitor.confirm("Limit") == f"At most 2 jobs of the type {kind} may run at a time."
+    expect(page.locator(row)).to_contain_text("0 of 2 running, 1 held")
+    assert common.rows("SELECT max_running, chosen FROM job_limits WHERE type = ?", kind) == [(2, 1)]
+
+    page.get_by_role("button", name="Close this message").click()
+    expect(visitor.press("Reset", within=row)).to_contain_text("Now: 0 of 2 running, 1 held.")
+    assert visitor.confirm("Return") == f"The configured limits of the type {kind} hold again."
+    assert common.rows("SELECT status FROM jobs WHERE type = ? AND status <> 'failed'", kind) == [("pending",)] * 3

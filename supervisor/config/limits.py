@@ -1,0 +1,79 @@
+"""The limits of a type as people write them: in `[types.NAME]` and `@task`, on the command line and in requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from supervisor.config import checks
+from supervisor.config.checks import Key, Keys, boolean, duration, limit, one_of, whole
+from supervisor.domain.enqueueing import MAX_ATTEMPTS, MAX_WAITING
+from supervisor.domain.limits import Limits, rate_of
+from supervisor.domain.text import human
+
+_COUNT, _PLAIN = whole(1, MAX_WAITING), Limits()
+
+BREAKER: Keys = {"failures": Key(whole(1, MAX_ATTEMPTS), 5), "pause": Key(duration, _PLAIN.breaker_pause)}
+LIMITS: Keys = {
+    "max_running": Key(_COUNT),
+    "rate": Key(checks.rate),
+    "burst": Key(_COUNT, 1),
+    "concurrency_per_key": Key(_COUNT),
+    "on_conflict": Key(one_of("wait", "skip", "cancel_running"), "wait"),
+    "rate_per_key": Key(checks.rate),
+    "burst_per_key": Key(_COUNT, 1),
+    "fair": Key(boolean, False),
+    "age_boost": Key(limit),
+    "breaker": Key(BREAKER),
+}
+_FIELDS = {
+    "rate": "interval",
+    "concurrency_per_key": "per_key",
+    "rate_per_key": "key_interval",
+    "burst_per_key": "key_burst",
+}
+"""Of `Limits`, where they are not called like the key; `breaker` is two of them."""
+
+
+def limits_of(values: Mapping[str, Any], base: Limits = _PLAIN) -> Limits:
+    """`base` with these checked values of LIMITS; None stands for the default. Other keys are ignored."""
+    found = {}
+    for key in LIMITS.keys() & values.keys() - {"breaker"}:
+        field, value = _FIELDS.get(key, key), values[key]
+        found[field] = getattr(_PLAIN, field) if value is None else value
+    if "breaker" in values:
+        table = {} if values["breaker"] is None else {name: key.default for name, key in BREAKER.items()}
+        table |= values["breaker"] or {}
+        found |= {"max_failures": table.get("failures"), "breaker_pause": table.get("pause", _PLAIN.breaker_pause)}
+    return base._replace(**found)
+
+
+def written(limits: Limits) -> dict[str, Any]:
+    """The keys that lead to these limits, as they are written in a file."""
+    words = {"rate": rate_of, "rate_per_key": rate_of, "age_boost": human}
+    found: dict[str, Any] = {}
+    for key in LIMITS.keys() - {"breaker"}:
+        field = _FIELDS.get(key, key)
+        if (value := getattr(limits, field)) != getattr(_PLAIN, field):
+            found[key] = words[key](value) if key in words else value
+    if limits.max_failures is not None:
+        found["breaker"] = {"failures": limits.max_failures, "pause": human(limits.breaker_pause)}
+    return {key: found[key] for key in LIMITS if key in found}
+
+
+def in_words(values: Mapping[str, Any]) -> str:
+    """What `written` returns, in one line: `max_running 5, rate 50/s, fair`."""
+    breaker = values.get("breaker") or {}
+    words = {"fair": "fair", "breaker": f"breaker {breaker.get('failures')}/{breaker.get('pause')}"}
+    return ", ".join(words.get(key, f"{key} {value}") for key, value in values.items())
+
+
+def contradiction(limits: Limits) -> tuple[str, str] | None:
+    """The key that has no effect beside the others, and why; None if there is none."""
+    if limits.burst > 1 and limits.interval is None:
+        return "burst", "it has an effect only with a rate"
+    if limits.key_burst > 1 and limits.key_interval is None:
+        return "burst_per_key", "it has an effect only with rate_per_key"
+    if limits.on_conflict != "wait" and limits.per_key not in (None, 1):
+        return "concurrency_per_key", f'with on_conflict = "{limits.on_conflict}", a key has one job at a time'
+    return None

@@ -1,0 +1,65 @@
+"""Limits of types over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor.domain.limits import Limits, interval_of
+from tests.store.kit import NOW
+from tests.web.api.conftest import Site
+
+API = "/api/admin/limits"
+
+
+def limits(site: Site) -> list[Any]:
+    return [(view.type, view.limits, view.chosen) for view in site.desk.operations.gates.limits()]
+
+
+def test_limits_are_set_one_by_one_listed_and_given_back(site: Site) -> None:
+    answer = site.put(f"{API}/tag", {"max_running": 3, "breaker": {"failures": 2}, "rate": "50/s"})
+    shown = {"max_running": 3, "rate": "50/s", "breaker": {"failures": 2, "pause": "60s"}}
+    assert answer == {"type": "tag", "limits": shown, "chosen": True}
+    assert site.get(API) == {"limits": [answer]}
+    assert site.put(f"{API}/tag", {"breaker": None})["limits"] == {"max_running": 3, "rate": "50/s"}
+    assert limits(site) == [("tag", Limits(3, interval=interval_of("50/s")), True)]
+    [tag] = [view for view in site.get("/api/admin/types")["types"] if view["type"] == "tag"]
+    assert (tag["limits"], tag["limits_chosen"]) == ({"max_running": 3, "rate": "50/s"}, True)
+
+    assert site.delete(f"{API}/tag") == {"type": "tag", "limits": {}, "chosen": False}
+    assert limits(site) == []
+
+
+def test_held_jobs_are_counted_by_type(site: Site) -> None:
+    site.put(f"{API}/tag", {"max_running": 1})
+    for _ in range(3):
+        site.desk.put("tag")
+    assert 'supervisor_jobs{status="held",type="tag"} 2.0' in site.client.ask("GET", "/metrics").text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("nope", {"rate": "5/s"}, 404),
+        ("T%40g", {"rate": "5/s"}, 422),
+        ("tag", {}, 422),
+        ("tag", {"force": True}, 422),
+        ("tag", {"rate": "fast"}, 422),
+        ("tag", {"rate": 5}, 422),
+        ("tag", {"max_running": 0}, 422),
+        ("tag", {"max_running": True}, 422),
+        ("tag", {"burst": 3}, 422),
+        ("tag", {"age_boost": "soon"}, 422),
+        ("tag", {"on_conflict": "cancel"}, 422),
+        ("tag", {"max_runing": 3}, 422),
+        ("tag", {"fair": True, "max_running": None}, 422),
+        ("tag", {"breaker": {"failures": 0}}, 422),
+        ("tag", [], 422),
+    ],
+)
+def test_a_limit_that_cannot_be_meant_changes_nothing(site: Site, path: str, body: Any, status: int) -> None:
+    site.desk.operations.gates.choose("tag", Limits(7), NOW)
+    before = limits(site)
+    site.put(f"{API}/{path}", body, status)
+    assert limits(site) == before
