@@ -56,13 +56,13 @@ def definitions() -> str:
                 "create": [sql for (sql,) in parts] + stamps + [QUERIES.make_epoch],
                 "queries": {name: _named(getattr(QUERIES, name)) for name in _RUN},
                 "limits": {
-                    "type": enqueueing.TYPE.pattern,
-                    "capability": enqueueing.CAPABILITY.pattern,
-                    "payload_bytes": enqueueing.MAX_PAYLOAD_BYTES,
-                    "meta_bytes": enqueueing.MAX_META_BYTES,
-                    "depth": enqueueing.MAX_DEPTH,
-                    "requires": enqueueing.MAX_REQUIRES,
-                    "time": enqueueing.MAX_TIME,
+                    "type": values.TYPE.pattern,
+                    "capability": values.CAPABILITY.pattern,
+                    "payload_bytes": values.MAX_PAYLOAD_BYTES,
+                    "meta_bytes": values.MAX_META_BYTES,
+                    "depth": values.MAX_DEPTH,
+                    "requires": values.MAX_REQUIRES,
+                    "time": values.MAX_TIME,
                 },
                 "options": {
                     re.sub(r"_(.)", lambda found: found[1].upper(), name): {

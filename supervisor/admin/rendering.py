@@ -18,9 +18,9 @@ from supervisor.admin import charts, formatting
 from supervisor.admin.access import wants_page
 from supervisor.admin.answers import refusal_of
 from supervisor.admin.state import may_change, state_of
-from supervisor.domain.enqueueing import checked_type
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.text import final_lines, text_of
+from supervisor.domain.values import checked_type
 from supervisor.ops.views import Overview
 
 _LONGEST = 60_100  # characters of any one value; `cut` says how much is missing

@@ -15,10 +15,11 @@ from click.exceptions import Exit
 from supervisor.cli.errors import FAILED, Stop, wrong_usage
 from supervisor.cli.options import Function, Parsed, Target, as_json, check_patience, flag, on_target, option, patience
 from supervisor.cli.output import compact, document, line, note
-from supervisor.domain import enqueueing
-from supervisor.domain.enqueueing import MAX_DEPTH, MAX_PAYLOAD_BYTES, OPTIONS, new_job
+from supervisor.domain import values
+from supervisor.domain.enqueueing import OPTIONS, new_job
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.text import human, refuse_constant
+from supervisor.domain.values import MAX_DEPTH, MAX_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
     from supervisor.client import Queue
@@ -28,14 +29,14 @@ _LONGEST = 8 * MAX_PAYLOAD_BYTES  # a longer text cannot be a valid payload, eve
 
 # How options of an enqueue are written, by their checks.
 _FORMS: dict[Any, tuple[str, Any]] = {
-    enqueueing.whole: ("N", int),
-    enqueueing.word: ("WORD", str),
-    enqueueing.job_ids: ("ID,ID", Parsed(lambda text: [int(each) for each in text.split(",")])),
-    enqueueing.delay_of: ("DURATION", str),
-    enqueueing.moment: ("TIME", Parsed(datetime.fromisoformat)),
-    enqueueing.capabilities: ("A,B", str),
-    enqueueing.text_key: ("KEY", str),
-    enqueueing.json_object: ("JSON", Parsed(lambda text: decoded(text))),
+    values.whole: ("N", int),
+    values.word: ("WORD", str),
+    values.job_ids: ("ID,ID", Parsed(lambda text: [int(each) for each in text.split(",")])),
+    values.delay_of: ("DURATION", str),
+    values.moment: ("TIME", Parsed(datetime.fromisoformat)),
+    values.capabilities: ("A,B", str),
+    values.text_key: ("KEY", str),
+    values.json_object: ("JSON", Parsed(lambda text: decoded(text))),
 }
 
 

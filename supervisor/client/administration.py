@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from supervisor.client.connections import Connections, Seat
 from supervisor.client.watcher import Watcher
-from supervisor.domain.enqueueing import is_possible_id, job_id_of, moment, short, whole
 from supervisor.domain.errors import InvalidJob, JobNotFound, StoreError
 from supervisor.domain.job import Job, Reason, Status
+from supervisor.domain.values import is_possible_id, job_id_of, moment, short, whole
 from supervisor.store.base import Engine, Filter, Operations, Planned, TransactionalInsert
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from supervisor.client.connections import LISTER, READER, WRITER, Put
 from supervisor.client.queue import Queue
 from supervisor.client.subscription import LONGEST_WAIT, Stream, Subscription, deadline_after
 from supervisor.client.waiting import Caller
-from supervisor.domain.enqueueing import job_id_of, waiting_limit
 from supervisor.domain.job import JobEvent, NewJob
+from supervisor.domain.values import job_id_of, waiting_limit
 
 if TYPE_CHECKING:
     from typing import Self

@@ -11,19 +11,10 @@ from supervisor.client.connections import LISTER, READER, WRITER, Connections
 from supervisor.client.subscription import Bell, Stream, deadline_after, heard
 from supervisor.client.waiting import Caller, at_once
 from supervisor.client.watcher import Watcher
-from supervisor.domain.enqueueing import (
-    CommonOptions,
-    Enqueue,
-    JobOptions,
-    job_id_of,
-    new_job,
-    new_jobs,
-    new_request,
-    seconds_of,
-    waiting_limit,
-)
+from supervisor.domain.enqueueing import CommonOptions, Enqueue, JobOptions, new_job, new_jobs, new_request
 from supervisor.domain.job import AlikeJobs, Job, JobEvent, NewJob, NewJobs, Progress
 from supervisor.domain.middleware import EnqueueHooks, hooks_of_process, load
+from supervisor.domain.values import job_id_of, seconds_of, waiting_limit
 from supervisor.engine import open_engine
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 from supervisor.client.administration import Administration
 from supervisor.client.connections import READER, WRITER, Put
 from supervisor.client.subscription import Bell, Subscription, deadline_after, heard
-from supervisor.domain.enqueueing import job_id_of, require_same, waiting_limit
+from supervisor.domain.enqueueing import require_same
 from supervisor.domain.errors import JobFailed, QueueError, StoreError, WaitTimeout
 from supervisor.domain.job import Job, JobEvent, NewJob, Status
+from supervisor.domain.values import job_id_of, waiting_limit
 
 Answer = TypeVar("Answer")
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from supervisor.domain.alerts import WHEN
-from supervisor.domain.enqueueing import TYPE, encode
 from supervisor.domain.limits import interval_of
 from supervisor.domain.schedule import Schedule, zone
 from supervisor.domain.text import human, human_size, is_number, seconds, size, unknown_url
+from supervisor.domain.values import TYPE, encode
 
 Way = tuple[str | int, ...]
 """The path to a value: ("pools", "tag", "timeout"), ("schedules", 0, "name")."""

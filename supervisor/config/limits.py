@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from supervisor.config import checks
@@ -77,3 +77,17 @@ def contradiction(limits: Limits) -> tuple[str, str] | None:
     if limits.on_conflict != "wait" and limits.per_key not in (None, 1):
         return "concurrency_per_key", f'with on_conflict = "{limits.on_conflict}", a key has one job at a time'
     return None
+
+
+def of_pools(pools: Collection[Any]) -> dict[str, Limits]:
+    """By type, for those types of these PoolSettings that have any. Where the order counts, twice as many are admitted as
+    the pools can run.
+    """
+    found = {type_: own.limits for pool in pools for type_, own in pool.by_type.items() if own.limits is not None}
+    for type_, limits in found.items():
+        if limits.needs_room:
+            room = sum(
+                pool.max_workers * max(pool.batch_size, pool.concurrency) for pool in pools if type_ in pool.types
+            )
+            found[type_] = limits._replace(max_running=2 * max(room, 1))
+    return found

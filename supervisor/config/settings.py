@@ -27,15 +27,16 @@ from supervisor.config.checks import (
     unless,
     whole,
 )
-from supervisor.config.limits import LIMITS
+from supervisor.config.limits import LIMITS, of_pools
 from supervisor.domain.alerts import FAILURES, Alert
-from supervisor.domain.enqueueing import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY, MAX_WAITING, text_key
+from supervisor.domain.enqueueing import MAX_ATTEMPTS, MAX_KEY, MAX_PRIORITY, MAX_WAITING
 from supervisor.domain.limits import Limits
 from supervisor.domain.process_health import CANCEL_GRACE, KILL_GRACE
 from supervisor.domain.recovery import JobPolicy
 from supervisor.domain.schedule import Schedule
 from supervisor.domain.settlement import FollowUps, RetryPolicy
 from supervisor.domain.text import SQLITE_URL, like
+from supervisor.domain.values import text_key
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """The environment variable that assigns a worker one of its pool's `gpus`."""
@@ -323,17 +324,7 @@ class Settings(NamedTuple):
     @property
     def limits(self) -> dict[str, Limits]:
         """By type, for those that have any. Where the order counts, twice as many as its pools can run are admitted."""
-        found: dict[str, Limits] = {}
-        for pool in self.pools.values():
-            for type_, own in pool.by_type.items():
-                if own.limits is not None:
-                    found[type_] = own.limits
-        for type_, limits in found.items():
-            if limits.needs_room:
-                pools = [pool for pool in self.pools.values() if type_ in pool.types]
-                room = sum(pool.max_workers * max(pool.batch_size, pool.concurrency) for pool in pools)
-                found[type_] = limits._replace(max_running=2 * max(room, 1))
-        return found
+        return of_pools(self.pools.values())
 
 
 ALONE = keys_of(Settings)

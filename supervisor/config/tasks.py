@@ -11,8 +11,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor.domain.enqueueing import checked_type
 from supervisor.domain.errors import InvalidJob
+from supervisor.domain.values import checked_type
 
 
 class Declared(NamedTuple):

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from supervisor.domain.enqueueing import encode
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.job import JobEvent, Status
 from supervisor.domain.text import json_safe, refuse_constant
+from supervisor.domain.values import encode
 
 MAX_CHUNK_BYTES = 16 * 1024  # of JSON: many of them fit into the ring of a worker
 _LAST_ID = re.compile(r"(\d{1,18})\.(\d{1,18})")

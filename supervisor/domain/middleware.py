@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from supervisor.domain.enqueueing import json_object
 from supervisor.domain.job import AlikeJobs, NewJob, NewJobs
+from supervisor.domain.values import json_object
 
 HOOKS = ("on_enqueue", "setup", "around_run", "on_failure", "teardown")
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from supervisor.domain.enqueueing import MAX_PAYLOAD_BYTES
 from supervisor.domain.errors import Retry
 from supervisor.domain.job import Claim, NewJob, Status
 from supervisor.domain.polling import backoff
 from supervisor.domain.text import LONGEST_DELAY, compact_json
+from supervisor.domain.values import MAX_PAYLOAD_BYTES
 
 Backoff = Literal["exponential", "linear", "fixed"]
 

@@ -13,11 +13,11 @@ from typing import Any, Literal
 from supervisor.config.checks import host_pattern
 from supervisor.config.limits import LIMITS, contradiction, limits_of, written
 from supervisor.config.problems import Report, checked, dotted
-from supervisor.domain.enqueueing import checked_type
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
 from supervisor.domain.job import Status
 from supervisor.domain.limits import Limits
 from supervisor.domain.text import counted, like, no_pool, not_retried, text_of
+from supervisor.domain.values import checked_type
 from supervisor.ops.supervisors import Seen, Unknown, living, pools_of, require_host, seen, types_taken
 from supervisor.store.base import Filter, LimitView, Operations, Planned, Retried, SupervisorRecord, decoded
 from supervisor.system.scoreboard import MAX_SLOTS

@@ -147,7 +147,7 @@ def _held(job: Job, held: Held, now: float, present: Present) -> Reason:
         text += f" beside {jobs}{'' if held.limit is None else f', of at most {held.limit}'}"
     if held.next_at is not None:
         text += f"; the next one may start at {_when(held.next_at, now)}"
-    if held.ahead is not None:
+    if held.ahead:
         text += f"; {counted(held.ahead, 'job is', 'jobs are')} before it there"
     return Reason(f"held_{held.gate}", text, _look_at(held.running), held.next_at, held.running)
 

@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from supervisor.domain.enqueueing import JobOptions, checked_type, known, short
+from supervisor.domain.enqueueing import JobOptions, known
 from supervisor.domain.errors import QueueError
+from supervisor.domain.values import checked_type, short
 
 if TYPE_CHECKING:
     from typing import Unpack

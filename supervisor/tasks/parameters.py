@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from supervisor.domain.enqueueing import short
 from supervisor.domain.errors import InvalidJob
+from supervisor.domain.values import short
 
 _CONTEXTS = ("Context", "BatchContext")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

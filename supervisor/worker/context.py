@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from supervisor.domain.enqueueing import new_job, short
+from supervisor.domain.enqueueing import new_job
 from supervisor.domain.errors import ContextClosed, InvalidJob
 from supervisor.domain.job import Claim, NewJob
 from supervisor.domain.job_stream import encoded_chunk
 from supervisor.domain.middleware import hooks_of_process
 from supervisor.domain.text import human_size, seconds
+from supervisor.domain.values import short
 from supervisor.system.chunk_ring import Emitter
 
 if TYPE_CHECKING:

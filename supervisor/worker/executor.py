@@ -13,7 +13,6 @@ from time import time
 from traceback import clear_frames, format_exception, format_exception_only
 from typing import Any
 
-from supervisor.domain.enqueueing import MAX_PAYLOAD_BYTES, encode
 from supervisor.domain.errors import Fail, InvalidJob, Retry, Snooze
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.recovery import JobPolicy
@@ -32,6 +31,7 @@ from supervisor.domain.settlement import (
     snoozed,
 )
 from supervisor.domain.text import human, refuse_constant
+from supervisor.domain.values import MAX_PAYLOAD_BYTES, encode
 from supervisor.worker import returned_fork
 from supervisor.worker.context import NO_JOB, RUN_ENDED, Board, Context, JobInterrupted
 from supervisor.worker.handler import AnyHandler, BadPayload, Crashed, NotBegun, Reported

@@ -19,9 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from supervisor.domain.enqueueing import OPTIONS, short
+from supervisor.domain.enqueueing import OPTIONS
 from supervisor.domain.settlement import MAX_MESSAGE, MAX_TEXT, clipped
 from supervisor.domain.text import refuse_constant, seconds
+from supervisor.domain.values import short
 
 VERSION = 1
 MAX_LINE = 1 << 20  # bytes, without the line break

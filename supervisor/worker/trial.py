@@ -6,9 +6,9 @@ import json
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from supervisor.domain.enqueueing import encode
 from supervisor.domain.job import Claim
 from supervisor.domain.text import shortened
+from supervisor.domain.values import encode
 from supervisor.system.slot import Phase, Slot
 from supervisor.worker import returned_fork
 from supervisor.worker.context import RUN_ENDED

@@ -118,6 +118,7 @@ def test_a_job_is_shown_with_its_timeline_and_every_failed_attempt(cli: Run, put
 def test_why_a_job_does_not_run_is_told_with_what_helps(cli: Run, put: Make, database: Path) -> None:
     waiting, failed, held = put("pending", "failed", "held")
     cli("pause", "greet", "--force")
+    execute(database, "INSERT INTO job_limits (type, per_key) VALUES ('greet', 0)")
     execute(database, "UPDATE jobs SET hold = 'key', concurrency_key = 'a' WHERE id = ?", held)
     nobody = [
         "the type greet is paused", "→ `supervisor resume greet` resumes it",

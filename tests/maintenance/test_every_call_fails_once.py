@@ -23,12 +23,14 @@ from supervisor.domain.duty import Duty
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
 from supervisor.domain.history import DAY, HOUR, MINUTE, Minute
 from supervisor.domain.job import Status
+from supervisor.domain.limits import Limits
 from supervisor.domain.schedule import Schedule
 from supervisor.domain.settlement import failed
 from supervisor.engine import open_engine
 from supervisor.maintenance import scheduler
 from supervisor.maintenance.alerts import RaiseAlert
 from supervisor.maintenance.deaths import DeathReport, Deaths
+from supervisor.maintenance.gates import OpenGates
 from supervisor.maintenance.history import HistoryRecorder
 from supervisor.maintenance.locks import Reclaimer, Renewer
 from supervisor.maintenance.orders import PoolOrders
@@ -49,7 +51,7 @@ from supervisor.system import counters
 from supervisor.system.scoreboard import Scoreboard, counters_of
 from supervisor.system.slot import State
 from supervisor.telemetry import configure, events, unconfigure
-from tests.store.kit import BROKEN, NOW, POLICY, Desk, supervisor_record, worker_record
+from tests.store.kit import BROKEN, NOW, POLICY, Desk, execute, supervisor_record, worker_record
 
 ERRORS: dict[str, Callable[[], Exception]] = {
     "busy": lambda: StoreBusy("somebody else writes"),
@@ -145,6 +147,7 @@ class World:
         [claim] = desk.claim(["retried"], now=FIRST + HOUR)
         desk.settle(failed(claim, BROKEN, POLICY, chance=0.5), now=FIRST + HOUR)
         desk.put("tag", at=FIRST)
+        execute(desk.engine.url, f"UPDATE jobs SET expires_at = {FIRST} WHERE id = {desk.put('stale', at=FIRST)}")
         made = Planned("made", "[]", FIRST - 1, type="made", definition='{"type": "made", "every": "50s"}')
         assert desk.maintenance.schedules.define(made, None, FIRST)
         desk.maintenance.schedules.plan("watched", "[]", 4e9, type="good", expect_within=9e3, expected_from=FIRST - 8e3)
@@ -177,6 +180,7 @@ class World:
         yield deaths
         yield from self.duties_of_the_engine(calls)
         yield watch
+        yield OpenGates(store.gates, {"limited": Limits(max_running=1)}, ("limited",))
         pools = {"tag": PoolOrders(WANTED, self.wake, LOCK, 5.0, 60.0, 1)}
         yield Waker(store.backlog, board, pools, watch)
         yield DepthGauge(store.backlog, {"tag": WANTED}, send)
@@ -215,6 +219,8 @@ class World:
             "delays": jobs["retried"].scheduled_at < FIRST + HOUR,
             "retries": not self.look.jobs.latest(status=Status.FAILED, type="tag", before=None, limit=1),
             "pruning": "ancient" not in jobs,
+            "gates": jobs["stale"].status is Status.CANCELLED,
+            "limits": [view.type for view in self.look.gates.limits()] == ["limited"],
             "schedule": "planned" in jobs,
             "made": "made" in jobs,
             "success": FIRST - 10 in [row.expected_from for row in self.look.schedules.planned()],

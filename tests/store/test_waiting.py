@@ -12,6 +12,8 @@ from supervisor.ops import commands
 from supervisor.store.base import Filter, JobSelector
 from tests.store.kit import NOW, T0, Desk, execute
 
+LATER = 4e9  # Unix seconds
+
 
 class TestAhead:
     @pytest.mark.parametrize("least", [None, 0])
@@ -40,19 +42,23 @@ class TestAhead:
 class TestHeld:
     def held(self, desk: Desk, hold: str, **fields: object) -> int:
         job_id = desk.put(**fields)  # type: ignore[arg-type]
-        execute(desk.engine.url, f"UPDATE jobs SET status = 'held', hold = {hold}, concurrency_key = 'user:42'")
+        execute(desk.engine.url, "INSERT INTO job_limits (type, max_running, per_key) VALUES ('tag', 0, 0)")
+        execute(
+            desk.engine.url, f"UPDATE jobs SET status = 'held', hold = {hold}, turn = 1, concurrency_key = 'user:42'"
+        )
         return job_id
 
     @pytest.mark.parametrize(
         ("hold", "known"),
         [
-            ("'key'", Held("key", "user:42")),
-            ("'due'", Held("due", "user:42", next_at=NOW + 5)),
+            ("'key'", Held("key", "user:42", limit=0, ahead=0)),
+            ("'type'", Held("type", "user:42", limit=0, ahead=0)),
+            ("'due'", Held("due", "user:42", next_at=LATER)),
             ("NULL", Held("", "user:42")),
         ],
     )
     def test_its_row_says_at_which_gate_it_stands(self, desk: Desk, hold: str, known: Held) -> None:
-        held = desk.job(self.held(desk, hold, at=NOW + 5))
+        held = desk.job(self.held(desk, hold, at=LATER))
         assert held.status is Status.HELD
         assert desk.operations.jobs.held(held) == known
 
@@ -60,16 +66,16 @@ class TestHeld:
         assert desk.operations.jobs.held(desk.job(desk.put())) is None
 
     def test_it_is_counted_and_listed_apart_and_nobody_claims_it(self, desk: Desk) -> None:
-        held, other = self.held(desk, "'key'"), desk.put()
+        held, other = self.held(desk, "'key'"), desk.put("mail")
         assert sorted(desk.operations.statistics.open_counts()) == [
+            ("mail", Status.PENDING, 1),
             ("tag", Status.HELD, 1),
-            ("tag", Status.PENDING, 1),
         ]
         assert desk.operations.jobs.ids(Filter((Status.HELD,))) == [held]
-        assert [claim.job_id for claim in desk.claim(want=9)] == [other]
+        assert [claim.job_id for claim in desk.claim(("tag", "mail"), want=9)] == [other]
 
     def test_it_can_be_cancelled_but_neither_be_retried_nor_deleted(self, desk: Desk) -> None:
-        held = self.held(desk, "'after'")
+        held = self.held(desk, "'key'")
         refused: tuple[commands.Change, ...] = ("retry", "delete")
         for change in refused:
             with pytest.raises(Conflict, match=f"job {held} is held; only a"):

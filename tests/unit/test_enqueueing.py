@@ -12,18 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.domain.enqueueing import (
-    MAX_KEY,
-    MAX_PAYLOAD_BYTES,
-    encode,
-    known_time,
-    new_job,
-    new_jobs,
-    new_request,
-    payload_of,
-)
+from supervisor.domain.enqueueing import MAX_KEY, new_job, new_jobs, new_request, payload_of
 from supervisor.domain.errors import InvalidJob, QueueFull
 from supervisor.domain.job import AlikeJobs
+from supervisor.domain.values import MAX_PAYLOAD_BYTES, encode, known_time
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

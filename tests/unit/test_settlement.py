@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.domain.enqueueing import MAX_PAYLOAD_BYTES
 from supervisor.domain.job import Claim, NewJob, Status
 from supervisor.domain.settlement import (
     Failure,
@@ -23,6 +22,7 @@ from supervisor.domain.settlement import (
     released,
 )
 from supervisor.domain.text import LONGEST_DELAY
+from supervisor.domain.values import MAX_PAYLOAD_BYTES
 
 POLICY = RetryPolicy(max_attempts=3, backoff="fixed", base=10, jitter=0)
 BROKEN = Failure("exception", "broken")

@@ -22,8 +22,8 @@ from pydantic import (
 )
 
 from supervisor.config.limits import LIMITS
-from supervisor.domain import enqueueing
 from supervisor.domain import job as domain
+from supervisor.domain import values
 from supervisor.domain.enqueueing import MAX_KEY, MAX_PRIORITY, OPTIONS
 from supervisor.domain.job import Status
 from supervisor.ops.commands import MOST_WORKERS
@@ -66,7 +66,7 @@ CAPABILITY = r"^[!-~]{1,100}$"
 IDEMPOTENCY_KEY = r"^[!-~]{1,200}$"
 Capability = Annotated[str, Field(pattern=CAPABILITY)]
 State = Annotated[Status, Field(strict=False)]
-JobType = Annotated[str, Field(pattern=rf"^{enqueueing.TYPE.pattern}$", description="The type of a job.")]
+JobType = Annotated[str, Field(pattern=rf"^{values.TYPE.pattern}$", description="The type of a job.")]
 Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), BeforeValidator(_whole)]
 Workers = Annotated[int, Field(ge=0, le=MOST_WORKERS), BeforeValidator(_whole)]
 Host = Annotated[
@@ -154,14 +154,14 @@ class JobQuery(JobFilter):
 Capabilities = Annotated[list[Capability], Field(max_length=100)]
 # What options of an enqueue are over HTTP, by their checks.
 _TYPES: dict[Any, Callable[..., Any]] = {
-    enqueueing.whole: lambda low, high: Annotated[int, Field(ge=low, le=high), BeforeValidator(_whole)],
-    enqueueing.word: lambda *words: Literal[words],
-    enqueueing.job_ids: lambda most: Annotated[list[int], Field(max_length=most)],
-    enqueueing.delay_of: lambda: float | str,
-    enqueueing.moment: lambda: Moment,
-    enqueueing.capabilities: lambda: list[Capability] | Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")],
-    enqueueing.text_key: lambda most: Annotated[str, Field(min_length=1, max_length=most)],
-    enqueueing.json_object: lambda: dict[str, Any],
+    values.whole: lambda low, high: Annotated[int, Field(ge=low, le=high), BeforeValidator(_whole)],
+    values.word: lambda *words: Literal[words],
+    values.job_ids: lambda most: Annotated[list[int], Field(max_length=most)],
+    values.delay_of: lambda: float | str,
+    values.moment: lambda: Moment,
+    values.capabilities: lambda: list[Capability] | Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")],
+    values.text_key: lambda most: Annotated[str, Field(min_length=1, max_length=most)],
+    values.json_object: lambda: dict[str, Any],
 }
 Model = TypeVar("Model", bound=Request)
 

@@ -17,10 +17,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from supervisor.admin.api import models
 from supervisor.admin.rendering import page
 from supervisor.admin.state import TheState
-from supervisor.domain.enqueueing import OPTIONS, moment
+from supervisor.domain.enqueueing import OPTIONS
 from supervisor.domain.errors import Conflict
 from supervisor.domain.job import Job, Status
 from supervisor.domain.text import seconds
+from supervisor.domain.values import moment
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
 from supervisor.ops.job_details import everything, steps, trials
 from supervisor.ops.serving import why_waiting

@@ -28,9 +28,9 @@ from supervisor.contrib.django.results import (
     result_of,
     signals,
 )
-from supervisor.domain.enqueueing import checked_type
 from supervisor.domain.errors import InvalidJob, JobNotFound
 from supervisor.domain.job import Job
+from supervisor.domain.values import checked_type
 
 _KNOWN = {"database", "url", "type"}
 # Django's OPTIONS that are the driver's own.

@@ -119,10 +119,6 @@ SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, ma
        left(last_error, 65536) AS last_error, created_at, updated_at, started_at, completed_at, meta, progress_text
 FROM jobs WHERE id = :id;
 
--- name: hold
--- Where a held job stands.
-SELECT hold, concurrency_key FROM jobs WHERE id = :id AND status = 'held';
-
 -- name: job_events
 -- What programs that wait for these jobs are told: the result and the error once a job has ended, and which run it is.
 SELECT id, status, progress, progress_text,

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from supervisor.domain.job import UNFINISHED, UNKNOWN, Attempt, Held, Job, JobEvent, Run, Status, decoded, shown
+from supervisor.domain.limits import rate_of
 from supervisor.store.sql.connection import Concern, Connection, Row
 
 
@@ -77,6 +78,7 @@ PATIENCE = 0.1  # seconds that a page may take; then it is returned as it is
 _BATCH = 500  # ids from an index that are compared at once
 _STRETCH = 10_000  # rows of the table that are compared at once: about 3 ms
 _FEW = 20_000  # up to so many unfinished jobs are sorted; with more, the table is walked
+_NAMED, _COUNTED = 5, 1000  # jobs that a held one waits for: named, and counted
 _ARRANGED = 10_000  # jobs that are sorted by anything but their ids
 _LAST = 2**63 - 1  # the greatest id
 
@@ -99,12 +101,32 @@ class Jobs(Concern):
         return None if row is None else job_of(row)
 
     def held(self, job: Job) -> Held | None:
-        """Where it stands if it is held: so far only what its own row says."""
+        """Where it stands if it is held."""
         row = self._connection.row(self._queries.hold, {"id": job.id}) if job.status is Status.HELD else None
         if row is None:
             return None
-        gate, key = (None if value is None else shown(value) for value in row)
-        return Held(gate or "", key, next_at=job.scheduled_at if gate == "due" else None)
+        gate, key = ("" if value is None else shown(value) for value in row[:2])
+        found, about = Held(gate, key or None), {"id": job.id, "type": job.type, "key": row[1], "limit": _NAMED}
+        if gate == "due":
+            return found._replace(next_at=job.scheduled_at)
+        if gate == "after":
+            before = [
+                each for (each,) in self._connection.rows(self._queries.predecessors, about | {"limit": _COUNTED})
+            ]
+            return found._replace(predecessors=tuple(before[:_NAMED]), total=len(before))
+        if gate not in ("key", "type"):
+            return found
+        limits = self._connection.row(self._queries.limit_of, about) or (None, None, None, 0.0)
+        running = self._queries.admitted_of_key if gate == "key" else self._queries.admitted_of_type
+        ahead = self._queries.ahead_of_key if gate == "key" else self._queries.ahead_of_type
+        [(waiting,)] = self._connection.rows(ahead, about | {"turn": row[2], "limit": _COUNTED})
+        return found._replace(
+            limit=(1 if limits[1] is None else limits[1]) if gate == "key" else limits[0],
+            rate=rate_of(limits[2]) if gate == "type" and limits[2] else "",
+            running=tuple(each for (each,) in self._connection.rows(running, about)),
+            ahead=waiting,
+            next_at=limits[3] if gate == "type" and limits[3] > 0 else None,
+        )
 
     def attempts(self, job_id: int) -> list[Attempt]:
         """Its failed attempts."""

@@ -218,3 +218,33 @@ DELETE FROM job_limits WHERE type = :type;
 -- What is known of keys that nothing depends on any more.
 DELETE FROM job_keys WHERE next_at < :now AND NOT EXISTS (
   SELECT 1 FROM job_limits l WHERE l.type = job_keys.type AND l.fair = 1 AND job_keys.turn > l.turn);
+
+-- name: hold
+-- Where a held job stands.
+SELECT hold, concurrency_key, turn FROM jobs WHERE id = :id AND status = 'held';
+
+-- name: limit_of
+SELECT max_running, per_key, interval, next_at FROM job_limits WHERE type = :type;
+
+-- name: predecessors
+SELECT after_id FROM job_after WHERE job_id = :id ORDER BY after_id LIMIT :limit;
+
+-- name: admitted_of_key
+SELECT id FROM jobs
+WHERE type = :type AND concurrency_key = :key AND status IN ('held', 'pending', 'running') AND hold IN ('', 'type')
+ORDER BY id LIMIT :limit;
+
+-- name: admitted_of_type
+SELECT id FROM jobs WHERE type = :type AND (status = 'pending' OR status = 'running') ORDER BY id LIMIT :limit;
+
+-- name: ahead_of_key
+SELECT count(*) FROM (
+  SELECT 1 FROM jobs
+  WHERE type = :type AND concurrency_key = :key AND status IN ('held', 'pending', 'running') AND hold = 'key'
+    AND (turn < :turn OR (turn = :turn AND id < :id)) LIMIT :limit) AS before;
+
+-- name: ahead_of_type
+SELECT count(*) FROM (
+  SELECT 1 FROM jobs
+  WHERE type = :type AND status = 'held' AND hold = 'type' AND (turn < :turn OR (turn = :turn AND id < :id))
+  LIMIT :limit) AS before;

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeVar
 
-from supervisor.domain.enqueueing import known_time
 from supervisor.domain.job import shown
 from supervisor.domain.text import text_of
+from supervisor.domain.values import known_time
 from supervisor.store.ownership import Ownership, SupervisorRecord
 from supervisor.store.sql.connection import Concern, Connection
 

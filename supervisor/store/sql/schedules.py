@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from supervisor.domain.enqueueing import known_time
 from supervisor.domain.job import NewJob, Status, shown
+from supervisor.domain.values import known_time
 from supervisor.store.sql.connection import Concern
 
 _ID = re.compile("[0-9]{1,18}")

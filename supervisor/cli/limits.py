@@ -1,0 +1,91 @@
+"""`limit`: how many jobs of a type run at once, how often one starts, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from supervisor.cli.errors import wrong_usage
+from supervisor.cli.options import Answer, Target, answering, flag, option
+from supervisor.domain.text import is_number
+
+if TYPE_CHECKING:
+    from supervisor.domain.limits import Limits
+
+_COUNT, _RATE = "N|none", "N/s|none"
+
+
+@answering
+@click.argument("type", metavar="[TYPE]", default="")
+@option("--max-running", "How many jobs of the type may run at a time, in all pools.", _COUNT)
+@option("--rate", "How many may start in a period: 50/s, 100/m, 1/5s.", _RATE)
+@option("--burst", "How many starts may be saved up.", _COUNT)
+@option("--concurrency-per-key", "How many jobs with the same concurrency_key may run at a time.", _COUNT)
+@option("--on-conflict", "What a job does whose key has another: wait, skip, cancel_running.", "WORD|none")
+@option("--rate-per-key", "How many jobs with the same concurrency_key may start in a period.", _RATE)
+@option("--burst-per-key", "How many starts of a key may be saved up.", _COUNT)
+@option("--fair/--no-fair", "Whether jobs take turns by their fair_key.", default=None)
+@option("--age-boost", "How long a job waits until it counts as one step of priority more.", "DURATION|none")
+@option("--breaker", "After N failures in a row, start nothing for so long, then one job at a time.", "N/DURATION|none")
+@flag("--reset", "The configured limits hold again.")
+@flag("--force", "Even if no pool takes the type and no job has it.")
+def limit(target: Target, type: str, reset: bool, force: bool, **given: Any) -> Answer:
+    """Show or change when jobs of a type may run.
+
+    Without an option, the limits of the type, or of all. What is set holds at once, and over restarts and reloads until
+    --reset; `none` takes a limit away. Jobs that run already are not stopped.
+    """
+    from supervisor.domain.values import checked_type
+    from supervisor.ops import commands
+    from supervisor.ops.supervisors import Unknown
+
+    values = {key: _limiting(key, text) for key, text in given.items() if text is not None}
+    if (reset and values) or ((reset or values) and not type):
+        raise wrong_usage("--reset stands alone" if type else "name the type whose limits are to change")
+    if type:
+        checked_type(type)
+    notes = []
+    configured, known = _configured_limits(target) if reset else {}, target.types() if values else ()
+    with target.operations() as operations:
+        if reset:
+            value = commands.reset_limits(operations, type, configured or {}, operations.statistics.now())
+            if configured is None:
+                notes = ["note: without a configuration, its limits hold again after the next start or reload"]
+        elif values:
+            now = operations.statistics.now()
+            try:
+                value = commands.limit(operations, type, values, now, configured=known, force=force)
+            except Unknown as error:
+                error.add_note("--force sets it anyway")
+                raise
+        else:
+            found = commands.limits(operations, type or None)
+            if not type:
+                return Answer(found, *map(_limited, found) if found else ["no type has limits"])
+            value = found[0]
+    return Answer(value, _limited(value), notes=notes)
+
+
+def _limiting(key: str, text: str | bool) -> Any:
+    """The value of a key of the configuration, from that of an option."""
+    if isinstance(text, bool) or text == "none":
+        return None if text == "none" else text
+    if key == "breaker":
+        failures, _, pause = text.partition("/")
+        return {"failures": _limiting("", failures)} | ({"pause": pause} if pause else {})
+    return int(text) if is_number(text) and len(text) < 20 else text
+
+
+def _configured_limits(target: Target) -> Mapping[str, Limits] | None:
+    """With those of tasks; None with --database alone."""
+    from supervisor.config import load
+
+    return None if target.settings_if_any() is None else load(target.config_path, database=target.database).limits
+
+
+def _limited(value: Mapping[str, Any]) -> str:
+    from supervisor.config.limits import in_words
+
+    return f"{value['type']}: {in_words(value['limits']) or 'no limits'}{', set by an operator' * value['chosen']}"
