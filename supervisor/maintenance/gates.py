@@ -10,6 +10,7 @@ from supervisor.store.base import Gates
 from supervisor.telemetry import events
 
 _SWEEP = 60.0  # seconds between two looks at every gate
+_AGAIN = 0.02  # seconds
 
 
 class OpenGates(Duty):
@@ -41,6 +42,8 @@ class OpenGates(Duty):
             admitted = self._gates.admit_due(now) + self._gates.cancel_expired(now)
             due, expires = self._gates.next_due()
         self._next = min(due, expires)
+        if self._next <= now and not admitted:  # another transaction has locked it
+            self._next = now + _AGAIN
         if abs(now - self._swept_at) >= _SWEEP:
             self._swept_at = now
             admitted += self._gates.sweep(now)

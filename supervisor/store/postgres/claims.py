@@ -11,7 +11,7 @@ import psycopg
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement
 from supervisor.store.postgres.backlog import AllMarks, Marks, Positions, parameters
-from supervisor.store.postgres.connection import Connection
+from supervisor.store.postgres.connection import Connection, Transaction
 from supervisor.store.postgres.driver_errors import is_lost, may_be_a_rows_fault
 from supervisor.store.postgres.statements import QUERIES, Floats, Integers
 from supervisor.store.sql.backlog import JobSelector
@@ -77,6 +77,8 @@ class PostgresClaims(Claims):
             "lock_timeout": None,
             "wanted": list(wanted.types),
             "capabilities": wanted.capabilities,
+            "others": None,
+            "charged": None,
             **where,
         }
         plain, runs, others = _sorted(settlements)
@@ -87,19 +89,22 @@ class PostgresClaims(Claims):
         with self._connection.write() as raw:
             if plain and others:
                 lock_jobs(QUERIES, raw, [s.job_id for s in settlements])
-            first = _arrays(plain) | claim | {"want": 0}
-            lost = _answer(raw.execute(QUERIES.settle_and_claim, first).fetchall()).lost if plain else []
+            lost = [s.job_id for s in others if not self._settle_other(raw, owner, s, now)]
+            rows = []
+            if plain or claim["want"] > 0:
+                values = _arrays(plain) | claim | raw.take_settled()
+                rows = raw.execute(QUERIES.settle_and_claim, values).fetchall()
+            exchange = _noted(marks, positions, rows)
             for s in runs:
-                if s.job_id not in lost:
+                if s.job_id not in exchange.lost:
                     record_run(self._connection, raw, s, now, self._worker)
-            for s in others:
-                if not settle(self._connection, raw, owner, s, now, self._worker):
-                    lost.append(s.job_id)
-                elif s.status is Status.DONE and not self._keep_done:
-                    raw.execute(QUERIES.delete_done, {"id": s.job_id})
-            raw.go_on()
-            rows = raw.execute(QUERIES.settle_and_claim, _arrays([]) | claim).fetchall() if claim["want"] > 0 else []
-        return _noted(marks, positions, rows)._replace(lost=lost)
+        return exchange._replace(lost=[*exchange.lost, *lost])
+
+    def _settle_other(self, raw: Transaction, owner: str, s: Settlement, now: float) -> bool:
+        settled = settle(self._connection, raw, owner, s, now, self._worker)
+        if settled and s.status is Status.DONE and not self._keep_done:
+            raw.execute(QUERIES.delete_done, {"id": s.job_id})
+        return settled
 
     def _at_once(self, parameters: dict[str, Any]) -> list[Row]:
         """One statement that is its own transaction.

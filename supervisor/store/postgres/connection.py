@@ -327,13 +327,10 @@ class Transaction:
         cursor.executemany(sql, list(parameters))
         return cursor
 
-    def go_on(self) -> None:
-        """What follows from the settlements so far."""
-        if self.settled:
-            ids = [s.job_id for s in self.settled]
-            charged = [s.job_id for s in self.settled if s.attempts >= 0]
-            self.execute(QUERIES.go_on, {"ids": ids, "charged": charged})
-            self.settled.clear()
+    def take_settled(self) -> dict[str, list[int]]:
+        """Settled jobs from which something follows, for the one statement of a transaction that sees to that."""
+        settled, self.settled = self.settled, []
+        return {"others": [s.job_id for s in settled], "charged": [s.job_id for s in settled if s.attempts >= 0]}
 
     def copy_rows(self, sql: str, rows: Iterable[Row]) -> None:
         """`COPY … FROM STDIN`."""
@@ -347,7 +344,8 @@ class Transaction:
         connection = self._connection
         if error is None:
             try:
-                self.go_on()
+                if self.settled:
+                    self.execute(QUERIES.go_on, self.take_settled())
                 if self._announce:
                     self._raw.execute(QUERIES.announce)
                 self._raw.execute("COMMIT")

@@ -143,7 +143,7 @@ FROM supervisor_settle_and_claim_v1(
   :registered::text, :keep, :now, :expires_at, :ids::bigint[], :tokens::bigint[], :results::text[],
   :progresses::double precision[], :starts::double precision[], :wanted::text[], :capabilities, :want::integer,
   :in_types::text[], :in_requires::text[], :in_priorities::integer[], :from_times::double precision[],
-  :from_ids::bigint[], :most::bigint);
+  :from_ids::bigint[], :most::bigint, :others::bigint[], :charged::bigint[]);
 
 -- name: blockers
 -- Who keeps a session waiting: number, address and port of the client, a description. 0 is a prepared transaction.
@@ -245,7 +245,7 @@ RETURNING hold IS NOT NULL OR followed IS NOT NULL OR batch IS NOT NULL;
 
 -- name: go_on
 -- After such settlements, once for all of a transaction: what follows from them.
-SELECT supervisor_settled_v1(:ids::bigint[], :charged::bigint[], NULL, NULL, NULL);
+SELECT supervisor_settled_v1(:others::bigint[], :charged::bigint[], NULL, NULL, NULL);
 
 -- name: insert_error
 INSERT INTO job_errors (job_id, attempt, kind, message, traceback, exit_code, signal, stderr,

@@ -439,8 +439,8 @@ $$;
 
 -- Admit the first jobs that are held at these gates, which are locked, where there is room, and let these rows pass the gate
 -- `due` before. A gate is a type and one of its keys; NULL: its jobs without a key. Returns how many are pending now.
--- Locks, in this order everywhere: rows of jobs, that of the ends of jobs that others follow, those of batches, those of
--- gates. A row that is locked by somebody else is left where it is.
+-- Locks, in this order everywhere: rows of jobs that are settled, that of the ends of jobs that others follow, those of
+-- batches, those of gates. A row that is locked by somebody else is left where it is: nobody waits for one who waits.
 -- Called by supervisor_settled_v1, with its settings.
 CREATE FUNCTION supervisor_admit_v1(in_types text[], in_keys text[], wide text[], in_rows bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
@@ -453,7 +453,6 @@ DECLARE
   gate record;
 BEGIN
   IF cardinality(wide) > 0 AND EXISTS (SELECT 1 FROM job_limits l WHERE l.type = ANY (wide) AND l.on_conflict <> 'wait') THEN
-    PERFORM pg_advisory_xact_lock(7308604897285366891); -- should one of them be followed
     others := ARRAY(
       SELECT j.id
       FROM (SELECT DISTINCT t, k FROM unnest(in_types, in_keys) AS n (t, k) WHERE k IS NOT NULL) AS g (type, key)
@@ -758,16 +757,25 @@ DECLARE
   due bigint[];
   seen record;
 BEGIN
-  WITH gone AS (
-    DELETE FROM job_ends WHERE ctid = ANY (ARRAY(SELECT e.ctid FROM job_ends e LIMIT most FOR UPDATE SKIP LOCKED))
-    RETURNING job_id, started, batch)
-  SELECT array_agg(DISTINCT g.job_id) AS jobs, array_agg(DISTINCT g.job_id) FILTER (WHERE g.started) AS started,
-         array_agg(DISTINCT g.batch) FILTER (WHERE g.batch IS NOT NULL) AS batches, count(*) AS number
-  INTO seen FROM gone g;
-  IF seen.jobs IS NOT NULL THEN
-    PERFORM 1 FROM jobs j WHERE j.id = ANY (seen.jobs) ORDER BY j.id FOR NO KEY UPDATE;
+  IF EXISTS (SELECT 1 FROM job_ends) THEN
+    -- Before any row, for which it never waits: whoever has this lock may wait for rows.
+    PERFORM pg_advisory_xact_lock(7308604897285366891);
+    WITH latest AS MATERIALIZED (SELECT e.ctid AS place, e.job_id FROM job_ends e LIMIT most),
+    jobs_of AS MATERIALIZED (SELECT j.id FROM jobs j WHERE j.id = ANY (ARRAY(SELECT l.job_id FROM latest l))
+                             FOR NO KEY UPDATE SKIP LOCKED),
+    gone AS (
+      DELETE FROM job_ends WHERE ctid = ANY (ARRAY(
+        SELECT l.place FROM latest l
+        WHERE l.job_id IS NULL OR l.job_id IN (SELECT o.id FROM jobs_of o)
+           OR NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = l.job_id)))
+      RETURNING job_id, started, batch)
+    SELECT array_agg(DISTINCT g.job_id) AS jobs, array_agg(DISTINCT g.job_id) FILTER (WHERE g.started) AS started,
+           array_agg(DISTINCT g.batch) FILTER (WHERE g.batch IS NOT NULL) AS batches, count(*) AS number
+    INTO seen FROM gone g;
     UPDATE jobs SET followed = 1
     WHERE id = ANY (seen.jobs) AND followed IS NULL AND EXISTS (SELECT 1 FROM job_after a WHERE a.after_id = jobs.id);
+  ELSE
+    SELECT NULL::bigint[] AS jobs, NULL::bigint[] AS started, NULL::bigint[] AS batches, 0::bigint AS number INTO seen;
   END IF;
   due := ARRAY(SELECT j.id FROM jobs j WHERE j.status = 'held' AND j.hold = 'due' AND j.scheduled_at <= at
                ORDER BY j.scheduled_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
@@ -849,7 +857,8 @@ BEGIN
   RETURN NEXT;
 END $$;
 
--- Settle plain successes and claim the next jobs, in one round trip. Not one statement: its parts would share a
+-- Settle plain successes and claim the next jobs, in one round trip. `others` have been settled before, in the same
+-- transaction, and something follows from that; `charged` are those of them whose attempt counts. Not one statement: its parts would share a
 -- snapshot, and the claim would not see what the settlement has inserted or freed.
 -- Returns the jobs whose claim was lost (lost is true), then the new claims, best first; and perhaps a last row, in which
 -- `lost` is NULL: without `id`, the worker is not registered; with it, so many entries of the index were walked, more
@@ -863,7 +872,7 @@ CREATE FUNCTION supervisor_settle_and_claim_v1(
   ids bigint[], tokens bigint[], results text[], progresses double precision[], starts double precision[],
   wanted text[], capabilities text, want integer,
   in_types text[], in_requires text[], in_priorities integer[], from_times double precision[], from_ids bigint[],
-  most bigint)
+  most bigint, others bigint[] DEFAULT NULL, charged bigint[] DEFAULT NULL)
 RETURNS TABLE (id bigint, claim_token bigint, type text, payload text, attempts bigint, max_attempts bigint,
                crashes bigint, scheduled_at double precision, lost boolean, requires text, priority integer)
 LANGUAGE plpgsql VOLATILE
@@ -936,8 +945,9 @@ BEGIN
     rated := ARRAY(SELECT l.type FROM job_limits l
                    WHERE l.type = ANY (wanted) AND (l.interval IS NOT NULL OR l.key_interval IS NOT NULL));
   END IF;
-  IF gated IS NOT NULL OR cardinality(rated) > 0 THEN
-    admitted := supervisor_settled_v1(gated, gated, NULL, rated, NULL);
+  -- Once for all that this transaction has settled: the locks are taken in one order.
+  IF gated IS NOT NULL OR cardinality(rated) > 0 OR cardinality(others) > 0 THEN
+    admitted := supervisor_settled_v1(gated || others, gated || charged, NULL, rated, NULL);
     IF NOT (keep OR watched) THEN
       DELETE FROM jobs WHERE jobs.id = ANY (gated) AND followed IS NULL AND batch IS NULL;
     END IF;
@@ -1030,9 +1040,10 @@ BEGIN
                           NULL::double precision, NULL::boolean, NULL::text, NULL::integer;
     END IF;
     IF cardinality(started) > 0 THEN
-      admitted := admitted + supervisor_settled_v1(NULL, NULL, started, NULL, NULL);
+      admitted := greatest(admitted, claimed) + supervisor_settled_v1(NULL, NULL, started, NULL, NULL);
     END IF;
   END IF;
+  -- Somebody else is to run these.
   IF admitted > claimed AND (SELECT last_value FROM job_sleepers) > extract(epoch FROM clock_timestamp()) THEN
     PERFORM pg_notify('job_supervisor', '');
   END IF;
