@@ -14,7 +14,7 @@ import re
 import sqlite3
 from pathlib import Path
 
-from supervisor.domain import enqueueing
+from supervisor.domain import enqueueing, values
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES
 from supervisor.store.sqlite.files import DatabaseFiles
@@ -45,9 +45,9 @@ def definitions() -> str:
         parts = fresh.execute(
             "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite%' ORDER BY rowid"
         ).fetchall()
-        values = fresh.execute("SELECT key, value FROM job_meta WHERE key <> 'epoch' ORDER BY key").fetchall()
+        flags = fresh.execute("SELECT key, value FROM job_meta WHERE key <> 'epoch' ORDER BY key").fetchall()
     insert = "INSERT INTO job_meta (key, value) VALUES"
-    stamps = [f"{insert} ('{key}', '{value}')" for key, value in values]
+    stamps = [f"{insert} ('{key}', '{value}')" for key, value in flags]
     return (
         json.dumps(
             {

@@ -51,6 +51,7 @@ def test_why_a_job_does_not_run(site: Site) -> None:
         "id": waiting, "type": "tag", "status": "pending", "reasons": [paused | {"until": None, "jobs": []}],
     }  # fmt: skip
     site.put("/api/admin/types/tag", {"paused": False})
+    site.rows("INSERT INTO job_limits (type, max_running) VALUES ('tag', 0)")
     site.rows("UPDATE jobs SET status = 'held', hold = 'type' WHERE id = ?", other)
     assert site.get(f"{JOBS}/{other}/why")["reasons"][0]["code"] == "held_type"
     assert site.get(JOBS, status="held")["jobs"][0]["id"] == other

@@ -77,7 +77,7 @@ def test_no_address_of_a_page_is_bent_by_what_a_row_holds(odd: Site) -> None:
     """Every button and link leads where it would for a harmless row."""
     pattern = re.compile(r'(?:data-url|href|action)="([^"]*)"')
     known = re.compile(
-        r"/(api/admin/(jobs/\d+(/retry|/cancel)?|jobs/(retry|cancel|delete)|pools/[^/]+|types/.+|schedules/[a-z0-9_.-]+(/run)?)"
+        r"/(api/admin/(jobs/\d+(/retry|/cancel)?|jobs/(retry|cancel|delete)|pools/[^/]+|(types|limits)/.+|schedules/[a-z0-9_.-]+(/run)?)"
         r"|jobs(/-?\d+)?|enqueue|failures|history|workers|schedules|static/[\w.-]+|)"
     )
     for path in (*PAGES, "/jobs/1", "/%2F/evil.example", "//evil.example/x", "/\\evil.example"):
