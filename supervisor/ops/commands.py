@@ -244,9 +244,8 @@ def pause_schedule(operations: Operations, name: str, paused: bool, now: float) 
 
     The times that a resumed one has missed are handled according to its `misfire`.
     """
-    planned = _schedule(operations, name)
-    known = operations.schedules.pause(name, now) if paused else operations.schedules.resume(name, now)
-    return known and (planned.paused_at is not None) != paused
+    _schedule(operations, name)
+    return operations.schedules.pause(name, now) if paused else operations.schedules.resume(name, now)
 
 
 def run_schedule(operations: Operations, name: str, now: float) -> int:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from supervisor.domain.history import Minute
 from supervisor.domain.job import AlikeJobs, Claim, NewJob, Status
+from supervisor.domain.limits import Limits
 from supervisor.domain.settlement import (
     FollowUps,
     Settlement,
@@ -67,7 +68,8 @@ ROLES: dict[str, Callable[[Engine], Any]] = {
 def make_world(engine: Engine) -> None:
     """Deeds know its jobs by their numbers: 1-6 are held by w1, of which 2 is to be cancelled, 7 by a foreign
     program, 8 and 9 are due, 10-12 are due elsewhere, 13 has failed, 14 is quarantined, 15 and 16 are old,
-    17 requires what cannot be read, or what nobody has, 18 is alone of its type; rows of the application point at 15.
+    17 requires what cannot be read, or what nobody has, 18 is alone of its type; 19 is held at the gate of its type,
+    21 at that of its key, 22 until it is due, 23 until 18 has ended, 24 has expired; rows of the application point at 15.
     """
     desk = Desk.at(engine)
     desk.maintenance.registry.register(supervisor_record("s1", engine, "nowhere"))
@@ -88,6 +90,12 @@ def make_world(engine: Engine) -> None:
         desk.finish(desk.put(f"old{number}", at=OLD, max_attempts=1), status, at=OLD)
     _foreign(engine, "INSERT INTO jobs(type, requires, scheduled_at) VALUES ('tag', 'nothing', ?)", T0)
     desk.put("solo")
+    _foreign(engine, "INSERT INTO job_limits (type, max_running, applied) VALUES ('narrow', 0, 1)")
+    for values in ("'narrow', NULL, 1", "'wide', 'k', 1", "'wide', 'k', 1", "'wide', 'k', 4e9"):
+        _foreign(engine, f"INSERT INTO jobs (type, concurrency_key, scheduled_at) VALUES ({values})")
+    _foreign(engine, "INSERT INTO jobs (type, status, hold) VALUES ('last', 'held', 'after')")
+    _foreign(engine, "INSERT INTO job_after (after_id, job_id) VALUES (18, 23)")
+    _foreign(engine, "INSERT INTO jobs (type, expires_at) VALUES ('stale', 1)")
     _foreign(engine, "CREATE TABLE pictures (job INTEGER REFERENCES jobs (id))")
     _foreign(engine, "INSERT INTO pictures VALUES (15)")
     _foreign(engine, "INSERT INTO job_batch_limits VALUES (8, 2)")
@@ -178,6 +186,7 @@ def _of_producer() -> dict[str, tuple[Callable[[Producer], Any], bool]]:
         "enqueue many": (lambda r: r.enqueue([_new(), _new()]), False),
         "enqueue alike": (lambda r: r.enqueue(AlikeJobs(_new(), ["[{},{}]", "[{}]"], 3)), False),
         "enqueue": (lambda r: r.enqueue([_new(), _new(unique_key="new"), _new(extra={"meta": "{}"})]), False),
+        "enqueue after others": (lambda r: r.enqueue([_new(after=(8, 9))]), False),
         "put a known key": (lambda r: r.put(_known()), True),
         "put": (lambda r: r.put(_new(unique_key="new")), True),
         "put a request": (lambda r: r.put(_new(unique_key="run:new", once=True, max_waiting=100)), True),
@@ -203,7 +212,7 @@ def _of_claims() -> dict[str, tuple[Callable[[Claims], Any], bool]]:
     ends = (
         done(_claim(1), '"ok"', started_at=NOW),
         cancelled(_claim(2)),
-        failed(_claim(3), BROKEN, POLICY, chance=0.5),
+        failed(_claim(3), BROKEN, POLICY, chance=0.5, pause=60.0),
         done(_claim(4), None, started_at=NOW, children=(_new(),))._replace(follow=FollowUps("next")),
         suspected(_claim(5), 4),
         done(_claim(6), None, started_at=NOW, usage=_USAGE),
@@ -263,6 +272,17 @@ def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
         ),
         "roll up": (lambda r: r.history.roll_up(NOW), False),
         "forget history": (lambda r: r.history.forget(NOW), False),
+    }
+
+
+def _of_gates() -> dict[str, tuple[Callable[[MaintenanceStore], Any], bool]]:
+    few = {"mail": Limits(max_running=1, interval=60.0)}
+    return {
+        "configure": (lambda r: r.gates.configure(few, ("mail", "narrow"), NOW) and None, True),
+        "next due": (lambda r: r.gates.next_due()[1], True),
+        "admit due": (lambda r: r.gates.admit_due(5e9) and None, True),
+        "cancel expired": (lambda r: r.gates.cancel_expired(NOW) and None, True),
+        "sweep": (lambda r: r.gates.sweep(NOW) and None, True),
     }
 
 
@@ -367,6 +387,8 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
         "scale on a host": (lambda r: r.controls.scale("tag", 4, NOW, "a host"), True),
         "scale back on a host": (lambda r: r.controls.scale("tag", None, NOW, "a host"), True),
         "reload": (lambda r: r.controls.request_reload(NOW), False),
+        "look at what is held": (lambda r: [r.jobs.held(r.jobs.get(number)) for number in range(19, 24)], True),
+        "limit": (lambda r: r.gates.choose("tag", Limits(max_running=1), NOW), True),
         "drain": (lambda r: r.controls.drain("another host", NOW), False),
         "undrain": (lambda r: r.controls.undrain("a host"), False),
         "writing": (lambda r: r.check(writable=True), True),
@@ -382,6 +404,7 @@ EVERYWHERE = _deeds(
     ("claims", _of_claims()),
     ("maintenance", _of_maintenance()),
     ("schedules", _of_schedules()),
+    ("maintenance", _of_gates()),
     ("maintenance", _of_alerts()),
     ("operations", _of_operations()),
 )

@@ -86,7 +86,7 @@ def test_a_paused_schedule_does_not_fire_and_keeps_its_time(desk: Desk, schedule
     planned = schedules.plan("night", TIMING, NOW)
 
     assert schedules.pause("night", NOW + 1) is True
-    assert schedules.pause("night", NOW + 2) is True
+    assert schedules.pause("night", NOW + 2) is False
     assert schedules.fire(planned, [job(NOW)], NOW + 60, NOW) is None
 
     assert desk.claim(["tidy"], 10) == []

@@ -359,7 +359,8 @@ CREATE TABLE job_limits (
   next_at       double precision NOT NULL DEFAULT 0,  -- when the next job may start if none is saved up
   turn          double precision NOT NULL DEFAULT 0,  -- of the job that was admitted last, if they take turns
   failures      bigint NOT NULL DEFAULT 0,    -- in a row
-  chosen        integer NOT NULL DEFAULT 0    -- 1: by an operator; the configuration does not change it
+  chosen        integer NOT NULL DEFAULT 0,   -- 1: by an operator; the configuration does not change it
+  applied       integer NOT NULL DEFAULT 0    -- 1: what was pending when it was set has passed the gates again
 );
 
 -- The same of keys that have a rate, and of fair_keys: the turn given out last.

@@ -62,15 +62,21 @@ class Gates(Concern):
             else:
                 row = limits._asdict() | {"type": type_, "fair": int(limits.fair), "chosen": int(chosen)}
                 raw.execute(self._queries.set_limit, row)
-        # Pending jobs pass the gates again: those from before there was a limit, and those that a larger one let pass.
+        self._pass_again(type_)
+        while self.admit_due(now):
+            pass
+        self.sweep(now)
+
+    def _pass_again(self, type_: str) -> None:
+        """Pending jobs pass the gates again: those from before there was a limit, and those that a larger one let pass.
+        Until all have, the limit counts as not applied, so that it is done again after a kill.
+        """
         marked = _SLICE
         while marked >= _SLICE:
             with self._connection.write() as raw:
                 marked = raw.execute(self._queries.mark_pending, {"type": type_, "limit": _SLICE}).rowcount
                 raw.execute(self._queries.hold_marked, {"type": type_})
-        while self.admit_due(now):
-            pass
-        self.sweep(now)
+        self._connection.apply(self._queries.limit_applied, {"type": type_})
 
     def admit_due(self, now: float) -> int:
         """Let jobs whose time has come go on to the next gate; returns how many, at most one slice."""
@@ -88,9 +94,11 @@ class Gates(Concern):
 
     def sweep(self, now: float) -> int:
         """Try the first job of every gate again, as long as one is admitted: rows may have been deleted by hand, or
-        limits raised. Returns how many were.
+        limits raised; one who changed a limit may have been killed. Returns how many were admitted.
         """
         admitted = 0
+        for (type_,) in self._connection.rows(self._queries.unapplied):
+            self._pass_again(type_)
         while heads := [row[0] for row in self._connection.rows(self._queries.gate_heads, {"limit": _SLICE})]:
             self._connection.apply(self._queries.try_gates, {"ids": json.dumps(heads)})
             [(still,)] = self._connection.rows(self._queries.count_heads, {"ids": json.dumps(heads)})

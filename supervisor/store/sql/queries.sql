@@ -87,14 +87,13 @@ WHERE name = :name AND timing = :timing AND next_at = :planned AND paused_at IS 
   AND coalesce(definition, '') = :definition;
 
 -- name: pause_schedule
-UPDATE job_schedules SET paused_at = coalesce(paused_at, :now) WHERE name = :name;
+UPDATE job_schedules SET paused_at = :now WHERE name = :name AND paused_at IS NULL;
 
 -- name: resume_schedule
 -- What it has not done while it was paused is not held against it.
 UPDATE job_schedules
-SET expected_from = CASE WHEN paused_at IS NOT NULL AND expect_within IS NOT NULL THEN :now ELSE expected_from END,
-    paused_at = NULL
-WHERE name = :name;
+SET expected_from = CASE WHEN expect_within IS NOT NULL THEN :now ELSE expected_from END, paused_at = NULL
+WHERE name = :name AND paused_at IS NOT NULL;
 
 
 -- Alerts -------------------------------------------------------------------------------------------
@@ -209,7 +208,13 @@ ON CONFLICT (type) DO UPDATE SET
   key_burst = excluded.key_burst, fair = excluded.fair, age_boost = excluded.age_boost,
   max_failures = excluded.max_failures, breaker_pause = excluded.breaker_pause, chosen = excluded.chosen,
   next_at = CASE WHEN excluded.interval IS NULL AND excluded.max_failures IS NULL THEN 0 ELSE job_limits.next_at END,
-  failures = CASE WHEN excluded.max_failures IS NULL THEN 0 ELSE job_limits.failures END;
+  failures = CASE WHEN excluded.max_failures IS NULL THEN 0 ELSE job_limits.failures END, applied = 0;
+
+-- name: unapplied
+SELECT type FROM job_limits WHERE applied = 0;
+
+-- name: limit_applied
+UPDATE job_limits SET applied = 1 WHERE type = :type;
 
 -- name: drop_limit
 DELETE FROM job_limits WHERE type = :type;

@@ -130,11 +130,11 @@ class Schedules(Concern):
                 self._connection.apply(self._queries.note_success, noted)
 
     def pause(self, name: str, now: float) -> bool:
-        """From now on it does not fire. Returns whether there is such a schedule."""
+        """From now on it does not fire. Returns whether it did before."""
         return self._tell(self._queries.pause_schedule, {"name": name, "now": now}, now)
 
     def resume(self, name: str, now: float) -> bool:
-        """The same, so that it fires again; what it has missed is the caller's business."""
+        """It fires again, which it did not; what it has missed is the caller's business."""
         return self._tell(self._queries.resume_schedule, {"name": name, "now": now}, now)
 
     def run(self, name: str, now: float) -> int | None:

@@ -356,7 +356,8 @@ CREATE TABLE job_limits (
   next_at       REAL NOT NULL DEFAULT 0,      -- when the next job may start if none is saved up
   turn          REAL NOT NULL DEFAULT 0,      -- of the job that was admitted last, if they take turns
   failures      INTEGER NOT NULL DEFAULT 0,   -- in a row
-  chosen        INTEGER NOT NULL DEFAULT 0    -- 1: by an operator; the configuration does not change it
+  chosen        INTEGER NOT NULL DEFAULT 0,   -- 1: by an operator; the configuration does not change it
+  applied       INTEGER NOT NULL DEFAULT 0    -- 1: what was pending when it was set has passed the gates again
 ) STRICT, WITHOUT ROWID;
 
 -- The same of keys that have a rate, and of fair_keys: the turn given out last.
