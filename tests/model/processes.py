@@ -48,6 +48,7 @@ new_jobs = st.builds(
     scheduled_at=st.sampled_from([NOW, NOW - 5, NOW - 9, NOW + 20, NOW + 500]),
     max_attempts=st.sampled_from([None, None, 1, 2]),
     unique_key=keys,
+    extra=st.just({}),
 )
 
 
