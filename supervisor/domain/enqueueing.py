@@ -91,7 +91,7 @@ class CommonOptions(TypedDict, total=False):
         Duration, Option(delay_of, "Cancelled if not started within this time, like 1h.", column="expires_at")
     ]
     expires_at: Annotated[Time, Option(moment, "Cancelled if not started by then, like 2027-01-31T08:00+01:00.")]
-    batch: Annotated[int | None, Option(whole, "The batch that it belongs to; see Queue.batch.", (1, LAST_ID))]
+    batch: Annotated[int | None, Option(whole, "The id of the batch that it belongs to.", (1, LAST_ID))]
     meta: Annotated[Object, Option(json_object, 'A JSON object with your own data, like {"tags": ["nightly"]}.')]
 
 

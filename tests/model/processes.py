@@ -49,6 +49,8 @@ new_jobs = st.builds(
     max_attempts=st.sampled_from([None, None, 1, 2]),
     unique_key=keys,
     extra=st.just({}),
+    after=st.just(()),
+    on_failed=st.just("cancel"),
 )
 
 
