@@ -80,8 +80,8 @@ def contradiction(limits: Limits) -> tuple[str, str] | None:
 
 
 def of_pools(pools: Collection[Any]) -> dict[str, Limits]:
-    """By type, for those types of these PoolSettings that have any. Where the order counts, twice as many are admitted as
-    the pools can run.
+    """By type, for those types of these PoolSettings that have any. Where the order counts, twice as many are
+    admitted as the pools can run.
     """
     found = {type_: own.limits for pool in pools for type_, own in pool.by_type.items() if own.limits is not None}
     for type_, limits in found.items():

@@ -69,7 +69,8 @@ def make_world(engine: Engine) -> None:
     """Deeds know its jobs by their numbers: 1-6 are held by w1, of which 2 is to be cancelled, 7 by a foreign
     program, 8 and 9 are due, 10-12 are due elsewhere, 13 has failed, 14 is quarantined, 15 and 16 are old,
     17 requires what cannot be read, or what nobody has, 18 is alone of its type; 19 is held at the gate of its type,
-    21 at that of its key, 22 until it is due, 23 until 18 has ended, 24 has expired; rows of the application point at 15.
+    21 at that of its key, 22 until it is due, 23 until 18 has ended, 24 has expired; rows of the application point at
+    15.
     """
     desk = Desk.at(engine)
     desk.maintenance.registry.register(supervisor_record("s1", engine, "nowhere"))
