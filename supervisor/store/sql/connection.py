@@ -57,9 +57,9 @@ def load(package: str, filename: str = "queries.sql") -> Queries:
 
 
 def with_parts(statement: str, **parts: Iterable[str]) -> str:
-    """A statement with more in its lists: each part where a comment has its name."""
+    """A statement with more in its lists: each part behind the comment that has its name, by which it stays known."""
     for name, more in parts.items():
-        statement = statement.replace(f"/*{name}*/", "".join(f", {one}" for one in more))
+        statement = statement.replace(f"/*{name}*/", f"/*{name}*/{''.join(f', {one}' for one in more)}")
     return statement
 
 
