@@ -45,7 +45,7 @@ class Own {
     } else if (this.#create) {
       makePrivate(this.path);
     }
-    if (identity(this.path) === null) throw new StoreError(`${this.path}: there is no such database`);
+    if (identity(this.path) === null) throw new StoreError(`${this.path}: the database does not exist`);
     const Database = driver();
     this.#db = new Database(this.path, { timeout: this.#timeout, fileMustExist: true });
     this.#create = false; // a file that is removed later may come back: no new one takes its place

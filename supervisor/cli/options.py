@@ -160,7 +160,7 @@ class Target:
             hint = "`supervisor enqueue` and `supervisor run` create it"
         else:
             hint = "check the path; `supervisor migrate` with this URL creates it"
-        raise Stop(f"{without_password(engine.url)}: there is no such database", code=DATABASE, hint=hint)
+        raise Stop(f"{without_password(engine.url)}: the database does not exist", code=DATABASE, hint=hint)
 
     def operations(self) -> closing[Operations]:
         """A context manager: the operations on the database, closed at the end."""

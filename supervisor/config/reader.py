@@ -82,7 +82,7 @@ def _text(path: Path) -> str:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         hint = "`supervisor init` writes a starter file, `--config FILE` names another file"
-        raise ConfigError([f"{path}: there is no such file; {hint}"]) from None
+        raise ConfigError([f"{path}: the file does not exist; {hint}"]) from None
     except (OSError, ValueError) as error:  # ValueError: a path cannot contain a NUL character
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError([f"{path}: it cannot be read: {reason}"]) from None

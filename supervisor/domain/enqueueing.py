@@ -72,7 +72,9 @@ Object: TypeAlias = Mapping[str, object] | None
 class CommonOptions(TypedDict, total=False):
     """How jobs are enqueued that are made in one call: see `Queue.enqueue_many`."""
 
-    priority: Annotated[int, Option(whole, "From -100 to 100; higher runs first.", _PRIORITIES, 0, waited=True)]
+    priority: Annotated[
+        int, Option(whole, "From -100 to 100; higher runs first. Default: 0.", _PRIORITIES, 0, waited=True)
+    ]
     delay: Annotated[Duration, Option(delay_of, "The delay until the job is due, like 10s.", column="scheduled_at")]
     at: Annotated[Time, Option(moment, "When the job is due, like 2027-01-31T08:00+01:00.", column="scheduled_at")]
     requires: Annotated[

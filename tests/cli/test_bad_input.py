@@ -124,7 +124,7 @@ OPERATING = {
 @pytest.mark.parametrize(
     ("made", "problem"),
     [
-        (lambda path: None, "{}: there is no such database"),
+        (lambda path: None, "{}: the database does not exist"),
         (lambda path: path.write_text("not a database, " * 100), "the file is not an SQLite database"),
         (lambda path: path.mkdir(), ""),
     ],

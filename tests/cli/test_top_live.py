@@ -215,7 +215,7 @@ def test_a_database_that_is_away_for_a_while_is_shown_and_used_again(site: Site,
 
     away = site.database.with_name("away.db")
     site.database.rename(away)
-    screen.wait("old: app.db: there is no such database", "1 pending")
+    screen.wait("old: app.db: the database does not exist", "1 pending")
     screen.type("Tab", "Tab", "p")
     screen.wait("not done: ")
 
@@ -233,4 +233,4 @@ def test_without_a_terminal_it_is_one_sentence(cli: Run, database: Path) -> None
 
 def test_a_database_that_is_not_there_is_one_sentence_too(screen: Screen, tmp_path: Path) -> None:
     screen.type(f"{sys.executable} -m supervisor top --database sqlite:///none.db; echo code $?", "Enter")
-    assert any("there is no such database" in line for line in screen.wait("code 3"))
+    assert any("the database does not exist" in line for line in screen.wait("code 3"))

@@ -11,7 +11,7 @@ from supervisor.config.settings import VISIBLE_DEVICES
 from supervisor.worker.context import Board, Context
 from supervisor.worker.environment import INHERITED, REPLIES, REPLY_FD, SINGLE_THREADED, of_program
 from supervisor.worker.program import TAIL_BYTES
-from supervisor.worker.protocol import KINDS, LEVELS, MAX_LINE, VERSION, Conversation, Violation, greeting
+from supervisor.worker.protocol import CHILD, KINDS, LEVELS, MAX_LINE, VERSION, Conversation, Violation, greeting
 from supervisor.worker.subprocess_handler import LET_GO, TERM_GRACE, _message
 from tests.docs.markdown import ROOT, named, spans, table
 from tests.unit.test_protocol import HELLO, heard, line
@@ -85,5 +85,5 @@ def test_the_figures_of_the_page_are_the_figures() -> None:
     text = (ROOT / PAGE).read_text(encoding="utf-8")
     assert (MAX_LINE, TAIL_BYTES, REPLIES, VERSION) == (1 << 20, 8192, 3, 1)
     assert (LET_GO, TERM_GRACE) == (2.0, 1.5)
-    for name in (*KINDS, *LEVELS):
+    for name in (*CHILD, *KINDS, *LEVELS):
         assert f"`{name}`" in text

@@ -81,7 +81,7 @@ def test_a_database_that_is_moved_away_is_not_written_and_used_again_when_it_is_
     before = digest(moved)
     wait_for(lambda: site.event("database_gone", how="removed"), "the supervisor to notice")
     wait_for(lambda: all(site.runs("end", job) for job in jobs), "the handlers to end")
-    with pytest.raises(StoreError, match="no such database"):
+    with pytest.raises(StoreError, match="the database does not exist"):
         site.queue.enqueue("work")
     shown = command(site, "status", code=3)
     assert f"supervisor {supervisor.pid}" in shown

@@ -177,7 +177,8 @@ def test_a_run_whose_supervisor_was_killed_has_its_row(make_site: MakeSite) -> N
     job = site.queue.enqueue("slow", {})
     process = site.start()
     board = wait_for(site.scoreboards, "its scoreboard")[0]
-    wait_for(lambda: said(run_logs_of(board), 1, job, 1), "it to print")
+    # print() writes its newline apart.
+    wait_for(lambda: said(run_logs_of(board), 1, job, 1) == "before the end\n", "it to print")
     kill(process.pid)
     process.wait()
     site.start()
@@ -198,7 +199,8 @@ def test_a_run_that_is_cut_off_has_its_row_with_what_it_had_said(make_site: Make
     process = site.start()
     wait_for(lambda: site.job(over).status is Status.FAILED and site.workers("late")[0].job == cut, "both to run")
     [board] = site.scoreboards()
-    assert run_logs_of(board).exists()
+    logs = run_logs_of(board)
+    wait_for(lambda: any(said(logs, slot, cut, 1) == "before the end\n" for slot in range(1, 9)), "the other to print")
     site.stop(process)
 
     assert not run_logs_of(board).exists()

@@ -554,7 +554,7 @@ def test_a_queue_that_is_forgotten_at_the_end_of_the_program_needs_no_names_of_i
 def test_it_can_be_given_to_another_process(url: str) -> None:
     queue = pickle.loads(pickle.dumps(AsyncQueue(url, create=False)))
     assert queue.url == url
-    with pytest.raises(StoreError, match="no such database"):
+    with pytest.raises(StoreError, match="the database does not exist"):
         asyncio.run(queue.count())
 
 

@@ -381,7 +381,7 @@ def test_columns_of_the_application_are_named(made: Made) -> None:
 def test_mistakes_get_one_sentence(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = made("there")
     for arguments, code, words in (
-        ([f"{tmp_path}/missing.db", target], 3, "there is no such database"),
+        ([f"{tmp_path}/missing.db", target], 3, "the database does not exist"),
         ([source, f"{tmp_path}/other.db"], 2, "a move is from SQLite to PostgreSQL, or back; `supervisor backup`"),
         ([target, target], 2, "pg_dump and pg_restore"),
         ([target, f"{tmp_path}/other.db"], 3, "has no job tables yet"),

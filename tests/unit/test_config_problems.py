@@ -454,7 +454,7 @@ def no_text(path: Path) -> None:
     ("make", "said"),
     [
         (no_text, "it cannot be read: 'utf-8' codec can't decode byte 0xe9"),
-        (Path.exists, "there is no such file; `supervisor init` writes"),
+        (Path.exists, "the file does not exist; `supervisor init` writes"),
         (lambda path: path.symlink_to(path.name), "it cannot be read: Too many levels of symbolic links$"),
         (Path.mkdir, "it cannot be read: Is a directory$"),
     ],

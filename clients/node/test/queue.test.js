@@ -91,7 +91,7 @@ test("wrong ids, wrong databases and missing tables are told in one sentence", (
   assert.throws(() => new Queue(db).job(99), JobNotFound);
   for (const wrong of [{}, null, 5, { prepare() {}, exec() {} }]) assert.throws(() => new Queue(wrong), /must be a path/);
   const file = database(t);
-  assert.throws(() => new Queue(file, { create: false }).enqueue("tag"), /there is no such database/);
+  assert.throws(() => new Queue(file, { create: false }).enqueue("tag"), /the database does not exist/);
   assert.equal(fs.existsSync(file), false);
   assert.throws(() => new Queue(`${folder(t)}/no/app.db`).enqueue("tag"), StoreError);
   assert.throws(() => new Queue(connection(t), { create: false }).enqueue("tag"), /job tables are missing/);

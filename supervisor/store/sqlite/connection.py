@@ -92,7 +92,7 @@ class Connection(sql.Connection):
             raise self.files.gone()
         new = not self.files.database.exists()
         if new and not create:
-            raise StoreError(f"{self.files.database}: there is no such database")
+            raise self.files.missing()
         if new:
             self._make_private()
         self._identity = (

@@ -8,7 +8,7 @@ import time
 from itertools import chain, count
 from pathlib import Path
 
-from supervisor.domain.errors import StoreError, StoreGone
+from supervisor.domain.errors import NoTables, StoreError, StoreGone
 from supervisor.store.ownership import LockFolder
 from supervisor.system.files import owner_of
 
@@ -65,6 +65,10 @@ class DatabaseFiles(LockFolder):
         if self.identity() is None:
             return StoreGone(f"{self.database}: the file has been removed or moved away while in use", replaced=False)
         return StoreGone(f"{self.database}: the file has been replaced by another while in use", replaced=True)
+
+    def missing(self) -> NoTables:
+        """The exception for a file that has not been made."""
+        return NoTables(f"{self.database}: the database does not exist")
 
     def dated(self, what: str) -> Path:
         """A name beside the database for a copy made now."""

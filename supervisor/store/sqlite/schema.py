@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from supervisor.domain.errors import InvalidJob, NoTables, StoreError
+from supervisor.domain.errors import InvalidJob, StoreError
 from supervisor.store.migrate import Known, Migration, flags_of, known, shipped, statements
 from supervisor.store.moving import KEYS
 from supervisor.store.sqlite.connection import QUERIES, Connection
@@ -113,7 +113,7 @@ def require_version(files: DatabaseFiles) -> Known:
     program's database to WAL before it could look.
     """
     if not files.database.exists():
-        raise NoTables(f"{files.database}: there is no such database")
+        raise files.missing()
     try:
         with closing(_open(files, "ro")) as raw:
             return _look(raw, files.database).require_version()

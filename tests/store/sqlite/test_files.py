@@ -168,7 +168,7 @@ class TestFiles:
         engine = SqliteEngine(f"sqlite:///{tmp_path}/none.db")
 
         for role in (engine.claims, engine.maintenance, engine.operations, lambda: engine.producer(create=False)):
-            with pytest.raises(StoreError, match="no such database"):
+            with pytest.raises(StoreError, match="the database does not exist"):
                 role()
         assert list(tmp_path.iterdir()) == []
 

@@ -165,7 +165,7 @@ async def test_trouble_with_the_database_is_told_and_its_end_too(site: Site, app
     name, trouble = await visitor.event()
     aside.rename(site.path)
 
-    assert (name, "no such database" in trouble["error"]) == ("trouble", True)
+    assert (name, "the database does not exist" in trouble["error"]) == ("trouble", True)
     assert (await visitor.event())[0] == "overview"
     await visitor.leave()
 

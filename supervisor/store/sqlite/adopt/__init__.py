@@ -73,7 +73,7 @@ def _look_first(files: DatabaseFiles, options: AdoptOptions) -> None:
     if sqlite3.sqlite_version_info < schema.MINIMUM_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; at least 3.37 is needed")
     if not files.database.exists():
-        raise StoreError(f"{files.database}: there is no such database")
+        raise files.missing()
     try:
         with _reading(files) as raw:
             propose(raw, options, options.table)
