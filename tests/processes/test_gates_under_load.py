@@ -189,9 +189,11 @@ def test_a_rate_holds_in_every_second_after_the_workers_were_stopped(make_site: 
         print(f"{name}: at most {most} in a second, 51 in {shortest:.4f} s, longest gap {gap:.2f} s")
     late = sorted(1e3 * (a - b) for a, b in site.rows("SELECT started_at, scheduled_at FROM jobs WHERE type = 't'"))
     big = next(i for i, (a, b) in enumerate(itertools.pairwise(begun)) if b - a == gap) + 1
-    print("short", [(i - big, round(begun[i + 50] - begun[i], 4)) for i in range(950) if begun[i + 50] - begun[i] < 1.002])
+    print(
+        "short", [(i - big, round(begun[i + 50] - begun[i], 4)) for i in range(950) if begun[i + 50] - begun[i] < 1.002]
+    )
     print("around", [round(1e3 * (a - begun[big]), 1) for a in begun[big - 2 : big + 6]])
-    print("late ms", [round(late[int(q * 999)], 1) for q in (0, .1, .25, .5, .75, .9, .95, .99, 1)])
+    print("late ms", [round(late[int(q * 999)], 1) for q in (0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1)])
     print(f"{1000 / (begun[-1] - begun[0] - gap):.2f} a second, {used:.2f} s of CPU in {begun[-1] - begun[0]:.1f} s")
     assert shortest >= 0.97
     assert used < 0.5 * (begun[-1] - begun[0])
