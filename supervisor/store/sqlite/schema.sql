@@ -327,8 +327,10 @@ BEGIN
   UPDATE jobs SET
     locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
     claim_token = claim_token + 1,
-    completed_at = CASE WHEN status <> 'pending' THEN (SELECT now FROM job_clock) END
+    completed_at = CASE WHEN status NOT IN ('pending', 'held') THEN (SELECT now FROM job_clock) END
   WHERE id = NEW.id AND NEW.is_foreign AND status <> 'running';
+  -- One that another program has held is at no gate: it passes them all.
+  UPDATE jobs SET hold = 'due' WHERE id = NEW.id AND NEW.is_foreign AND status = 'held' AND coalesce(hold, '') = '';
   INSERT INTO job_moves
     SELECT id, type, concurrency_key, NEW.before, status, NEW.charged, hold, followed, batch FROM jobs
     WHERE id = NEW.id AND status <> NEW.before AND status <> 'held' AND NOT (NEW.before = 'held' AND status = 'pending');
@@ -379,8 +381,9 @@ CREATE INDEX jobs_due_later ON jobs (scheduled_at) WHERE hold = 'due';
 -- does nothing for most.
 CREATE VIEW job_arrivals AS SELECT id, type, concurrency_key FROM jobs;
 CREATE TRIGGER jobs_arrive AFTER INSERT ON jobs
-WHEN NEW.status = 'pending' AND NEW.hold IS NULL
-  AND (coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at) IS NOT NULL OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type))
+WHEN NEW.hold IS NULL AND (NEW.status = 'held' OR (NEW.status = 'pending' AND (
+  coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at) IS NOT NULL
+  OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type))))
 BEGIN
   INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
 END;
@@ -397,7 +400,8 @@ BEGIN
   WHERE (SELECT on_conflict FROM job_limits WHERE type = NEW.type) = 'cancel_running' AND id IN (
     SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
       AND hold IS NOT NULL AND status IN ('held', 'pending', 'running') AND id <> NEW.id);
-  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1 WHERE id = NEW.id AND status = 'pending';
+  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
+  WHERE id = NEW.id AND status IN ('pending', 'held');
 END;
 
 -- The first two milliseconds: julianday has only whole ones.
