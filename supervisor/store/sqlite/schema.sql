@@ -513,6 +513,9 @@ CREATE VIEW job_ends AS SELECT id, status FROM jobs;
 CREATE TRIGGER job_after_begins AFTER INSERT ON job_after
 BEGIN
   UPDATE jobs SET followed = 1 WHERE id = NEW.after_id AND followed IS NULL;
+  -- One that had ended may have let it pass, although it has more.
+  UPDATE jobs SET status = 'held', hold = 'after', claim_token = claim_token + 1
+  WHERE id = NEW.job_id AND (status = 'pending' OR (status = 'held' AND hold <> 'after'));
   INSERT INTO job_ends SELECT id, status FROM jobs WHERE id = NEW.after_id;
 END;
 
