@@ -59,7 +59,6 @@ def kill_workers(site: Site, over: Callable[[], bool], deeds: Deeds = (), rest: 
                 killed[pid] = kill(pid)
         deed()
         time.sleep(rest)
-    print(f"{len(killed)} workers killed")
     return killed
 
 
@@ -128,10 +127,7 @@ def clean(site: Site, killed: dict[int, float]) -> None:
     starts, ends = ledger.tokens("start"), ledger.tokens("end")
     assert keys.keys() == starts.keys() == ends.keys()
     assert [job for job, tokens in starts.items() if repeated(tokens)] == []
-    foreign = sum(tokens == [0] for tokens in starts.values())
-    assert foreign > 0
-    repeats = sum(map(len, starts.values())) - MANY
-    print(f"{repeats} runs again, {foreign} jobs run by another program, at most one of a key at a time")
+    assert [0] in starts.values()  # some were run by the other program
 
 
 @pytest.mark.parametrize("supervisors", [1, 2])
@@ -179,23 +175,10 @@ def test_a_rate_holds_in_every_second_after_the_workers_were_stopped(make_site: 
     wait_for(lambda: site.count("done") == 1000, "all to be done", PATIENCE)
     used = cpu_time(supervisor) - used
 
-    lines = Ledger(site.ledger, site.where).lines()
-    begun = sorted(line.at for line in lines if line.what == "start")
+    begun = sorted(line.at for line in Ledger(site.ledger, site.where).lines() if line.what == "start")
     started = sorted(at for (at,) in site.rows("SELECT started_at FROM jobs WHERE type = 't'"))
-    gap = max(later - at for at, later in itertools.pairwise(begun))
-    for name, times in (("begun", begun), ("started_at", started)):
-        shortest = min(later - at for at, later in zip(times, times[50:], strict=False))
-        most = max(sum(at <= other < at + 1.0 for other in times) for at in times)
-        print(f"{name}: at most {most} in a second, 51 in {shortest:.4f} s, longest gap {gap:.2f} s")
-    late = sorted(1e3 * (a - b) for a, b in site.rows("SELECT started_at, scheduled_at FROM jobs WHERE type = 't'"))
-    big = next(i for i, (a, b) in enumerate(itertools.pairwise(begun)) if b - a == gap) + 1
-    print(
-        "short", [(i - big, round(begun[i + 50] - begun[i], 4)) for i in range(950) if begun[i + 50] - begun[i] < 1.002]
-    )
-    print("around", [round(1e3 * (a - begun[big]), 1) for a in begun[big - 2 : big + 6]])
-    print("late ms", [round(late[int(q * 999)], 1) for q in (0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1)])
-    print(f"{1000 / (begun[-1] - begun[0] - gap):.2f} a second, {used:.2f} s of CPU in {begun[-1] - begun[0]:.1f} s")
-    assert shortest >= 0.97
+    for times in (begun, started):  # a run begins some milliseconds after its claim, which is what counts
+        assert all(later - at >= 0.97 for at, later in zip(times, times[50:], strict=False))
     assert used < 0.5 * (begun[-1] - begun[0])
 
 
@@ -216,7 +199,6 @@ def test_who_comes_late_is_not_starved_by_10_000_jobs_of_another(make_site: Make
     order = site.rows("SELECT fair_key, id FROM jobs WHERE status IN ('running', 'done') ORDER BY started_at, id")
     following = [key for key, job in order if job not in before]
     last = len(following) - following[::-1].index("alice")
-    print(f"hers are among the next {last}")
     assert last <= 20
 
 
@@ -245,9 +227,7 @@ def test_a_graph_keeps_its_order_and_goes_on_when_what_failed_is_retried(make_si
     for job, (after, on_failed) in jobs.items():  # in the order in which they were enqueued
         hindered = on_failed == "cancel" and any(found[one] != "done" for one in after)
         assert (found[job] == "cancelled") == hindered, (job, found[job], on_failed, {one: found[one] for one in after})
-    counts = Counter(found.values())
-    print(dict(counts))
-    assert counts.keys() == {"done", "failed", "cancelled"}
+    assert set(found.values()) == {"done", "failed", "cancelled"}
 
     (site.folder / "mended").touch()
     site.command("jobs", "retry", "--all", "--status", "failed", "--yes")
@@ -292,7 +272,6 @@ def test_10_000_held_jobs_cost_nothing(make_site: MakeSite, tmp_path: Path) -> N
         time.sleep(10)
         used.append(cpu_time(supervisor) - before)
         assert len(site.workers()) == 1
-    print(f"CPU in 10 s: {used[0]:.2f} s without, {used[1]:.2f} s with 10,000 held jobs")
     assert site.count("held") == MANY
     assert used[1] < used[0] + 0.3
     (tmp_path / "over").touch()
