@@ -36,7 +36,7 @@ class OpenGates(Duty):
         if not self._configured:
             if changed := self._gates.configure(self._limits, self._types, now):
                 events(process="maintainer").info("limits_changed", types=changed)
-            self._configured = True
+            self._configured, self._swept_at = True, now
         admitted, (due, expires) = 0, self._gates.next_due()
         if min(due, expires) <= now:
             admitted = self._gates.admit_due(now) + self._gates.cancel_expired(now)

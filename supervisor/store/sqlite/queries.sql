@@ -785,9 +785,10 @@ WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
                AND hold <> '');
 
 -- name: admit_due
+-- A trigger decides by the clock, which may have been set back since.
 UPDATE jobs SET hold = 'due' WHERE id IN (
   SELECT id FROM jobs INDEXED BY jobs_due_later
-  WHERE hold = 'due' AND status = 'held' AND scheduled_at <= :now + 0.001 ORDER BY scheduled_at LIMIT :limit);
+  WHERE hold = 'due' AND status = 'held' AND scheduled_at <= min(:now, (SELECT now FROM job_clock)) + 0.001 ORDER BY scheduled_at LIMIT :limit);
 
 -- name: next_due
 SELECT scheduled_at FROM jobs INDEXED BY jobs_due_later WHERE hold = 'due' AND status = 'held'
