@@ -262,7 +262,9 @@ BEGIN
     NEW.locked_by := NULL;
     NEW.locked_at := NULL;
     NEW.lock_expires_at := NULL;
-    NEW.completed_at := CASE WHEN NEW.status = 'pending' THEN NULL ELSE at END;
+    NEW.completed_at := CASE WHEN NEW.status NOT IN ('pending', 'held') THEN at END;
+    -- One that another program has held is at no gate: it passes them all.
+    NEW.hold := CASE WHEN NEW.status = 'held' AND coalesce(NEW.hold, '') = '' THEN 'due' ELSE NEW.hold END;
   END IF;
   RETURN NEW;
 END $$;
@@ -401,6 +403,7 @@ DECLARE
 BEGIN
   SELECT l.on_conflict INTO conflict FROM job_limits l WHERE l.type = NEW.type;
   IF NOT FOUND AND NEW.concurrency_key IS NULL THEN
+    NEW.status := 'pending';
     NEW.hold := CASE WHEN TG_OP = 'UPDATE' THEN '' END;
     RETURN NEW;
   END IF;
@@ -421,8 +424,8 @@ BEGIN
 END $$;
 
 CREATE TRIGGER jobs_hold BEFORE INSERT ON jobs FOR EACH ROW
-WHEN (NEW.status = 'pending' AND NEW.hold IS NULL AND (NEW.concurrency_key IS NOT NULL
-      OR pg_sequence_last_value('job_limited'::regclass) >> (hashtextextended(NEW.type, 0) & 31)::integer & 1 = 1))
+WHEN (NEW.hold IS NULL AND (NEW.status = 'held' OR (NEW.status = 'pending' AND (NEW.concurrency_key IS NOT NULL
+      OR pg_sequence_last_value('job_limited'::regclass) >> (hashtextextended(NEW.type, 0) & 31)::integer & 1 = 1))))
 EXECUTE FUNCTION supervisor_hold_v1();
 
 -- What has passed the gates and is to run again passes them again.
