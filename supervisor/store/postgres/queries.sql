@@ -187,7 +187,7 @@ WHERE priority >= :least::bigint;
 -- priority than the one asked for, and the type is not paused.
 SELECT id FROM jobs
 WHERE type = ?1 AND requires = '' AND priority = ?2 AND status = 'pending' AND scheduled_at <= ?3
-  AND (expires_at IS NULL OR expires_at > ?3)
+  AND (expires_at BETWEEN 0 AND ?3) IS NOT TRUE
   AND NOT EXISTS (SELECT 1 FROM jobs WHERE type = ?1 AND requires > '' AND status = 'pending')
   AND NOT EXISTS (SELECT 1 FROM jobs WHERE type = ?1 AND requires = '' AND priority > ?2 AND status = 'pending')
   AND NOT EXISTS (SELECT 1 FROM job_controls WHERE kind = 'paused' AND name = ?1)
@@ -197,7 +197,7 @@ ORDER BY scheduled_at, id LIMIT 1;
 -- The first due rows of one group, to be claimed one by one.
 SELECT scheduled_at, id FROM jobs
 WHERE status = 'pending' AND type = :type AND requires = :requires AND priority = :priority
-  AND scheduled_at <= :now AND (expires_at IS NULL OR expires_at > :now)
+  AND scheduled_at <= :now AND (expires_at BETWEEN 0 AND :now) IS NOT TRUE
 ORDER BY scheduled_at, id LIMIT :want;
 
 -- name: claim_ids
@@ -1064,11 +1064,13 @@ WHERE id = ANY (ARRAY(SELECT o.id FROM jobs j JOIN jobs o ON o.type = j.type AND
 UPDATE jobs SET status = 'cancelled', last_error = 'expired', completed_at = :now, updated_at = :now,
   claim_token = claim_token + 1
 WHERE id = ANY (ARRAY(SELECT id FROM jobs
-                      WHERE expires_at <= :now AND expires_at IS NOT NULL AND status IN ('pending', 'held')
+                      WHERE expires_at BETWEEN 0 AND :now AND expires_at IS NOT NULL AND status IN ('pending', 'held')
                       LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED));
 
 -- name: next_expiry
-SELECT expires_at FROM jobs WHERE expires_at IS NOT NULL AND status IN ('pending', 'held') ORDER BY expires_at LIMIT 1;
+SELECT expires_at FROM jobs
+WHERE expires_at >= 0 AND expires_at < 1e11 AND expires_at IS NOT NULL AND status IN ('pending', 'held')
+ORDER BY expires_at LIMIT 1;
 
 -- name: existing
 SELECT id FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));

@@ -40,7 +40,7 @@ CREATE TABLE jobs (
   -- When it may run; see the gates below.
   concurrency_key     text COLLATE "C",
   fair_key            text COLLATE "C",
-  expires_at          double precision,
+  expires_at          double precision, -- what is no time, such as NaN, an infinity or less than 0, is none
   hold                text COLLATE "C", -- the gate at which it is held; '' once it has passed all, NULL if there are none
   turn                double precision, -- its place in the order of its gate
   followed            integer,
@@ -348,9 +348,9 @@ CREATE TABLE job_limits (
   max_running   bigint,                -- pending and running jobs at most; NULL: any number
   per_key       bigint,                -- the same for each concurrency_key; NULL: 1
   on_conflict   text NOT NULL DEFAULT 'wait', -- what a job does whose key has others: wait, skip, cancel_running
-  interval      double precision,      -- seconds between two starts; NULL: no rate
+  interval      double precision CHECK (interval > 1e-9 AND interval < 1e11), -- seconds between two starts; NULL: no rate
   burst         bigint NOT NULL DEFAULT 1,    -- starts that may be saved up
-  key_interval  double precision,      -- the same for each concurrency_key
+  key_interval  double precision CHECK (key_interval > 1e-9 AND key_interval < 1e11), -- the same for each concurrency_key
   key_burst     bigint NOT NULL DEFAULT 1,
   fair          integer NOT NULL DEFAULT 0,   -- 1: jobs take turns by fair_key
   age_boost     double precision NOT NULL DEFAULT 1e9, -- seconds of waiting that count as much as one step of priority
@@ -513,7 +513,8 @@ BEGIN
     claim_token = claim_token + CASE WHEN p.wide THEN 0 ELSE 1 END,
     turn = coalesce(t.turn - p.behind, scheduled_at) - priority * p.age_boost,
     scheduled_at = CASE WHEN p.wide THEN scheduled_at ELSE greatest(scheduled_at, (
-      SELECT k.next_at FROM job_keys k WHERE k.type = jobs.type AND k.key = jobs.concurrency_key)) END
+      SELECT k.next_at FROM job_keys k
+      WHERE k.type = jobs.type AND k.key = jobs.concurrency_key AND k.next_at < 1e11)) END
   FROM (SELECT p.*, count(*) OVER (PARTITION BY p.type, p.fair_key ORDER BY p.turn DESC, p.id DESC) - 1 AS behind
         FROM passing p) AS p
        LEFT JOIN turns t ON p.fair = 1 AND t.type = p.type AND t.key = p.fair_key
@@ -556,9 +557,10 @@ BEGIN
       scheduled_at = greatest(
         scheduled_at,
         -- Those that take turns are claimed in the order in which they are admitted.
-        CASE WHEN gate.fair = 1 THEN at + p.place * 1e-6 ELSE gate.next_at - (gate.burst - 1) * coalesce(gate.interval, 0) END,
+        CASE WHEN gate.fair = 1 THEN at + p.place * 1e-6
+             WHEN gate.next_at < 1e11 THEN gate.next_at - (gate.burst - 1) * coalesce(gate.interval, 0) END,
         (SELECT k.next_at - (gate.key_burst - 1) * coalesce(gate.key_interval, 0) FROM job_keys k
-         WHERE k.type = gate.type AND k.key = jobs.concurrency_key))
+         WHERE k.type = gate.type AND k.key = jobs.concurrency_key AND k.next_at < 1e11))
     FROM passing p WHERE jobs.id = p.id;
     GET DIAGNOSTICS changed = ROW_COUNT;
     admitted := admitted + changed;
@@ -733,7 +735,7 @@ BEGIN
       WHERE l.type = s.type AND l.max_failures IS NOT NULL AND NOT (s.worked AND l.failures = 0);
     END IF;
     IF cardinality(in_started) > 0 THEN
-      UPDATE job_limits l SET next_at = greatest(l.next_at, at - 0.005) + s.starts * l.interval
+      UPDATE job_limits l SET next_at = greatest(CASE WHEN l.next_at < 1e11 THEN l.next_at END, at - 0.005) + s.starts * l.interval
       FROM (SELECT j.type, count(*) AS starts FROM jobs j WHERE j.id = ANY (in_started) GROUP BY j.type) AS s
       WHERE l.type = s.type AND l.interval IS NOT NULL;
       INSERT INTO job_keys AS k (type, key, next_at)
@@ -984,7 +986,7 @@ BEGIN
                LATERAL (SELECT j.scheduled_at, j.id FROM jobs j
                         WHERE j.status = 'pending' AND j.type = g.type AND j.requires = g.requires
                           AND j.priority = tier.priority AND (j.scheduled_at, j.id) >= (g.since, g.first)
-                          AND j.scheduled_at <= at AND (j.expires_at IS NULL OR j.expires_at > at)
+                          AND j.scheduled_at <= at AND (j.expires_at BETWEEN 0 AND at) IS NOT TRUE
                         ORDER BY j.scheduled_at, j.id LIMIT want) c
           ORDER BY c.scheduled_at, c.id LIMIT want);
       END IF;
@@ -995,7 +997,7 @@ BEGIN
              LATERAL (SELECT j.ctid FROM jobs j
                       WHERE j.status = 'pending' AND j.type = g.type AND j.requires = g.requires
                         AND j.priority = tier.priority AND (j.scheduled_at, j.id) >= (g.since, g.first)
-                        AND j.scheduled_at <= at AND (j.expires_at IS NULL OR j.expires_at > at)
+                        AND j.scheduled_at <= at AND (j.expires_at BETWEEN 0 AND at) IS NOT TRUE
                       ORDER BY j.scheduled_at, j.id LIMIT coalesce(cardinality(array_positions(places, g.place)), want)
                       FOR NO KEY UPDATE SKIP LOCKED) c
         WHERE places IS NULL OR g.place = ANY (places));
@@ -1006,7 +1008,7 @@ BEGIN
             SELECT j.ctid FROM jobs j
             WHERE j.status = 'pending' AND j.type = tier.types[place] AND j.requires = tier.kinds[place]
               AND j.priority = tier.priority AND (j.scheduled_at, j.id) >= (tier.times[place], tier.firsts[place])
-              AND j.scheduled_at <= at AND (j.expires_at IS NULL OR j.expires_at > at) AND j.ctid <> ALL (picked)
+              AND j.scheduled_at <= at AND (j.expires_at BETWEEN 0 AND at) IS NOT TRUE AND j.ctid <> ALL (picked)
             ORDER BY j.scheduled_at, j.id LIMIT want - cardinality(picked) FOR NO KEY UPDATE SKIP LOCKED);
           EXIT WHEN cardinality(picked) >= want;
         END LOOP;
