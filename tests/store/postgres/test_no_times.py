@@ -73,7 +73,8 @@ def test_a_supervisor_works_and_tells_its_state_whatever_is_in_the_tables(
 ) -> None:
     site = make_site(
         '[pools.work]\nhandler = "jobs:work"\n[[schedules]]\nname = "often"\ntype = "work"\nevery = "1s"\n'
-        '[types.work]\nmax_running = 9\nrate = "100/s"\nrate_per_key = "100/s"\nbreaker = { failures = 2, pause = "1s" }\n'
+        '[types.work]\nmax_running = 9\nrate = "100/s"\nrate_per_key = "100/s"\n'
+        'breaker = { failures = 2, pause = "1s" }\n'
     )
     site.start()
     first = site.queue.enqueue("work", concurrency_key="a")
