@@ -751,7 +751,8 @@ BEGIN
         UNION SELECT j.type, j.concurrency_key FROM jobs j WHERE j.id = ANY (in_started)
         UNION SELECT t, NULL FROM unnest(in_rated) AS t) AS g (type, key);
   IF cardinality(gates.types) > 0 THEN
-    wide := supervisor_wide_v1(gates.types);
+    -- Those with a rate as if they were, so that the call for what is started after the first one takes no further lock.
+    wide := supervisor_wide_v1(gates.types) || in_rated;
     -- A statement of its own: the next one sees what others have committed before they let go of these locks. All at once,
     -- or two would wait for each other.
     PERFORM CASE WHEN s.shared THEN pg_advisory_xact_lock_shared(s.lock) ELSE pg_advisory_xact_lock(s.lock) END
@@ -1102,7 +1103,7 @@ BEGIN
                           NULL::double precision, NULL::boolean, NULL::text, NULL::integer;
     END IF;
     IF cardinality(started) > 0 THEN
-      admitted := greatest(admitted, claimed) + supervisor_settled_v1(NULL, NULL, started, NULL, NULL);
+      admitted := greatest(admitted, claimed) + supervisor_settled_v1(NULL, NULL, started, rated, NULL);
     END IF;
   END IF;
   -- Somebody else is to run these.

@@ -6,12 +6,13 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import psycopg
 import pytest
 
+from supervisor.domain.errors import StoreBusy
 from supervisor.domain.limits import Limits
 from supervisor.domain.settlement import Settlement, done, failed
 from supervisor.store.base import Claims, Engine, JobSelector
@@ -52,7 +53,7 @@ class Stress:
         try:
             role(chance)
         except BaseException as error:
-            import traceback; traceback.print_exc(); self.errors.append(error)
+            self.errors.append(error)
 
     def some(self, chance: random.Random, count: int = 30) -> list[int]:
         """Ids of jobs, of the latest above all."""
@@ -127,16 +128,18 @@ class Stress:
         with closing(self.engine.maintenance()) as store:
             while not self.calm.is_set():
                 type_ = chance.choice(TYPES)
-                store.gates.choose(type_, chance.choice(LIMITS[type_]), time.time())
+                with suppress(StoreBusy):  # a maintainer waits for a moment only, and tries again
+                    store.gates.choose(type_, chance.choice(LIMITS[type_]), time.time())
                 time.sleep(0.01)
 
     def tend(self, chance: random.Random) -> None:
         with closing(self.engine.maintenance()) as store:
             while not self.over.is_set():
-                store.gates.admit_due(time.time())
-                store.gates.cancel_expired(time.time())
-                if chance.random() < 0.1:
-                    store.gates.sweep(time.time())
+                with suppress(StoreBusy):
+                    store.gates.admit_due(time.time())
+                    store.gates.cancel_expired(time.time())
+                    if chance.random() < 0.1:
+                        store.gates.sweep(time.time())
                 time.sleep(0.002)
 
     def watch(self, _: random.Random) -> None:
