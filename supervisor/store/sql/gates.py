@@ -59,6 +59,8 @@ class Gates(Concern):
 
     def _write(self, type_: str, limits: Limits | None, *, chosen: bool) -> None:
         with self._connection.write() as raw:
+            if "lock_gate" in self._queries.statements:
+                raw.execute(self._queries.lock_gate, {"type": type_})
             if limits is None:
                 raw.execute(self._queries.drop_limit, {"type": type_})
             else:
