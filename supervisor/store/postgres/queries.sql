@@ -955,11 +955,11 @@ SELECT set_config('application_name', :session, false);
 SELECT current_setting('transaction_read_only') = 'on';
 
 -- name: tables
--- `jobs`, as the search path finds it, and `job_meta` if both are in one schema: then they are ours.
+-- `jobs`, as the search path finds it, and those that are ours if they are in the same schema.
 SELECT 'jobs' WHERE to_regclass('jobs') IS NOT NULL
 UNION ALL
-SELECT 'job_meta' FROM pg_class j JOIN pg_class m ON m.relnamespace = j.relnamespace
-WHERE j.oid = to_regclass('jobs') AND m.oid = to_regclass('job_meta');
+SELECT m.relname::text FROM pg_class j JOIN pg_class m ON m.relnamespace = j.relnamespace
+WHERE j.oid = to_regclass('jobs') AND m.oid IN (to_regclass('job_meta'), to_regclass('job_limits'));
 
 -- name: search_path
 -- Where new tables would be, and where they are looked for. NULL: no such schema exists, or may be used.

@@ -776,11 +776,11 @@ BEGIN
       WHERE l.type = s.type AND l.max_failures IS NOT NULL AND NOT (s.worked AND l.failures = 0);
     END IF;
     IF cardinality(in_started) > 0 THEN
-      UPDATE job_limits l SET next_at = greatest(CASE WHEN l.next_at < 1e11 THEN l.next_at END, at - 0.005) + s.starts * l.interval
+      UPDATE job_limits l SET next_at = greatest(CASE WHEN l.next_at < 1e11 THEN l.next_at END, at - 0.012) + s.starts * l.interval
       FROM (SELECT j.type, count(*) AS starts FROM jobs j WHERE j.id = ANY (in_started) GROUP BY j.type) AS s
       WHERE l.type = s.type AND l.interval IS NOT NULL;
       INSERT INTO job_keys AS k (type, key, next_at)
-      SELECT j.type, j.concurrency_key, at - 0.005 + l.key_interval
+      SELECT j.type, j.concurrency_key, at - 0.012 + l.key_interval
       FROM jobs j JOIN job_limits l ON l.type = j.type AND l.key_interval IS NOT NULL
       WHERE j.id = ANY (in_started) AND j.concurrency_key IS NOT NULL
       GROUP BY j.type, j.concurrency_key, l.key_interval

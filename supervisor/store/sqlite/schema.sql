@@ -471,10 +471,10 @@ CREATE TRIGGER jobs_moved INSTEAD OF INSERT ON job_moves
 BEGIN
   UPDATE jobs SET hold = NULL WHERE id = NEW.id AND NEW.now NOT IN ('pending', 'running') AND hold <> 'failed';
   -- A start counts for the rates.
-  UPDATE job_limits SET next_at = max(next_at, (SELECT now - 0.005 FROM job_clock)) + interval
+  UPDATE job_limits SET next_at = max(next_at, (SELECT now - 0.012 FROM job_clock)) + interval
   WHERE type = NEW.type AND interval IS NOT NULL AND NEW.now = 'running';
   INSERT INTO job_keys (type, key, next_at)
-    SELECT NEW.type, NEW.concurrency_key, c.now - 0.005 + l.key_interval FROM job_limits l, job_clock c
+    SELECT NEW.type, NEW.concurrency_key, c.now - 0.012 + l.key_interval FROM job_limits l, job_clock c
     WHERE l.type = NEW.type AND l.key_interval IS NOT NULL AND NEW.now = 'running' AND NEW.concurrency_key IS NOT NULL
     ON CONFLICT (type, key) DO UPDATE SET next_at = max(
       excluded.next_at, job_keys.next_at + (SELECT key_interval FROM job_limits WHERE type = excluded.type));
