@@ -14,7 +14,7 @@ from supervisor.config.checks import host_pattern
 from supervisor.config.limits import LIMITS, contradiction, limits_of, written
 from supervisor.config.problems import Report, checked, dotted
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
-from supervisor.domain.job import Status
+from supervisor.domain.job import EXPIRED, Status
 from supervisor.domain.limits import Limits
 from supervisor.domain.text import counted, like, no_pool, not_retried, text_of
 from supervisor.domain.values import checked_type
@@ -58,6 +58,8 @@ def check(operations: Operations, what: Change, ids: Iterable[int], *, done: boo
             if what == "retry" and job.status is Status.DONE:
                 rule = "with `done` it runs again, and its result is deleted"
             raise Conflict(f"job {job_id} is {job.status}; only {rule}")
+        if what == "retry" and job.status is Status.CANCELLED and job.last_error == EXPIRED:
+            raise Conflict(f"job {job_id} has expired, and would expire again; enqueue it again")
 
 
 def retry(operations: Operations, ids: Sequence[int], now: float, *, done: bool = False) -> Retried:
@@ -84,6 +86,22 @@ def rerun(operations: Operations, job_id: int, now: float, *, payload: str | Non
     """
     check(operations, "retry", [job_id], done=done)
     require_all([job_id], operations.actions.rerun(job_id, now, payload=payload, done=done))
+
+
+def run_now(operations: Operations, job_id: int, now: float) -> None:
+    """Let a job run that is held or not due yet, whatever its limits, the jobs before it and its time.
+
+    Raises JobNotFound, and Conflict if it does not wait.
+    """
+    job = operations.jobs.get(job_id)
+    if job is None:
+        raise JobNotFound(job_id)
+    held = operations.jobs.held(job)
+    if held is not None and held.expires_at is not None and held.expires_at <= now:
+        raise Conflict(f"job {job_id} has expired; enqueue it again")
+    if not operations.actions.run_now(job_id, now):
+        advice = "; retry it" if job.status in RETRIABLE else ""
+        raise Conflict(f"job {job_id} is {job.status}; only a job that waits can be run now{advice}")
 
 
 def meant(change: Change, which: Filter) -> Filter:
