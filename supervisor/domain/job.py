@@ -189,6 +189,10 @@ class JobEvent:
         return about | {"result": self.result, "error": self.error} if self.status.finished else about
 
 
+GATES = ("after", "due", "key", "type")
+"""In the order in which a job passes them."""
+
+
 class Held(NamedTuple):
     """Where a job stands that is held, or admitted for a later time. `gate` is "after" (other jobs must end first),
     "due" (its time has not come), "key" (its concurrency `key` has no room) or "type" (its type has none); of one that

@@ -124,7 +124,8 @@ SITUATIONS: list[tuple[str, str, str, dict[str, Any]]] = [
      {"of": HELD, "held": Held("key", "user:42", 1)}),
     ("held_key", "its concurrency key user:42 has no room", "", {"of": HELD, "held": Held("key", "user:42", 0)}),
     ("held_type", "the type tag has no room: 5 jobs (1, 2 and 3 more) run or may start, of at most 5; 1 other job "
-     "waits there before it", LOOK.format(1), {"of": HELD, "held": Held("type", limit=5, running=(1, 2), total=5, ahead=1)}),
+     "waits there before it", LOOK.format(1),
+     {"of": HELD, "held": Held("type", limit=5, running=(1, 2), total=5, ahead=1)}),
     ("rate", f"the type tag keeps to 50/s; the next job may start at {LATER}", "",
      {"of": HELD, "held": Held("type", rate="50/s", next_at=NOW + 60)}),
     ("rate", "the type tag keeps to 50/s; the next job may start now", LOOK.format(3),

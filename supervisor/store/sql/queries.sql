@@ -224,6 +224,9 @@ DELETE FROM job_limits WHERE type = :type;
 DELETE FROM job_keys WHERE next_at < :now AND NOT EXISTS (
   SELECT 1 FROM job_limits l WHERE l.type = job_keys.type AND l.fair = 1 AND job_keys.turn > l.turn);
 
+-- name: count_held
+SELECT type, hold, count(*) FROM jobs WHERE status = 'held' GROUP BY type, hold;
+
 -- name: run_now
 -- A job that waits passes all its gates at once, by hand. Those that are let through later count it.
 UPDATE jobs SET
