@@ -199,12 +199,21 @@ def _require_type(operations: Operations, type_: str, configured: Iterable[str])
         raise Unknown([f"no pool takes the type {type_!r}, and no job has it{near}"])
 
 
-def limits(operations: Operations, only: str | None = None) -> list[dict[str, Any]]:
-    """The limits of every type that has any, or those of one, with the keys and values of the configuration."""
-    views = operations.gates.limits()
-    if only is not None:
-        views = [view for view in views if view.type == only] or [LimitView(only, Limits(), False)]
-    return [{"type": text_of(one.type), "limits": written(one.limits), "chosen": one.chosen} for one in views]
+def limits(operations: Operations) -> list[dict[str, Any]]:
+    """The limits of every type that has any, with the keys and values of the configuration."""
+    return [_limits(view) for view in operations.gates.limits()]
+
+
+def limits_of_type(operations: Operations, type_: str, configured: Iterable[str]) -> dict[str, Any]:
+    """Those of one. Raises Unknown as `pause` does."""
+    found = [view for view in operations.gates.limits() if view.type == type_]
+    if not found:
+        _require_type(operations, type_, configured)
+    return _limits(*found or [LimitView(type_, Limits(), False)])
+
+
+def _limits(view: LimitView) -> dict[str, Any]:
+    return {"type": text_of(view.type), "limits": written(view.limits), "chosen": view.chosen}
 
 
 def limit(
@@ -238,14 +247,19 @@ def limit(
     if wrong is not None:
         raise ConfigError([": ".join(wrong)])
     operations.gates.choose(type_, chosen, now)
-    return limits(operations, type_)[0]
+    return limits_of_type(operations, type_, [type_])
 
 
-def reset_limits(operations: Operations, type_: str, configured: Mapping[str, Limits], now: float) -> dict[str, Any]:
-    """Let the limits of a type be the configured ones again. Returns them."""
+def reset_limits(
+    operations: Operations, type_: str, configured: Mapping[str, Limits], now: float, types: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Let the limits of a type be the configured ones again. Returns them. Raises InvalidJob, and Unknown as `pause`
+    does; the configuration takes these `types`.
+    """
     checked_type(type_)
+    limits_of_type(operations, type_, {*configured, *types})
     operations.gates.choose(type_, configured.get(type_), now, chosen=False)
-    return limits(operations, type_)[0]
+    return limits_of_type(operations, type_, [type_])
 
 
 def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> None:

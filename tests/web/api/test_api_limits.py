@@ -69,5 +69,12 @@ def test_held_jobs_are_counted_by_type(site: Site) -> None:
 def test_a_limit_that_cannot_be_meant_changes_nothing(site: Site, path: str, body: Any, status: int) -> None:
     site.desk.operations.gates.choose("tag", Limits(7), NOW)
     before = limits(site)
-    site.put(f"{API}/{path}", body, status)
+    said = site.put(f"{API}/{path}", body, status)["error"]
+    assert said
+    assert "\n" not in said
     assert limits(site) == before
+
+
+def test_limits_of_an_unknown_type_are_not_reset(site: Site) -> None:
+    assert site.delete(f"{API}/nope", 404)["error"].startswith("no pool takes the type 'nope', and no job has it")
+    assert site.delete(f"{API}/tag") == {"type": "tag", "limits": {}, "chosen": False}
