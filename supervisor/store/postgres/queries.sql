@@ -556,12 +556,23 @@ FROM jobs WHERE status = 'pending' GROUP BY type;
 
 -- name: awaiting_retry
 -- Whether a pending job for these types and capabilities has been tried before, or has passed its gates, and is due again
--- soon: what a burst waits for.
-SELECT 1 FROM jobs
-WHERE (status = 'pending' OR (status = 'held' AND hold = 'due')) AND scheduled_at <= :latest
+-- soon: what a burst waits for. Also for one whose time has come and that has not passed its gates yet, and until the
+-- maintainer has seen what has ended.
+(SELECT 1 FROM jobs
+ WHERE (status = 'pending' OR (status = 'held' AND hold = 'due')) AND scheduled_at <= :latest
+   AND type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json)))
+   AND priority >= :least::bigint
+   AND (attempts > 0 OR crashes > 0 OR hold = '' OR (status = 'held' AND scheduled_at <= :now))
+   AND (requires = '' OR supervisor_covers_v1(:capabilities, requires)) LIMIT 1)
+UNION ALL
+(SELECT 1 FROM job_ends LIMIT 1);
+
+-- name: left_behind
+-- Jobs that wait for more than their own time, when nothing else is left to do.
+SELECT id FROM jobs
+WHERE (status = 'held' AND hold <> 'due' OR status = 'pending' AND hold = '')
   AND type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json)))
-  AND priority >= :least::bigint AND (attempts > 0 OR crashes > 0 OR hold = '')
-  AND (requires = '' OR supervisor_covers_v1(:capabilities, requires)) LIMIT 1;
+LIMIT :limit;
 
 -- name: written_later
 -- Pending rows that will be due and that were written after a time to come: the clock was set back since.

@@ -403,7 +403,7 @@ GROUP BY type;
 
 -- name: awaiting_retry
 -- Whether a pending job for these types and capabilities has been tried before, or has passed its gates, and is due again
--- soon: what a burst waits for.
+-- soon: what a burst waits for. Also for one whose time has come and that has not passed its gates yet.
 SELECT 1 FROM (
   SELECT requires, priority FROM jobs INDEXED BY jobs_unfinished
   WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types)) AND scheduled_at <= :latest
@@ -411,8 +411,17 @@ SELECT 1 FROM (
   UNION ALL
   SELECT requires, priority FROM jobs INDEXED BY jobs_due_later
   WHERE hold = 'due' AND status = 'held' AND type IN (SELECT value FROM json_each(:types)) AND scheduled_at <= :latest
-    AND (attempts > 0 OR crashes > 0))
+    AND (attempts > 0 OR crashes > 0 OR scheduled_at <= :now))
 WHERE priority >= :least AND (requires = '' OR covers(:capabilities, CAST(requires AS BLOB))) LIMIT 1;
+
+-- name: left_behind
+-- Jobs that wait for more than their own time, when nothing else is left to do.
+SELECT id FROM jobs INDEXED BY jobs_at_gate
+WHERE status = 'held' AND hold <> 'due' AND type IN (SELECT value FROM json_each(:types))
+UNION ALL
+SELECT id FROM jobs INDEXED BY jobs_unfinished
+WHERE status = 'pending' AND hold = '' AND type IN (SELECT value FROM json_each(:types))
+LIMIT :limit;
 
 -- name: written_later
 -- Pending rows that will be due and that were written after a time to come, as far as that is known: the clock was set
