@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
+from supervisor.client.batches import Batches
 from supervisor.client.connections import Connections, Seat
 from supervisor.client.watcher import Watcher
 from supervisor.domain.errors import InvalidJob, JobNotFound, StoreError
 from supervisor.domain.job import Job, Reason, Status
-from supervisor.domain.values import is_possible_id, job_id_of, moment, short, whole
+from supervisor.domain.values import LAST_ID, is_possible_id, job_id_of, moment, short, whole
 from supervisor.store.base import Engine, Filter, Operations, Planned, TransactionalInsert
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Conditions(TypedDict, total=False):
     tags: Iterable[str]
     error: str
     text: str
+    batch: int | None
     finished_after: datetime | float | None
     finished_before: datetime | float | None
 
@@ -109,8 +111,9 @@ class Administration:
         """The latest jobs that match all these conditions, at most `limit` (up to 10,000), and where to continue.
 
         `type` and `status` may be one or several; `tags` all stand in the list "tags" of the job's meta; `error` is a
-        part of its last error, in any case; `text` a part of that, the payload or the result. `finished_after` and
-        `finished_before` are aware datetimes or Unix seconds. `before` is `next` of the previous page. Raises
+        part of its last error, in any case; `text` a part of that, the payload or the result; `batch` the id of its
+        batch. `finished_after` and `finished_before` are aware datetimes or Unix seconds. `before` is `next` of the
+        previous page. Raises
         InvalidJob, which names the argument.
 
         Finding finished jobs other than failed ones reads the table down from the latest: 3 ms for 10,000 rows.
@@ -204,6 +207,11 @@ class Administration:
         """The schedules, and those that are made at run time."""
         return Schedules(self)
 
+    @property
+    def batches(self) -> Batches:
+        """Batches: how far they are, and closing one that its program has left open. See `Queue.batch`."""
+        return Batches(self)
+
     def _changed(self, work: Callable[[Operations], Answer]) -> Answer:
         return self._asked(self._connections.writer, work)
 
@@ -287,6 +295,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "tags": _several,
     "error": _text,
     "text": _text,
+    "batch": lambda field, value: whole(field, value, 1, LAST_ID),
     "finished_after": moment,
     "finished_before": moment,
 }

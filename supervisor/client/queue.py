@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.client.administration import Administration
+from supervisor.client.batches import Batch
 from supervisor.client.connections import LISTER, READER, WRITER, Connections
 from supervisor.client.subscription import Bell, Stream, deadline_after, heard
 from supervisor.client.waiting import Caller, at_once
@@ -20,6 +21,7 @@ from supervisor.engine import open_engine
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
+    from supervisor.client.batches import OnDone
     from supervisor.client.lanes import Lane
     from supervisor.domain.job_stream import FollowEvent
 
@@ -201,6 +203,24 @@ class Queue(Administration):
         jobs = new_jobs(type, payloads, **options)
         count = jobs.count if isinstance(jobs, AlikeJobs) else len(jobs)
         return self.insert(jobs, connection=connection) if count else []
+
+    def batch(self, *, on_done: OnDone = None, payload: object = None, connection: object = None) -> Batch:
+        """Jobs after which one more is enqueued, once: when all that were enqueued in the block have ended, however
+        they have.
+
+            with queue.batch(on_done="report", payload={"month": "2027-01"}) as batch:
+                for page in pages:
+                    batch.enqueue("fetch", {"page": page})
+
+        `on_done` is the type of that job or its task; None: none is enqueued. It has the `payload`, and the batch's id
+        as `ctx.meta["batch"]`. A batch without jobs ends with the block. A job that is enqueued with `batch=ctx.batch`
+        by one of the batch belongs to it, too.
+
+        If the block raises, or the program is killed in it, what was enqueued runs, and the batch stays open: nothing
+        is enqueued when its jobs have ended, until `Queue.batches.close` is called for it. With `connection`, the batch
+        and its jobs are part of the caller's transaction, and exist if and only if that commits.
+        """
+        return Batch(self, on_done, payload, connection)
 
     def insert(self, jobs: NewJobs, *, connection: object = None) -> list[int]:
         """Insert validated jobs, of any types, in one transaction. Returns their ids in order."""

@@ -106,4 +106,5 @@ class Gates(Concern):
             if still == len(heads):
                 break
         self._connection.apply(self._queries.forget_keys, {"now": now})
+        self._connection.apply(self._queries.sweep_batches, {})
         return admitted

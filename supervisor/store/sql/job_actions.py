@@ -139,6 +139,8 @@ class FinishedJobs(Concern):
             known = self._queries
             for query in (known.prune_runs, known.prune_batch_limits, known.prune_second_chances):
                 raw.execute(query, bounds)
+            if not after:
+                raw.execute(known.prune_batches, {"before": max(done_before, failed_before)})
             return deleted
 
         # Jobs to which rows of the application's own tables refer are kept.
