@@ -113,8 +113,7 @@ class Administration:
         `type` and `status` may be one or several; `tags` all stand in the list "tags" of the job's meta; `error` is a
         part of its last error, in any case; `text` a part of that, the payload or the result; `batch` the id of its
         batch. `finished_after` and `finished_before` are aware datetimes or Unix seconds. `before` is `next` of the
-        previous page. Raises
-        InvalidJob, which names the argument.
+        previous page. Raises InvalidJob, which names the argument.
 
         Finding finished jobs other than failed ones reads the table down from the latest: 3 ms for 10,000 rows.
         """

@@ -588,8 +588,8 @@ CREATE TABLE job_batches (
   payload    text NOT NULL DEFAULT '{}' CHECK (octet_length(payload) <= 1048576),
   closed     integer NOT NULL DEFAULT 0, -- 1: the program that makes it has added its jobs
   callback   bigint,                   -- the job that was enqueued
-  created_at double precision NOT NULL DEFAULT extract(epoch FROM now()),
-  ended_at   double precision
+  created_at double precision NOT NULL DEFAULT extract(epoch FROM now()) CHECK (created_at BETWEEN 0 AND 1e11),
+  ended_at   double precision CHECK (ended_at BETWEEN 0 AND 1e11)
 );
 CREATE INDEX jobs_in_batch ON jobs (batch) WHERE batch IS NOT NULL AND status IN ('held', 'pending', 'running');
 CREATE INDEX jobs_of_batch ON jobs (batch, id) WHERE batch IS NOT NULL; -- those that have ended, too

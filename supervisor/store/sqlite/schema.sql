@@ -562,8 +562,10 @@ CREATE TABLE job_batches (
              CHECK (length(CAST(payload AS BLOB)) <= 1048576),
   closed     INTEGER NOT NULL DEFAULT 0, -- 1: the program that makes it has added its jobs
   callback   INTEGER,                  -- the job that was enqueued
-  created_at REAL NOT NULL DEFAULT ((julianday('now') - 2440587.5) * 86400.0),
+  created_at REAL NOT NULL DEFAULT ((julianday('now') - 2440587.5) * 86400.0)
+             CHECK (created_at BETWEEN 0 AND 1e11),
   ended_at   REAL
+             CHECK (ended_at BETWEEN 0 AND 1e11)
 ) STRICT;
 CREATE INDEX jobs_in_batch ON jobs (batch, status) WHERE batch IS NOT NULL;
 
