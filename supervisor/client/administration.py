@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
-from supervisor.client.batches import Batches
 from supervisor.client.connections import Connections, Seat
 from supervisor.client.watcher import Watcher
+from supervisor.domain.enqueueing import payload_of
 from supervisor.domain.errors import InvalidJob, JobNotFound, StoreError
 from supervisor.domain.job import Job, Reason, Status
-from supervisor.domain.values import LAST_ID, is_possible_id, job_id_of, moment, short, whole
-from supervisor.store.base import Engine, Filter, Operations, Planned, TransactionalInsert
+from supervisor.domain.values import LAST_ID, checked_type, is_possible_id, job_id_of, moment, short, whole
+from supervisor.store.base import BatchView, Engine, Filter, Operations, Planned, TransactionalInsert
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -246,6 +246,58 @@ class Schedules:
     def list(self) -> list[Planned]:
         """All schedules by name, also those of configuration files, whose `definition` is None."""
         return self._queue._asked(self._queue._connections.lister, lambda ops: ops.schedules.planned())
+
+
+class Typed(Protocol):
+    """A task."""
+
+    type: str
+
+
+OnDone = str | Typed | None
+
+
+class Batches:
+    """`Queue.batches`. Without `Queue.batch`, a batch can be made step by step, also by several programs: open it,
+    enqueue jobs with `batch=` its id, close it.
+    """
+
+    def __init__(self, queue: Administration) -> None:
+        self._queue = queue
+
+    def open(self, on_done: OnDone = None, payload: object = None, *, connection: object = None) -> int:
+        """Begin a batch and return its id. See `Queue.batch`. Raises InvalidJob."""
+        try:
+            type_ = None if on_done is None else checked_type(getattr(on_done, "type", on_done))
+        except InvalidJob as error:
+            raise InvalidJob("on_done", error.problem) from None
+        text = payload_of(payload)
+        if connection is not None:
+            return self._queue._on(connection).open_batch(connection, type_, text)
+        return self._queue._changed(lambda operations: operations.batches.open(type_, text))
+
+    def close(self, batch_id: int, *, connection: object = None) -> None:
+        """All its jobs are there: it ends when the last of them has ended, at once if they all have. One that is closed
+        already stays as it is. Raises BatchNotFound.
+        """
+        number = _number(batch_id)
+        if connection is not None:
+            self._queue._on(connection).close_batch(connection, number)
+        else:
+            self._queue._changed(lambda operations: operations.batches.close(number))
+
+    def get(self, batch_id: int) -> BatchView:
+        """The batch as it is now, with the numbers of its jobs. Raises BatchNotFound."""
+        number = _number(batch_id)
+        return self._queue._asked(self._queue._connections.lister, lambda operations: operations.batches.get(number))
+
+    def unfinished(self) -> list[BatchView]:
+        """The latest 50 that have not ended. One that is open and that no program closes any more is among them."""
+        return self._queue._asked(self._queue._connections.lister, lambda operations: operations.batches.unfinished())
+
+
+def _number(batch_id: object) -> int:
+    return whole("batch_id", batch_id, 1, LAST_ID)
 
 
 def _filter(type_: str | Iterable[str], status: str | Iterable[str], conditions: Mapping[str, Any]) -> Filter | None:

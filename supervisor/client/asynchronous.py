@@ -11,19 +11,19 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from supervisor.client.administration import Schedules
-from supervisor.client.batches import AsyncBatch, Batches
+from supervisor.client.administration import Batches, Schedules
 from supervisor.client.connections import LISTER, READER, WRITER, Put
-from supervisor.client.queue import Queue
+from supervisor.client.queue import Queue, left_open
 from supervisor.client.subscription import LONGEST_WAIT, Stream, Subscription, deadline_after
 from supervisor.client.waiting import Caller
 from supervisor.domain.job import JobEvent, NewJob
 from supervisor.domain.values import job_id_of, waiting_limit
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing import Self, Unpack
 
-    from supervisor.client.batches import OnDone
+    from supervisor.client.administration import OnDone
+    from supervisor.domain.enqueueing import CommonOptions, Enqueue, JobOptions
     from supervisor.domain.job_stream import FollowEvent
 
 Parameters = ParamSpec("Parameters")
@@ -350,3 +350,34 @@ class AsyncQueue:
 
     def __setstate__(self, queue: Queue) -> None:
         self._queue = queue
+
+
+class AsyncBatch:
+    """`Batch` for an `async with` statement: see `AsyncQueue.batch`."""
+
+    id: int
+
+    def __init__(self, queue: AsyncQueue, on_done: OnDone, payload: object, connection: object) -> None:
+        self._queue, self._on_done, self._payload, self._connection = queue, on_done, payload, connection
+
+    async def enqueue(self, type: str, payload: object = None, **options: Unpack[JobOptions]) -> int:
+        """See `Queue.enqueue`."""
+        options["batch"] = self.id
+        return await self._queue.enqueue(type, payload, connection=self._connection, **options)
+
+    async def enqueue_many(
+        self, type: str, payloads: Iterable[object | Enqueue], **options: Unpack[CommonOptions]
+    ) -> list[int]:
+        """See `Queue.enqueue_many`."""
+        options["batch"] = self.id
+        return await self._queue.enqueue_many(type, payloads, connection=self._connection, **options)
+
+    async def __aenter__(self) -> Self:
+        self.id = await self._queue.batches.open(self._on_done, self._payload, connection=self._connection)
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            await self._queue.batches.close(self.id, connection=self._connection)
+        elif self._connection is None:
+            error.add_note(left_open(self.id))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.client.administration import Administration
-from supervisor.client.batches import Batch
 from supervisor.client.connections import LISTER, READER, WRITER, Connections
 from supervisor.client.subscription import Bell, Stream, deadline_after, heard
 from supervisor.client.waiting import Caller, at_once
@@ -21,7 +20,7 @@ from supervisor.engine import open_engine
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
-    from supervisor.client.batches import OnDone
+    from supervisor.client.administration import OnDone
     from supervisor.client.lanes import Lane
     from supervisor.domain.job_stream import FollowEvent
 
@@ -271,3 +270,42 @@ class Queue(Administration):
         """Pickled as its URL and its middleware, so that a queue can be passed to another process."""
         made = functools.partial(Queue, create=self._connections.create, busy_timeout=self._connections.patience)
         return made, (self.url,), {"_own_hooks": self._own_hooks}
+
+
+class Batch:
+    """A batch while its jobs are enqueued, for a `with` statement: see `Queue.batch`. `id` is known inside it."""
+
+    id: int
+
+    def __init__(self, queue: Queue, on_done: OnDone, payload: object, connection: object) -> None:
+        self._queue, self._on_done, self._payload, self._connection = queue, on_done, payload, connection
+
+    def enqueue(self, type: str, payload: object = None, **options: Unpack[JobOptions]) -> int:
+        """See `Queue.enqueue`."""
+        options["batch"] = self.id
+        return self._queue.enqueue(type, payload, connection=self._connection, **options)
+
+    def enqueue_many(
+        self, type: str, payloads: Iterable[object | Enqueue], **options: Unpack[CommonOptions]
+    ) -> list[int]:
+        """See `Queue.enqueue_many`."""
+        options["batch"] = self.id
+        return self._queue.enqueue_many(type, payloads, connection=self._connection, **options)
+
+    def __enter__(self) -> Self:
+        self.id = self._queue.batches.open(self._on_done, self._payload, connection=self._connection)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._queue.batches.close(self.id, connection=self._connection)
+        elif self._connection is None:
+            error.add_note(left_open(self.id))
+
+
+def left_open(batch: int) -> str:
+    """Whose block has ended with an exception."""
+    return (
+        f"batch {batch} stays open: the jobs that are in it run, and nothing is enqueued when they have ended; "
+        f"`supervisor jobs batch {batch} --close` closes it, `supervisor jobs cancel --batch {batch}` cancels them"
+    )
