@@ -75,15 +75,15 @@ def settle(
     """
     queries = connection.queries
     grown = sorted({batch for child in s.children if isinstance(batch := child.extra.get("batch"), int)})
-    if grown and (
-        reopen := queries.statements.get("reopen_batch")
-    ):  # where a trigger would end it before they are there
-        grown = [batch for batch in grown if raw.execute(reopen, {"id": batch}).rowcount]
-        settled = _settle(connection, raw, owner, s, now, worker, bare)
-        for batch in grown:
-            raw.execute(queries.close_batch, {"id": batch}).fetchall()
-        return settled
-    return _settle(connection, raw, owner, s, now, worker, bare)
+    reopen = queries.statements.get("reopen_batch") if grown else None
+    if reopen is None:
+        return _settle(connection, raw, owner, s, now, worker, bare)
+    # Otherwise a trigger would end the batch before the children are there.
+    grown = [batch for batch in grown if raw.execute(reopen, {"id": batch}).rowcount]
+    settled = _settle(connection, raw, owner, s, now, worker, bare)
+    for batch in grown:
+        raw.execute(queries.close_batch, {"id": batch}).fetchall()
+    return settled
 
 
 def _settle(
