@@ -288,12 +288,13 @@ def batch(target: Target, batch_id: int | None, close: bool) -> Answer:
         if close and batch_id is not None:
             operations.batches.close(batch_id)
         found = operations.batches.unfinished() if batch_id is None else [operations.batches.get(batch_id)]
+        now = operations.statistics.now()
 
     def show() -> None:
         from supervisor.cli import tables
 
         if found:
-            tables.batches(found)
+            tables.batches(found, now)
         else:
             line("all batches have ended")
 

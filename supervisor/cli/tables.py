@@ -165,12 +165,12 @@ def _timeline(found: Job, tried: Sequence[Trial], now: float) -> list[tuple[str,
     return rows
 
 
-def batches(found: Iterable[BatchView]) -> None:
+def batches(found: Iterable[BatchView], now: float) -> None:
     """Print some batches, one line each."""
-    rows = [
-        (one.id, one.state, one.waiting, one.done, one.failed, when(one.created_at), _callback(one)) for one in found
-    ]
-    show(table(("batch>", "state", "waiting>", "done>", "failed>", "created", "then"), rows))
+    rows = []
+    for one in found:
+        rows.append((one.id, one.state, one.waiting, one.done, one.failed, span(now - one.created_at), _callback(one)))
+    show(table(("batch>", "state", "waiting>", "done>", "failed>", "age>", "then"), rows))
 
 
 def _callback(batch: BatchView) -> str:
