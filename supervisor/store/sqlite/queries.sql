@@ -864,4 +864,5 @@ UPDATE job_batches SET closed = 0 WHERE id = :id AND closed = 1 AND ended_at IS 
 -- name: sweep_batches
 -- Somebody has deleted the last jobs of these.
 UPDATE job_batches SET closed = 1 WHERE closed = 1 AND ended_at IS NULL AND NOT EXISTS (
-  SELECT 1 FROM jobs INDEXED BY jobs_in_batch WHERE batch = job_batches.id AND status IN ('held', 'pending', 'running'));
+  SELECT 1 FROM jobs INDEXED BY jobs_in_batch
+  WHERE batch = job_batches.id AND hold IN ('', 'after', 'due', 'key', 'type') AND status IN ('held', 'pending', 'running'));
