@@ -686,6 +686,7 @@ WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::j
   AND (:unique_key::text IS NULL OR unique_key = :unique_key::text)
   AND (:requires::text IS NULL OR requires = :requires::text
        OR (:requires::text <> '' AND strpos(' ' || requires || ' ', ' ' || :requires::text || ' ') > 0))
+  AND (:batch::bigint IS NULL OR batch = :batch::bigint)
   AND (:priority::integer IS NULL OR priority = :priority::integer)
   AND (:finished_after::double precision IS NULL OR completed_at >= :finished_after::double precision)
   AND (:finished_before::double precision IS NULL OR completed_at < :finished_before::double precision)
@@ -705,6 +706,7 @@ WHERE id >= :floor AND id <= :latest
   AND (:unique_key::text IS NULL OR unique_key = :unique_key::text)
   AND (:requires::text IS NULL OR requires = :requires::text
        OR (:requires::text <> '' AND strpos(' ' || requires || ' ', ' ' || :requires::text || ' ') > 0))
+  AND (:batch::bigint IS NULL OR batch = :batch::bigint)
   AND (:priority::integer IS NULL OR priority = :priority::integer)
   AND (:finished_after::double precision IS NULL OR completed_at >= :finished_after::double precision)
   AND (:finished_before::double precision IS NULL OR completed_at < :finished_before::double precision)
@@ -1112,3 +1114,8 @@ SELECT id FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_e
 -- A job that is held waits for these. What becomes of it if they have ended, triggers say.
 INSERT INTO job_after (after_id, job_id, on_failed)
 SELECT value::bigint, :job::bigint, :on_failed FROM json_array_elements_text(:ids::json);
+
+-- name: sweep_batches
+-- Somebody has deleted the last jobs of these.
+INSERT INTO job_ends (batch) SELECT b.id FROM job_batches b WHERE b.closed = 1 AND b.ended_at IS NULL AND NOT EXISTS (
+  SELECT 1 FROM jobs j WHERE j.batch = b.id AND j.status IN ('held', 'pending', 'running'));

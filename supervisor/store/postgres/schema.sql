@@ -587,16 +587,20 @@ CREATE TABLE job_after (
 );
 CREATE INDEX job_after_job ON job_after (job_id);
 
--- Jobs of one batch; when its last one has ended, a job is enqueued, once.
+-- Jobs of one batch; when its last one has ended, a job is enqueued, once. It must be one that the table of jobs takes.
 CREATE TABLE job_batches (
-  id       bigint PRIMARY KEY,       -- microseconds of its creation
-  type     text,                     -- of the job that is enqueued; NULL: none
-  payload  text NOT NULL DEFAULT '{}',
-  closed   integer NOT NULL DEFAULT 0, -- 1: the program that makes it has added its jobs
-  callback bigint,                   -- the job that was enqueued
-  ended_at double precision
+  id         bigint PRIMARY KEY        -- microseconds of its creation
+             CHECK (id BETWEEN 1 AND 4611686018427387904),
+  type       text                      -- of the job that is enqueued; NULL: none
+             CHECK (length(type) BETWEEN 1 AND 100 AND type !~ '[^a-zA-Z0-9_.:/-]'),
+  payload    text NOT NULL DEFAULT '{}' CHECK (octet_length(payload) <= 1048576),
+  closed     integer NOT NULL DEFAULT 0, -- 1: the program that makes it has added its jobs
+  callback   bigint,                   -- the job that was enqueued
+  created_at double precision NOT NULL DEFAULT extract(epoch FROM now()) CHECK (created_at BETWEEN 0 AND 1e11),
+  ended_at   double precision CHECK (ended_at BETWEEN 0 AND 1e11)
 );
 CREATE INDEX jobs_in_batch ON jobs (batch) WHERE batch IS NOT NULL AND status IN ('held', 'pending', 'running');
+CREATE INDEX jobs_of_batch ON jobs (batch, id) WHERE batch IS NOT NULL; -- those that have ended, too
 
 -- What the maintainer has to look at: jobs with gates, with others that follow them, or of a batch, which somebody other
 -- than the worker that held them has ended or set back; those that another program has claimed; those that have got a
@@ -741,7 +745,9 @@ BEGIN
       RETURNING b.id, b.type, b.payload
     LOOP
       IF one.type IS NOT NULL THEN
-        WITH made AS (INSERT INTO jobs (type, payload) VALUES (one.type, one.payload) RETURNING id)
+        WITH made AS (
+          INSERT INTO jobs (type, payload, meta)
+          VALUES (one.type, one.payload, json_build_object('batch', one.id)::text) RETURNING id)
         UPDATE job_batches b SET callback = made.id FROM made WHERE b.id = one.id;
         admitted := admitted + 1;
       END IF;

@@ -118,4 +118,5 @@ class Gates(Concern):
                 passed = tried[0][0] if tried else before - still
             admitted += passed
         self._connection.apply(self._queries.forget_keys, {"now": now})
+        self._connection.apply(self._queries.sweep_batches, {})
         return admitted

@@ -535,6 +535,7 @@ WHERE id IN (SELECT value FROM json_each(:ids))
   AND (:unique_key IS NULL OR unique_key = :unique_key)
   AND (:requires IS NULL OR requires = :requires
        OR (:requires <> '' AND instr(' ' || requires || ' ', ' ' || :requires || ' ') > 0))
+  AND (:batch IS NULL OR batch = :batch)
   AND (:priority IS NULL OR priority = :priority)
   AND (:finished_after IS NULL OR completed_at >= :finished_after)
   AND (:finished_before IS NULL OR completed_at < :finished_before)
@@ -555,6 +556,7 @@ WHERE id >= :floor AND id <= :latest
   AND (:unique_key IS NULL OR unique_key = :unique_key)
   AND (:requires IS NULL OR requires = :requires
        OR (:requires <> '' AND instr(' ' || requires || ' ', ' ' || :requires || ' ') > 0))
+  AND (:batch IS NULL OR batch = :batch)
   AND (:priority IS NULL OR priority = :priority)
   AND (:finished_after IS NULL OR completed_at >= :finished_after)
   AND (:finished_before IS NULL OR completed_at < :finished_before)
@@ -864,3 +866,13 @@ SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
 -- name: follow
 -- A job that is held waits for these. What becomes of it if they have ended, triggers say.
 INSERT INTO job_after (after_id, job_id, on_failed) SELECT value, :job, :on_failed FROM json_each(:ids);
+
+-- name: reopen_batch
+-- Until the jobs are there that one of its last is about to add.
+UPDATE job_batches SET closed = 0 WHERE id = :id AND closed = 1 AND ended_at IS NULL;
+
+-- name: sweep_batches
+-- Somebody has deleted the last jobs of these.
+UPDATE job_batches SET closed = 1 WHERE closed = 1 AND ended_at IS NULL AND NOT EXISTS (
+  SELECT 1 FROM jobs INDEXED BY jobs_in_batch
+  WHERE batch = job_batches.id AND hold IN ('', 'after', 'due', 'key', 'type') AND status IN ('held', 'pending', 'running'));
