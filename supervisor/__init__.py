@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from supervisor.domain.enqueueing import Enqueue
     from supervisor.domain.errors import (
         Conflict,
+        DuplicateJob,
         EnqueueUncertain,
         Fail,
         InvalidJob,
@@ -40,6 +41,7 @@ __all__ = [
     "AsyncQueue",
     "Conflict",
     "Context",
+    "DuplicateJob",
     "Enqueue",
     "EnqueueUncertain",
     "Fail",

@@ -42,7 +42,7 @@ def test_a_duplicate_of_a_unique_key_prints_the_existing_id_and_says_so(cli: Run
 
     assert (first.out, first.err) == ("1\n", "")
     assert (second.code, second.out) == (0, "1\n")
-    assert second.err == "note: job 1 has this key and has not finished; no other job was enqueued\n"
+    assert second.err == "note: job 1 has this key; no other job was enqueued\n"
     assert cli("enqueue", "greet", "--unique-key", "cat", "--json").document == {"id": 1, "duplicate": True}
     assert count(database) == 1
 
