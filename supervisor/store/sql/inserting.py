@@ -52,7 +52,9 @@ class Inserting:
     def _twin(self, raw: Transaction, job: NewJob, now: Now) -> tuple[Any, ...] | None:
         """The id and the status of the job that has its key."""
         query = self._queries.find_recent if "unique_for" in job.extra else self._queries.find_unique
-        return raw.execute(query, {"type": job.type, "unique_key": job.unique_key, "now": now}).fetchone()
+        key = {"type": job.type, "unique_key": job.unique_key, "now": now}
+        twin: tuple[Any, ...] | None = raw.execute(query, key).fetchone()
+        return twin
 
     def _agreed(self, raw: Transaction, job: NewJob, now: Now, twin: int, status: str) -> bool:
         """Do what is to be done if another job has the key. False: it has started since it was looked for."""
@@ -61,7 +63,8 @@ class Inserting:
         if job.on_duplicate != "replace" or status not in ("pending", "held"):
             return True
         due, after = (None, job.scheduled_at) if isinstance(job.scheduled_at, Delay) else (job.scheduled_at, None)
-        values = {"id": twin, "payload": job.payload, "priority": job.priority, "due": due, "due_after": after, "now": now}
+        times = {"due": due, "due_after": after, "now": now}
+        values = {"id": twin, "payload": job.payload, "priority": job.priority} | times
         replaced = raw.execute(self._queries.replace_waiting, values).fetchall()
         for name in ("refill_gates", "announce"):  # what an engine needs
             if replaced and (statement := self._queries.statements.get(name)):
