@@ -25,6 +25,10 @@ def put(cli: Run, database: Path) -> Make:
     def make(*statuses: str) -> list[int]:
         ids = []
         for status in statuses:
+            if status == "held":
+                held = "INSERT INTO jobs (type, status, hold) VALUES ('greet', 'held', 'after') RETURNING id"
+                ids.append(execute(database, held)[0][0])
+                continue
             [job_id] = [int(cli("enqueue", "greet", '{"n": 1}').out)]
             if status != "pending":
                 execute(database, "UPDATE jobs SET status = ? WHERE id = ?", status, job_id)

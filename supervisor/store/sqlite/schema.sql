@@ -331,23 +331,32 @@ BEGIN
   UPDATE jobs SET
     locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
     claim_token = claim_token + 1,
-    completed_at = CASE WHEN status <> 'pending' THEN (SELECT now FROM job_clock) END
+    completed_at = CASE WHEN status NOT IN ('pending', 'held') THEN (SELECT now FROM job_clock) END
   WHERE id = NEW.id AND NEW.is_foreign AND status <> 'running';
-  -- A key that counts until the start is free during the run. What was to run again, or has failed, while another job
-  -- waits with it, has been superseded by that.
-  UPDATE jobs SET unique_key = NULL WHERE id = NEW.id AND waiting_key IS NOT NULL AND status = 'running';
-  UPDATE jobs SET status = 'cancelled', completed_at = (SELECT now FROM job_clock), claim_token = claim_token + 1,
-    last_error = 'superseded by job ' || (
-      SELECT twin.id FROM jobs twin INDEXED BY jobs_unique_key WHERE twin.type = jobs.type
-        AND twin.unique_key = jobs.waiting_key AND twin.unique_key IS NOT NULL AND twin.status IN ('pending', 'running', 'held'))
-  WHERE id = NEW.id AND waiting_key IS NOT NULL AND NEW.before = 'running' AND status IN ('pending', 'failed') AND EXISTS (
-    SELECT 1 FROM jobs twin INDEXED BY jobs_unique_key WHERE twin.type = jobs.type
-      AND twin.unique_key = jobs.waiting_key AND twin.unique_key IS NOT NULL AND twin.status IN ('pending', 'running', 'held'));
-  UPDATE jobs SET unique_key = waiting_key WHERE id = NEW.id AND waiting_key IS NOT NULL AND status <> 'running'
-    AND NEW.before = 'running';
+  INSERT INTO job_key_moves SELECT id, type, waiting_key, NEW.before, status FROM jobs
+    WHERE id = NEW.id AND waiting_key IS NOT NULL;
+  -- One that another program has held is at no gate: it passes them all.
+  UPDATE jobs SET hold = 'due' WHERE id = NEW.id AND NEW.is_foreign AND status = 'held' AND coalesce(hold, '') = '';
   INSERT INTO job_moves
     SELECT id, type, concurrency_key, NEW.before, status, NEW.charged, hold, followed, batch FROM jobs
     WHERE id = NEW.id AND status <> NEW.before AND status <> 'held' AND NOT (NEW.before = 'held' AND status = 'pending');
+END;
+
+-- A key that counts until the start is free during the run. What was to run again, or has failed, while another job waits
+-- with it, has been superseded by that.
+CREATE VIEW job_key_moves AS SELECT id, type, waiting_key AS key, status AS before, status AS now FROM jobs;
+
+CREATE TRIGGER jobs_key_moved INSTEAD OF INSERT ON job_key_moves WHEN NEW.now = 'running' OR NEW.before = 'running'
+BEGIN
+  UPDATE jobs SET unique_key = NULL WHERE id = NEW.id AND NEW.now = 'running';
+  UPDATE jobs SET status = 'cancelled', completed_at = (SELECT now FROM job_clock), claim_token = claim_token + 1,
+    last_error = 'superseded by job ' || (
+      SELECT id FROM jobs INDEXED BY jobs_unique_key
+      WHERE type = NEW.type AND unique_key = NEW.key AND unique_key IS NOT NULL AND status IN ('pending', 'running', 'held'))
+  WHERE id = NEW.id AND NEW.now IN ('pending', 'held', 'failed') AND EXISTS (
+    SELECT 1 FROM jobs INDEXED BY jobs_unique_key
+    WHERE type = NEW.type AND unique_key = NEW.key AND unique_key IS NOT NULL AND status IN ('pending', 'running', 'held'));
+  UPDATE jobs SET unique_key = waiting_key WHERE id = NEW.id AND NEW.now <> 'running';
 END;
 
 
@@ -395,8 +404,9 @@ CREATE INDEX jobs_due_later ON jobs (scheduled_at) WHERE hold = 'due';
 -- does nothing for most.
 CREATE VIEW job_arrivals AS SELECT id, type, concurrency_key FROM jobs;
 CREATE TRIGGER jobs_arrive AFTER INSERT ON jobs
-WHEN NEW.status = 'pending' AND NEW.hold IS NULL
-  AND (coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at, NEW.waiting_key) IS NOT NULL OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type))
+WHEN NEW.hold IS NULL AND (NEW.status = 'held' OR (NEW.status = 'pending' AND (
+  coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at, NEW.waiting_key) IS NOT NULL
+  OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type))))
 BEGIN
   INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
 END;
@@ -413,7 +423,8 @@ BEGIN
   WHERE (SELECT on_conflict FROM job_limits WHERE type = NEW.type) = 'cancel_running' AND id IN (
     SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
       AND hold IS NOT NULL AND status IN ('held', 'pending', 'running') AND id <> NEW.id);
-  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1 WHERE id = NEW.id AND status = 'pending';
+  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
+  WHERE id = NEW.id AND status IN ('pending', 'held');
 END;
 
 -- The first two milliseconds: julianday has only whole ones.
@@ -525,6 +536,9 @@ CREATE VIEW job_ends AS SELECT id, status FROM jobs;
 CREATE TRIGGER job_after_begins AFTER INSERT ON job_after
 BEGIN
   UPDATE jobs SET followed = 1 WHERE id = NEW.after_id AND followed IS NULL;
+  -- One that had ended may have let it pass, although it has more.
+  UPDATE jobs SET status = 'held', hold = 'after', claim_token = claim_token + 1
+  WHERE id = NEW.job_id AND (status = 'pending' OR (status = 'held' AND hold <> 'after'));
   INSERT INTO job_ends SELECT id, status FROM jobs WHERE id = NEW.after_id;
 END;
 
