@@ -47,6 +47,19 @@ def test_a_duplicate_of_a_unique_key_prints_the_existing_id_and_says_so(cli: Run
     assert count(database) == 1
 
 
+def test_a_duplicate_may_replace_the_job_or_be_a_conflict(cli: Run, database: Path) -> None:
+    words = ("enqueue", "greet", '{"n": 2}', "--unique-key", "cat", "--unique", "pending", "--unique-for")
+    assert cli(*words, "1h").code == 2
+    assert cli(*words[:-1]).out == "1\n"
+    assert cli("enqueue", "greet", "3", "--unique-key", "cat", "--on-duplicate", "replace").out == "1\n"
+    refused = cli("enqueue", "greet", "--unique-key", "cat", "--on-duplicate", "error")
+
+    assert (refused.code, refused.out) == (4, "")
+    assert refused.err == "error: job 1 has this unique key; nothing was enqueued\n"
+    assert execute(database, "SELECT payload, waiting_key FROM jobs") == [("3", "cat")]
+    assert cli("enqueue", "greet", "-", "--unique", "pending", stdin="1\n").code == 2
+
+
 def test_lines_of_standard_input_become_jobs_in_order(cli: Run, database: Path) -> None:
     ran = cli("enqueue", "greet", "-", "--priority", "7", stdin='\ufeff{"n": 1}\n\n"zwei ü"\r\n3')
 
