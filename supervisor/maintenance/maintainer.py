@@ -109,7 +109,7 @@ class Maintainer:
         yield (renewer := Renewer(store.locks, board, {**orders.pools, **orders.leaving}))
         yield Poller("cancels", lambda: cancel_requests(store.controls, own), send)
         yield Poller("unhandled types", lambda: unhandled_types(store.backlog, types, store.registry), send)
-        yield ClockWatch(store.backlog)
+        yield ClockWatch(store.backlog, store.gates)
         if orders.burst:  # it ends when there is nothing left to do: nothing brings new jobs, or failed ones again
             yield BurstWatch(store.backlog, store.locks, board, tuple(pools.values()), own, orders.since, send)
         else:

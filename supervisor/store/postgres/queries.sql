@@ -593,15 +593,16 @@ WHERE (status = 'pending' OR (status = 'held' AND hold = 'due')) AND scheduled_a
 -- name: written_later
 -- Pending rows that will be due and that were written after a time to come: the clock was set back since.
 SELECT id FROM jobs
-WHERE status = 'pending' AND scheduled_at > :now AND updated_at > :written_after AND updated_at < 1e11
-  AND (claim_token > 0 OR scheduled_at <= updated_at)
+WHERE (status = 'pending' OR (status = 'held' AND hold = 'due')) AND scheduled_at > :now
+  AND updated_at > :written_after AND updated_at < 1e11
+  AND (CASE status WHEN 'held' THEN attempts ELSE claim_token END > 0 OR scheduled_at <= updated_at)
 LIMIT :limit;
 
 -- name: bring_forward
 UPDATE jobs SET
   scheduled_at = :now::double precision + greatest(scheduled_at - updated_at, 0), updated_at = :now
 WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
-  AND status = 'pending' AND scheduled_at > :now AND updated_at > :written_after AND updated_at < 1e11;
+  AND status IN ('pending', 'held') AND scheduled_at > :now AND updated_at > :written_after AND updated_at < 1e11;
 
 -- name: has_claims
 -- Whether any worker of a supervisor holds a claim.
@@ -1088,6 +1089,12 @@ WHERE id = ANY (ARRAY(SELECT o.id FROM jobs j JOIN jobs o ON o.type = j.type AND
                       WHERE j.id = :id AND o.scheduled_at < :until
                         AND o.concurrency_key IS NOT DISTINCT FROM j.concurrency_key
                       ORDER BY o.id FOR NO KEY UPDATE OF o SKIP LOCKED));
+
+-- name: admitted_from_now
+-- What has passed the gates is due, or will be by a rate.
+UPDATE jobs SET scheduled_at = :now
+WHERE type IN (SELECT type FROM job_limits UNION SELECT type FROM job_keys) AND hold = '' AND status = 'pending'
+  AND scheduled_at > :now;
 
 -- name: cancel_expired
 UPDATE jobs SET status = 'cancelled', last_error = 'expired', completed_at = :now, updated_at = :now,

@@ -224,6 +224,12 @@ DELETE FROM job_limits WHERE type = :type;
 DELETE FROM job_keys WHERE next_at < :now AND NOT EXISTS (
   SELECT 1 FROM job_limits l WHERE l.type = job_keys.type AND l.fair = 1 AND job_keys.turn > l.turn);
 
+-- name: limits_from_now
+UPDATE job_limits SET next_at = :now WHERE next_at > :now;
+
+-- name: keys_from_now
+UPDATE job_keys SET next_at = :now WHERE next_at > :now;
+
 -- name: hold
 -- Where a held job stands.
 SELECT hold, concurrency_key, turn FROM jobs WHERE id = :id AND status = 'held';

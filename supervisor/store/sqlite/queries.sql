@@ -456,6 +456,12 @@ WHERE (status = 'pending' OR status = 'running') AND status = 'pending' AND sche
   AND CASE WHEN typeof(updated_at) IN ('real', 'integer') AND updated_at < 1e11 THEN updated_at ELSE started_at END
       > :written_after
   AND (claim_token > 0 OR scheduled_at <= updated_at)
+UNION ALL
+SELECT id FROM jobs INDEXED BY jobs_due_later
+WHERE hold = 'due' AND status = 'held' AND scheduled_at > :now AND scheduled_at < 1e11
+  AND CASE WHEN typeof(updated_at) IN ('real', 'integer') AND updated_at < 1e11 THEN updated_at ELSE started_at END
+      > :written_after
+  AND (attempts > 0 OR scheduled_at <= updated_at)
 LIMIT :limit;
 
 -- name: bring_forward
@@ -463,7 +469,7 @@ UPDATE jobs SET
   scheduled_at = :now + max(scheduled_at
     - CASE WHEN typeof(updated_at) IN ('real', 'integer') AND updated_at < 1e11 THEN updated_at ELSE started_at END, 0),
   started_at = min(started_at, :now), updated_at = :now
-WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'pending' AND scheduled_at > :now
+WHERE id IN (SELECT value FROM json_each(:ids)) AND status IN ('pending', 'held') AND scheduled_at > :now
   AND CASE WHEN typeof(updated_at) IN ('real', 'integer') AND updated_at < 1e11 THEN updated_at ELSE started_at END
       > :written_after;
 
@@ -859,6 +865,13 @@ WHERE id IN (SELECT o.id FROM jobs j JOIN jobs o INDEXED BY jobs_unfinished
                ON o.type = j.type AND o.status = 'pending' AND (o.status = 'pending' OR o.status = 'running')
              WHERE j.id = :id AND o.hold = '' AND o.scheduled_at < :until
                AND o.concurrency_key IS j.concurrency_key);
+
+-- name: admitted_from_now
+-- What has passed the gates is due, or will be by a rate.
+UPDATE jobs SET scheduled_at = :now WHERE id IN (
+  SELECT id FROM jobs INDEXED BY jobs_at_gate
+  WHERE type IN (SELECT type FROM job_limits UNION SELECT type FROM job_keys) AND hold = '' AND status = 'pending'
+    AND scheduled_at > :now);
 
 -- name: cancel_expired
 UPDATE jobs SET status = 'cancelled', last_error = 'expired', completed_at = :now, updated_at = :now,

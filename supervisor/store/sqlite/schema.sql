@@ -410,6 +410,11 @@ WHEN NEW.hold IS NULL AND (NEW.status = 'held' OR (NEW.status = 'pending' AND (
 BEGIN
   INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
 END;
+CREATE TRIGGER jobs_arrive_late AFTER UPDATE OF concurrency_key, batch, expires_at ON jobs
+WHEN NEW.status = 'pending' AND NEW.hold IS NULL AND coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at) IS NOT NULL
+BEGIN
+  INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
+END;
 CREATE TRIGGER jobs_arrived INSTEAD OF INSERT ON job_arrivals
 BEGIN
   UPDATE jobs SET status = 'cancelled', last_error = 'skipped: its concurrency_key had another job',
