@@ -410,8 +410,9 @@ WHEN NEW.hold IS NULL AND (NEW.status = 'held' OR (NEW.status = 'pending' AND (
 BEGIN
   INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
 END;
-CREATE TRIGGER jobs_arrive_late AFTER UPDATE OF concurrency_key, batch, expires_at ON jobs
-WHEN NEW.status = 'pending' AND NEW.hold IS NULL AND coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at) IS NOT NULL
+CREATE TRIGGER jobs_arrive_late AFTER UPDATE OF concurrency_key, batch, expires_at, waiting_key ON jobs
+WHEN NEW.status = 'pending' AND NEW.hold IS NULL
+  AND coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at, NEW.waiting_key) IS NOT NULL
 BEGIN
   INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
 END;
