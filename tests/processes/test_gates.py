@@ -152,3 +152,23 @@ def test_a_burst_ends_when_nothing_lets_the_others_through_and_names_them(make_s
     left = site.event("burst_left", count=3)
     assert left is not None
     assert left["jobs"] == [behind, *rated[1:]]
+
+
+@pytest.mark.fault(2)
+@pytest.mark.parametrize("victim", ["worker", "supervisor"])
+def test_a_killed_run_is_superseded_by_the_job_that_waits_with_its_key(make_site: MakeSite, victim: str) -> None:
+    site = make_site(pool(1, ""), HANDLERS)
+    supervisor = site.start()
+    one = site.queue.enqueue("plain", {"seconds": 60}, unique_key="k", unique="pending")
+    pid = site.running_pid(one)
+    two, new = site.queue.put("plain", {"n": 2}, unique_key="k", unique="pending")
+    assert new
+    if victim == "worker":
+        kill(pid)
+    else:
+        supervisor.kill()
+        supervisor.wait()
+        site.start()
+    site.done(two)
+    assert (site.job(one).status, site.job(one).last_error) == ("cancelled", f"superseded by job {two}")
+    assert len(site.runs("start", one)) == len(site.runs("start", two)) == 1

@@ -53,8 +53,36 @@ RETURNING id, pg_current_xact_id()::text, created_at;
 
 -- name: find_unique
 -- The existing job of a duplicate.
-SELECT id FROM jobs
+SELECT id, status FROM jobs
 WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running', 'held');
+
+-- name: find_recent
+-- The same, or else the latest one that is done, as long as its key counts.
+SELECT id, status FROM (
+  (SELECT id, status, NULL::double precision AS until FROM jobs
+   WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running', 'held'))
+  UNION ALL
+  (SELECT id, status, completed_at + unique_for FROM jobs
+   WHERE type = :type AND unique_key = :unique_key AND unique_for IS NOT NULL AND status = 'done'
+   ORDER BY completed_at DESC LIMIT 1)) AS twin
+WHERE until IS NULL OR until > coalesce(:now::double precision, extract(epoch FROM clock_timestamp()))
+LIMIT 1;
+
+-- name: lock_key
+-- Until the transaction ends: nobody else inserts a job of which its key counts after its end.
+SELECT pg_advisory_xact_lock(hashtextextended(:type || ' ' || :key, 7308604897285366892));
+
+-- name: replace_waiting
+-- What a job that waits is to do. If it has gates, it passes them again.
+UPDATE jobs SET
+  payload = :payload, priority = :priority::integer,
+  scheduled_at = coalesce(:due::double precision, c.called + :due_after::double precision, c.called), updated_at = c.called,
+  attempts = 0, claim_token = claim_token + 1,
+  status = CASE WHEN coalesce(hold, 'after') = 'after' THEN status ELSE 'held' END,
+  hold = CASE WHEN coalesce(hold, 'after') = 'after' THEN hold ELSE 'due' END
+FROM (SELECT coalesce(:now::double precision, extract(epoch FROM clock_timestamp()))) AS c (called)
+WHERE id = :id AND status IN ('pending', 'held')
+RETURNING id;
 
 -- name: find_once
 -- The job of an earlier request, in whatever state. The bounds are those of the index.
@@ -158,7 +186,7 @@ FROM unnest(pg_blocking_pids(:waiting::integer)) AS b (pid) LEFT JOIN pg_stat_ac
 -- name: delete_done
 -- At once, unless somebody waits for the end of a job, or others depend on this one: then it is pruned later.
 DELETE FROM jobs
-WHERE id = :id AND status = 'done' AND hold IS NULL AND followed IS NULL AND batch IS NULL
+WHERE id = :id AND status = 'done' AND hold IS NULL AND followed IS NULL AND batch IS NULL AND unique_for IS NULL
   AND (SELECT last_value FROM job_watchers) <= extract(epoch FROM clock_timestamp());
 
 -- name: await_claims
@@ -847,6 +875,7 @@ DELETE FROM jobs WHERE id = ANY (ARRAY(
   WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
     AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
       OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before))
+    AND (unique_for IS NULL OR completed_at + unique_for < extract(epoch FROM clock_timestamp()))
   FOR UPDATE SKIP LOCKED));
 
 -- name: prune_errors

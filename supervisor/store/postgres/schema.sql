@@ -44,7 +44,9 @@ CREATE TABLE jobs (
   hold                text COLLATE "C", -- the gate at which it is held; '' once it has passed all, NULL if there are none
   turn                double precision, -- its place in the order of its gate
   followed            integer,
-  batch               bigint
+  batch               bigint,
+  waiting_key         text COLLATE "C", -- its unique_key, if that counts only until it starts: NULL there while it runs
+  unique_for          double precision  -- seconds after its success for which its unique_key counts, too
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 -- Claiming: one seek finds the first due row of a (type, requires, priority) group. Only pending rows: measured 1.2 to
@@ -57,6 +59,8 @@ CREATE INDEX jobs_running ON jobs (id) WHERE status = 'running';
 -- At most one unfinished job per type and key.
 CREATE UNIQUE INDEX jobs_unique_key ON jobs (type, unique_key)
   WHERE unique_key IS NOT NULL AND status IN ('pending', 'running', 'held');
+
+CREATE INDEX jobs_unique_after ON jobs (type, unique_key, completed_at) WHERE unique_for IS NOT NULL AND status = 'done';
 
 -- The jobs that are held, by the gate at which they are, and those that have passed all.
 CREATE INDEX jobs_at_gate ON jobs (type, hold, turn, id) WHERE status = 'held';
@@ -433,6 +437,49 @@ CREATE TRIGGER jobs_hold_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
 WHEN (NEW.status = 'pending' AND OLD.status <> 'pending' AND NEW.hold IS NOT NULL
       AND (OLD.status <> 'held' OR NEW.hold <> ''))
 EXECUTE FUNCTION supervisor_hold_v1();
+
+-- A key that counts until its job starts is free during the run, and has it again then. What was to run again, or has
+-- failed, while another one waits with it, has been superseded by that. Who inserts such a job has a lock until the end of
+-- its transaction, for which nobody waits who settles: meanwhile, the job stays held without its key.
+CREATE FUNCTION supervisor_waiting_key_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+  lock constant bigint := hashtextextended(NEW.type || ' ' || NEW.waiting_key, 7308604897285366892);
+  at constant double precision := extract(epoch FROM clock_timestamp());
+  locked boolean;
+  twin bigint;
+BEGIN
+  IF TG_OP = 'INSERT' THEN
+    PERFORM pg_advisory_xact_lock(lock);
+  ELSIF NEW.status = 'running' THEN
+    NEW.unique_key := NULL;
+  ELSIF NEW.unique_key IS NULL THEN
+    IF NEW.status IN ('pending', 'held', 'failed') THEN
+      locked := pg_try_advisory_xact_lock(lock); -- before the look, which then sees what was committed
+      SELECT j.id INTO twin FROM jobs j
+      WHERE j.type = NEW.type AND j.unique_key = NEW.waiting_key AND j.unique_key IS NOT NULL
+        AND j.status IN ('pending', 'running', 'held');
+    END IF;
+    IF twin IS NOT NULL THEN
+      NEW.status := 'cancelled';
+      NEW.last_error := 'superseded by job ' || twin;
+      NEW.completed_at := at;
+      NEW.hold := OLD.hold;
+    ELSIF NEW.status IN ('pending', 'held') AND NOT locked THEN
+      NEW.status := 'held';
+      NEW.hold := 'due';
+      NEW.scheduled_at := greatest(NEW.scheduled_at, at + 1);
+      RETURN NEW;
+    END IF;
+    NEW.unique_key := NEW.waiting_key;
+  END IF;
+  RETURN NEW;
+END $$;
+
+CREATE TRIGGER jobs_key_waits BEFORE INSERT ON jobs FOR EACH ROW
+WHEN (NEW.waiting_key IS NOT NULL AND NEW.status IN ('pending', 'held')) EXECUTE FUNCTION supervisor_waiting_key_v1();
+CREATE TRIGGER jobs_key_waits_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
+WHEN (NEW.waiting_key IS NOT NULL AND NEW.status IS DISTINCT FROM OLD.status)
+EXECUTE FUNCTION supervisor_waiting_key_v1();
 
 -- Those of these types that have more limits than a number for each key: all of their jobs pass one gate.
 CREATE FUNCTION supervisor_wide_v1(in_types text[]) RETURNS text[] LANGUAGE sql STABLE AS $$
@@ -981,7 +1028,7 @@ BEGIN
         DELETE FROM jobs
         WHERE jobs.id = ANY (ids) AND jobs.status = held AND jobs.locked_by = by_owner
           AND jobs.claim_token = tokens[width_bucket(jobs.id, ids)]
-          AND hold IS NULL AND followed IS NULL AND batch IS NULL
+          AND hold IS NULL AND followed IS NULL AND batch IS NULL AND unique_for IS NULL
         RETURNING jobs.id)
       SELECT coalesce(array_agg(ended.id), '{}') INTO settled FROM ended;
     END IF;
@@ -1021,7 +1068,7 @@ BEGIN
   IF gated IS NOT NULL OR cardinality(rated) > 0 OR cardinality(others) > 0 THEN
     admitted := supervisor_settled_v1(gated || others, gated || charged, NULL, rated, NULL, paused, pauses);
     IF NOT (keep OR watched) THEN
-      DELETE FROM jobs WHERE jobs.id = ANY (gated) AND followed IS NULL AND batch IS NULL;
+      DELETE FROM jobs WHERE jobs.id = ANY (gated) AND followed IS NULL AND batch IS NULL AND unique_for IS NULL;
     END IF;
   END IF;
   IF want > 0 THEN
