@@ -42,7 +42,7 @@ class OpenGates(Duty):
             admitted = self._gates.admit_due(now) + self._gates.cancel_expired(now)
             due, expires = self._gates.next_due()
         self._next = min(due, expires)
-        if self._next <= now and not admitted:  # another transaction has locked it
+        if self._next <= now:  # there are more, or another transaction has locked it
             self._next = now + _AGAIN
         if abs(now - self._swept_at) >= _SWEEP:
             self._swept_at = now
