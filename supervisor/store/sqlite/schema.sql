@@ -426,9 +426,12 @@ BEGIN
   UPDATE jobs SET status = iif(status = 'running', status, 'cancelled'), cancel_requested_at = (SELECT now FROM job_clock),
     completed_at = iif(status = 'running', NULL, (SELECT now FROM job_clock)),
     hold = iif(status = 'running', hold, NULL), claim_token = claim_token + (status <> 'running')
-  WHERE (SELECT on_conflict FROM job_limits WHERE type = NEW.type) = 'cancel_running' AND id IN (
-    SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
-      AND hold IS NOT NULL AND status IN ('held', 'pending', 'running') AND id <> NEW.id);
+  WHERE id IN (
+    -- The limit first: otherwise all jobs of the key would be read for nothing.
+    SELECT j.id FROM job_limits l CROSS JOIN jobs j INDEXED BY jobs_by_key
+    WHERE l.type = NEW.type AND l.on_conflict = 'cancel_running' AND j.type = NEW.type
+      AND j.concurrency_key = NEW.concurrency_key AND j.hold IS NOT NULL AND j.status IN ('held', 'pending', 'running')
+      AND j.id <> NEW.id);
   UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
   WHERE id = NEW.id AND status IN ('pending', 'held');
 END;
