@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -76,32 +76,40 @@ class Maintainer:
         controls = Poller(
             "controls", lambda: control_settings(store.controls, pools, record.host, gate, made.heed), channel.send
         )
-        first: list[Duty] = [controls] if self._lease is None else [self._lease, controls]
+        types = tuple(sorted({type_ for pool in orders.pools.values() for type_ in pool.wanted.types}))
+        gates = OpenGates(
+            store.gates, orders.limits, types
+        )  # no worker claims what has expired, or is over a new limit
+        first: list[Duty] = [controls, gates] if self._lease is None else [self._lease, controls, gates]
         watch = CommitWatch(engine.changes())
         waker = Waker(store.backlog, board, orders.pools, watch, gate.is_open)
         self._watch = watch
         self._start_up = StartUp(store.registry, record, recovery, channel.send, first)
-        self._scheduler = self._scheduler_of(*first, *self._duties(orders, board, watch, waker, recovery))
+        self._scheduler = self._scheduler_of(*first, *self._duties(orders, types, board, watch, waker, recovery))
         self._sleep = Sleep(channel, watch, waker)
 
     def _duties(
-        self, orders: Orders, board: Scoreboard, watch: CommitWatch, waker: Waker, recovery: Recovery
+        self,
+        orders: Orders,
+        types: Sequence[str],
+        board: Scoreboard,
+        watch: CommitWatch,
+        waker: Waker,
+        recovery: Recovery,
     ) -> Iterator[Duty]:
         """Those after the first ones, in the order in which they run when several are due."""
         store, gate, own, send = self._store, board.gate, orders.record.id, self._channel.send
         pools = {name: pool.wanted for name, pool in orders.pools.items()}
-        types = tuple(sorted({type_ for wanted in pools.values() for type_ in wanted.types}))
         of_engine = store.duties(self._log)
         yield self._deaths
         yield from (duty for duty in of_engine if duty.needs is Needs.NOTHING)  # checks that the database is there
         yield watch
-        yield OpenGates(store.gates, orders.limits, types)
         yield waker
         yield DepthGauge(store.backlog, pools, send, gate.is_open)
         yield (renewer := Renewer(store.locks, board, {**orders.pools, **orders.leaving}))
         yield Poller("cancels", lambda: cancel_requests(store.controls, own), send)
         yield Poller("unhandled types", lambda: unhandled_types(store.backlog, types, store.registry), send)
-        yield ClockWatch(store.backlog)
+        yield ClockWatch(store.backlog, store.gates)
         if orders.burst:  # it ends when there is nothing left to do: nothing brings new jobs, or failed ones again
             yield BurstWatch(store.backlog, store.locks, board, tuple(pools.values()), own, orders.since, send)
         else:

@@ -12,7 +12,7 @@ from supervisor.domain.duty import Duty, Needs, Result, moved
 from supervisor.domain.job import NewJob
 from supervisor.domain.schedule import GRACE, Schedule, firing
 from supervisor.maintenance.scheduler import ITEMS_BOUND, Items
-from supervisor.store.base import Backlog, Planned, Schedules
+from supervisor.store.base import Backlog, Gates, Planned, Schedules
 from supervisor.telemetry import events
 
 _LOOK_FOR_RESUME = 0.5  # seconds between two looks, and only if something was committed
@@ -146,15 +146,15 @@ class FireSchedulesMade(Duty):
 
 class ClockWatch(Duty):
     """At the start, and after the clock was set back, the delays of retries count from now if they would otherwise
-    count from a later time; what was due when it was enqueued is due again.
+    count from a later time; what was due when it was enqueued is due again. While it runs, rates count from now, too.
     """
 
     name = "delays after a change of the clock"
     every = GRACE  # seconds: no larger step back remains unseen
     needs = Needs.WRITING
 
-    def __init__(self, backlog: Backlog) -> None:
-        self._backlog = backlog
+    def __init__(self, backlog: Backlog, gates: Gates) -> None:
+        self._backlog, self._gates = backlog, gates
         self._looked_at = inf  # Unix seconds
         self._log = events(process="maintainer")
 
@@ -167,5 +167,7 @@ class ClockWatch(Duty):
             if jobs:
                 self._log.warning("delays_counted_again", jobs=jobs)
                 return moved(jobs, more=True)  # there may be others
+            if self._looked_at < inf:
+                self._gates.count_from(now)
         self._looked_at = now
         return Result()

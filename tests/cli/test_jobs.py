@@ -25,6 +25,10 @@ def put(cli: Run, database: Path) -> Make:
     def make(*statuses: str) -> list[int]:
         ids = []
         for status in statuses:
+            if status == "held":
+                held = "INSERT INTO jobs (type, status, hold) VALUES ('greet', 'held', 'after') RETURNING id"
+                ids.append(execute(database, held)[0][0])
+                continue
             [job_id] = [int(cli("enqueue", "greet", '{"n": 1}').out)]
             if status != "pending":
                 execute(database, "UPDATE jobs SET status = ? WHERE id = ?", status, job_id)
@@ -150,7 +154,7 @@ def test_why_a_job_does_not_run_is_told_with_what_helps(cli: Run, put: Make, dat
 def test_held_jobs_have_a_column_where_there_are_any(cli: Run, put: Make) -> None:
     put("pending", "held", "held")
     shown = cli("status").out
-    assert "\n1 pending, 2 held\n" in shown
+    assert "\n1 pending, 2 held (2 after)\n" in shown
     assert re.search(r"^TYPE +PENDI\S+ +HELD +RUNNING .*\ngreet +1 +2 +0 ", shown, re.MULTILINE)
     cli("jobs", "cancel", "--all", "--status", "held", "--yes")
     assert "HELD" not in cli("status").out

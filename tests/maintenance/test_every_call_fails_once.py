@@ -187,7 +187,7 @@ class World:
         yield Renewer(store.locks, board, pools)
         yield Poller("cancels", lambda: cancel_requests(store.controls, "own"), send)
         yield Poller("unhandled types", lambda: unhandled_types(store.backlog, ("tag",), store.registry), send)
-        yield ClockWatch(store.backlog)
+        yield ClockWatch(store.backlog, store.gates)
         alert = Alert("given_up", 0.0, "alarm", "{}", 60.0)
         yield RaiseAlert(alert, store, {"tag": WANTED}, (), board, "host")
         yield FireSchedule(store.schedules, schedule)

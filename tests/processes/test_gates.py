@@ -140,3 +140,15 @@ def test_a_burst_ends_when_nothing_lets_the_others_through_and_names_them(make_s
     left = site.event("burst_left", count=3)
     assert left is not None
     assert left["jobs"] == [behind, *rated[1:]]
+
+
+def test_what_was_there_before_the_start_passes_the_gates_before_any_worker_claims(make_site: MakeSite) -> None:
+    site = make_site(pool(4, "max_running = 1\n"), HANDLERS)
+    expired = [site.queue.enqueue("t", {}, expires_in=0.05) for _ in range(3)]
+    site.queue.enqueue_many("t", [{}] * 10_000, delay=3600, priority=5)  # so that passing takes a while
+    jobs = [site.queue.enqueue("t", {"seconds": 0.1}) for _ in range(6)]
+    site.start()
+    wait_for(lambda: all(site.job(job).status.finished for job in jobs), "all to end")
+    assert {site.job(job).last_error for job in expired} == {"expired"}
+    assert not {line.job for line in Ledger(site.ledger, site.where).lines()} & {*expired}
+    assert most_at_once(site, dict.fromkeys(jobs, "t"), {}) == 1

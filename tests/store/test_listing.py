@@ -43,6 +43,7 @@ def stock(desk: Desk, count: int = 150) -> list[Job]:
             priority=chance.choice((0, 5)),
             unique_key=chance.choice((None, f"k{number}")),
             requires=chance.choice(("", "cpu", "cpu gpu")),
+            extra={"status": "held", "hold": "after"} if status is Status.HELD else {},
         )
         end(desk, job_id, status, NOW + number)
         ids.append(job_id)
@@ -53,7 +54,7 @@ def end(desk: Desk, job_id: int, status: Status, at: float) -> None:
     """Bring the only job that is due into this state."""
     if status is Status.CANCELLED:
         desk.operations.actions.cancel(job_id, at)
-    elif status is not Status.PENDING:
+    elif status not in (Status.PENDING, Status.HELD):
         claim = desk.one(types=TYPES, now=at, capabilities="cpu gpu")
         failure = Failure("exception", ERRORS[status]) if status in ERRORS else None
         if status is not Status.RUNNING:

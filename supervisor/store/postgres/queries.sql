@@ -569,22 +569,23 @@ UNION ALL
 -- name: left_behind
 -- Jobs that wait for more than their own time, when nothing else is left to do.
 SELECT id FROM jobs
-WHERE (status = 'held' AND hold <> 'due' OR status = 'pending' AND hold = '')
+WHERE hold IN ('', 'after', 'key', 'type') AND status IN ('held', 'pending')
   AND type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json)))
 LIMIT :limit;
 
 -- name: written_later
 -- Pending rows that will be due and that were written after a time to come: the clock was set back since.
 SELECT id FROM jobs
-WHERE status = 'pending' AND scheduled_at > :now AND updated_at > :written_after AND updated_at < 1e11
-  AND (claim_token > 0 OR scheduled_at <= updated_at)
+WHERE (status = 'pending' OR (status = 'held' AND hold = 'due')) AND scheduled_at > :now
+  AND updated_at > :written_after AND updated_at < 1e11
+  AND (CASE status WHEN 'held' THEN attempts ELSE claim_token END > 0 OR scheduled_at <= updated_at)
 LIMIT :limit;
 
 -- name: bring_forward
 UPDATE jobs SET
   scheduled_at = :now::double precision + greatest(scheduled_at - updated_at, 0), updated_at = :now
 WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
-  AND status = 'pending' AND scheduled_at > :now AND updated_at > :written_after AND updated_at < 1e11;
+  AND status IN ('pending', 'held') AND scheduled_at > :now AND updated_at > :written_after AND updated_at < 1e11;
 
 -- name: has_claims
 -- Whether any worker of a supervisor holds a claim.
@@ -884,6 +885,10 @@ SELECT type, status, count(*) FROM jobs WHERE status = 'held' GROUP BY type, sta
 UNION ALL
 SELECT type, status, count(*) FROM jobs WHERE status IN ('failed', 'quarantined') GROUP BY status, type;
 
+-- name: count_held
+SELECT type, hold, count(*) FROM jobs WHERE status = 'held' AND hold IN ('after', 'due', 'key', 'type')
+GROUP BY type, hold;
+
 -- name: count_closed
 -- The others, which are in no index. Of a table with more than :most rows only so many are read, in pages from all over
 -- it, and the counts are estimates.
@@ -1070,6 +1075,12 @@ WHERE id = ANY (ARRAY(SELECT o.id FROM jobs j JOIN jobs o ON o.type = j.type AND
                       WHERE j.id = :id AND o.scheduled_at < :until
                         AND o.concurrency_key IS NOT DISTINCT FROM j.concurrency_key
                       ORDER BY o.id FOR NO KEY UPDATE OF o SKIP LOCKED));
+
+-- name: admitted_from_now
+-- What has passed the gates is due, or will be by a rate.
+UPDATE jobs SET scheduled_at = :now
+WHERE type IN (SELECT type FROM job_limits UNION SELECT type FROM job_keys) AND hold = '' AND status = 'pending'
+  AND scheduled_at > :now;
 
 -- name: cancel_expired
 UPDATE jobs SET status = 'cancelled', last_error = 'expired', completed_at = :now, updated_at = :now,

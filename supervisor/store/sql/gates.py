@@ -86,6 +86,11 @@ class Gates(Concern):
         """Cancel jobs that have not started before they expired; returns how many, at most one slice."""
         return self._connection.apply(self._queries.cancel_expired, {"now": now, "limit": _SLICE})
 
+    def count_from(self, now: float) -> None:
+        """The clock was set back: rates count from now, and pauses are over."""
+        for statement in (self._queries.limits_from_now, self._queries.keys_from_now, self._queries.admitted_from_now):
+            self._connection.apply(statement, {"now": now})
+
     def next_due(self) -> tuple[float, float]:
         """When the time of the next held job comes, and when the next job expires."""
         rows = (self._connection.row(query) for query in (self._queries.next_due, self._queries.next_expiry))

@@ -224,9 +224,6 @@ DELETE FROM job_limits WHERE type = :type;
 DELETE FROM job_keys WHERE next_at < :now AND NOT EXISTS (
   SELECT 1 FROM job_limits l WHERE l.type = job_keys.type AND l.fair = 1 AND job_keys.turn > l.turn);
 
--- name: count_held
-SELECT type, hold, count(*) FROM jobs WHERE status = 'held' GROUP BY type, hold;
-
 -- name: run_now
 -- A job that waits passes all its gates at once, by hand. Those that are let through later count it.
 UPDATE jobs SET
@@ -234,6 +231,12 @@ UPDATE jobs SET
   scheduled_at = CASE WHEN scheduled_at > :now THEN CAST(:now AS double precision) ELSE scheduled_at END,
   claim_token = CASE WHEN claim_token BETWEEN 0 AND 9007199254740990 THEN claim_token + 1 ELSE 1 END, updated_at = :now
 WHERE id = :id AND status IN ('pending', 'held');
+
+-- name: limits_from_now
+UPDATE job_limits SET next_at = :now WHERE next_at > :now;
+
+-- name: keys_from_now
+UPDATE job_keys SET next_at = :now WHERE next_at > :now;
 
 -- name: hold
 -- Where an unfinished job stands.

@@ -410,18 +410,15 @@ SELECT 1 FROM (
     AND (attempts > 0 OR crashes > 0 OR hold = '')
   UNION ALL
   SELECT requires, priority FROM jobs INDEXED BY jobs_due_later
-  WHERE status = 'held' AND hold = 'due' AND type IN (SELECT value FROM json_each(:types)) AND scheduled_at <= :latest
+  WHERE hold = 'due' AND status = 'held' AND type IN (SELECT value FROM json_each(:types)) AND scheduled_at <= :latest
     AND (attempts > 0 OR crashes > 0 OR scheduled_at <= :now))
 WHERE priority >= :least AND (requires = '' OR covers(:capabilities, CAST(requires AS BLOB))) LIMIT 1;
 
 -- name: left_behind
 -- Jobs that wait for more than their own time, when nothing else is left to do.
 SELECT id FROM jobs INDEXED BY jobs_at_gate
-WHERE status = 'held' AND hold <> 'due' AND type IN (SELECT value FROM json_each(:types))
-UNION ALL
-SELECT id FROM jobs INDEXED BY jobs_unfinished
-WHERE status = 'pending' AND hold = '' AND type IN (SELECT value FROM json_each(:types))
-LIMIT :limit;
+WHERE hold IN ('', 'after', 'key', 'type') AND status IN ('held', 'pending')
+  AND type IN (SELECT value FROM json_each(:types)) LIMIT :limit;
 
 -- name: written_later
 -- Pending rows that will be due and that were written after a time to come, as far as that is known: the clock was set
@@ -431,6 +428,12 @@ WHERE (status = 'pending' OR status = 'running') AND status = 'pending' AND sche
   AND CASE WHEN typeof(updated_at) IN ('real', 'integer') AND updated_at < 1e11 THEN updated_at ELSE started_at END
       > :written_after
   AND (claim_token > 0 OR scheduled_at <= updated_at)
+UNION ALL
+SELECT id FROM jobs INDEXED BY jobs_due_later
+WHERE hold = 'due' AND status = 'held' AND scheduled_at > :now AND scheduled_at < 1e11
+  AND CASE WHEN typeof(updated_at) IN ('real', 'integer') AND updated_at < 1e11 THEN updated_at ELSE started_at END
+      > :written_after
+  AND (attempts > 0 OR scheduled_at <= updated_at)
 LIMIT :limit;
 
 -- name: bring_forward
@@ -438,7 +441,7 @@ UPDATE jobs SET
   scheduled_at = :now + max(scheduled_at
     - CASE WHEN typeof(updated_at) IN ('real', 'integer') AND updated_at < 1e11 THEN updated_at ELSE started_at END, 0),
   started_at = min(started_at, :now), updated_at = :now
-WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'pending' AND scheduled_at > :now
+WHERE id IN (SELECT value FROM json_each(:ids)) AND status IN ('pending', 'held') AND scheduled_at > :now
   AND CASE WHEN typeof(updated_at) IN ('real', 'integer') AND updated_at < 1e11 THEN updated_at ELSE started_at END
       > :written_after;
 
@@ -585,7 +588,7 @@ ORDER BY id DESC LIMIT :limit;
 
 -- name: unfinished_ids
 SELECT id FROM jobs INDEXED BY jobs_unfinished WHERE status = 'pending' OR status = 'running'
-UNION ALL SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE status = 'held' LIMIT :limit;
+UNION ALL SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE hold IS NOT NULL AND status = 'held' LIMIT :limit;
 
 -- name: running_ids
 SELECT id FROM jobs_held LIMIT :limit;
@@ -718,10 +721,14 @@ DELETE FROM job_second_chances WHERE job_id IN (SELECT value FROM json_each(:ids
 SELECT type, status, count(*) FROM jobs INDEXED BY jobs_unfinished
 WHERE status = 'pending' OR status = 'running' GROUP BY type, requires, priority, status
 UNION ALL
-SELECT type, status, count(*) FROM jobs INDEXED BY jobs_at_gate WHERE status = 'held' GROUP BY type
+SELECT type, 'held', count(*) FROM jobs INDEXED BY jobs_at_gate WHERE hold IN ('after', 'due', 'key', 'type') GROUP BY type
 UNION ALL
 SELECT type, status, count(*) FROM jobs INDEXED BY jobs_unsuccessful_type
 WHERE status IN ('failed', 'quarantined') GROUP BY status, type;
+
+-- name: count_held
+SELECT type, hold, count(*) FROM jobs INDEXED BY jobs_at_gate WHERE hold IN ('after', 'due', 'key', 'type')
+GROUP BY type, hold;
 
 -- name: count_closed
 -- The others, which are in no index: this reads the whole table.
@@ -796,10 +803,10 @@ WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
 -- name: admit_due
 UPDATE jobs SET hold = 'due' WHERE id IN (
   SELECT id FROM jobs INDEXED BY jobs_due_later
-  WHERE status = 'held' AND hold = 'due' AND scheduled_at <= :now + 0.001 ORDER BY scheduled_at LIMIT :limit);
+  WHERE hold = 'due' AND status = 'held' AND scheduled_at <= :now + 0.001 ORDER BY scheduled_at LIMIT :limit);
 
 -- name: next_due
-SELECT scheduled_at FROM jobs INDEXED BY jobs_due_later WHERE status = 'held' AND hold = 'due'
+SELECT scheduled_at FROM jobs INDEXED BY jobs_due_later WHERE hold = 'due' AND status = 'held'
 ORDER BY scheduled_at LIMIT 1;
 
 -- name: gate_heads
@@ -834,14 +841,21 @@ WHERE id IN (SELECT o.id FROM jobs j JOIN jobs o INDEXED BY jobs_unfinished
              WHERE j.id = :id AND o.hold = '' AND o.scheduled_at < :until
                AND o.concurrency_key IS j.concurrency_key);
 
+-- name: admitted_from_now
+-- What has passed the gates is due, or will be by a rate.
+UPDATE jobs SET scheduled_at = :now WHERE id IN (
+  SELECT id FROM jobs INDEXED BY jobs_at_gate
+  WHERE type IN (SELECT type FROM job_limits UNION SELECT type FROM job_keys) AND hold = '' AND status = 'pending'
+    AND scheduled_at > :now);
+
 -- name: cancel_expired
 UPDATE jobs SET status = 'cancelled', last_error = 'expired', completed_at = :now, updated_at = :now,
   claim_token = claim_token + 1
 WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_expiring
-             WHERE expires_at <= :now AND expires_at IS NOT NULL AND status IN ('pending', 'held') LIMIT :limit);
+             WHERE expires_at <= :now AND hold IS NOT NULL AND status IN ('pending', 'held') LIMIT :limit);
 
 -- name: next_expiry
-SELECT expires_at FROM jobs INDEXED BY jobs_expiring WHERE expires_at IS NOT NULL AND status IN ('pending', 'held')
+SELECT expires_at FROM jobs INDEXED BY jobs_expiring WHERE expires_at IS NOT NULL AND hold IS NOT NULL AND status IN ('pending', 'held')
 ORDER BY expires_at LIMIT 1;
 
 -- name: existing

@@ -55,7 +55,7 @@ CREATE TABLE jobs (
   concurrency_key     TEXT,
   fair_key            TEXT,
   expires_at          REAL,
-  hold                TEXT,             -- the gate at which it is held; '' once it has passed all, NULL if there are none
+  hold                TEXT,             -- the gate at which it is held; '' once it has passed all; NULL: no gates, or ended
   turn                REAL,             -- its place in the order of its gate
   followed            INTEGER,
   batch               INTEGER
@@ -72,8 +72,9 @@ CREATE INDEX jobs_unfinished ON jobs (type, requires, priority DESC, status DESC
 CREATE UNIQUE INDEX jobs_unique_key ON jobs (type, unique_key)
   WHERE unique_key IS NOT NULL AND status IN ('pending', 'running', 'held');
 
--- The jobs that are held, by the gate at which they are.
-CREATE INDEX jobs_at_gate ON jobs (type, hold, turn) WHERE status = 'held';
+-- The jobs that are held, by the gate at which they are, and those that have passed. This and the other indexes of gates
+-- ask for `hold`, not for the status: so a claim and a settlement of a job without gates touch none of them.
+CREATE INDEX jobs_at_gate ON jobs (type, hold, turn) WHERE hold IS NOT NULL;
 
 -- Requests that are repeated find the job of the first one, also after its end. Only keys of requests are in here.
 CREATE INDEX jobs_once ON jobs (type, unique_key) WHERE unique_key >= 'run:' AND unique_key < 'run;';
@@ -302,7 +303,7 @@ END;
 CREATE VIEW job_transitions AS SELECT id, status AS before, 0 AS is_foreign, 0 AS charged FROM jobs;
 
 CREATE TRIGGER jobs_stamp AFTER UPDATE OF status ON jobs
-WHEN coalesce(OLD.hold, OLD.followed, OLD.batch) IS NOT NULL OR (
+WHEN coalesce(OLD.hold, OLD.followed) IS NOT NULL OR (NEW.status = 'pending' AND OLD.status NOT IN ('held', 'running')) OR (
   NEW.status IS NOT OLD.status AND NEW.claim_token IS OLD.claim_token
   AND (NEW.locked_by IS OLD.locked_by OR NEW.status IN ('pending', 'running') OR OLD.locked_by = 'foreign'))
 BEGIN
@@ -326,8 +327,10 @@ BEGIN
   UPDATE jobs SET
     locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
     claim_token = claim_token + 1,
-    completed_at = CASE WHEN status <> 'pending' THEN (SELECT now FROM job_clock) END
+    completed_at = CASE WHEN status NOT IN ('pending', 'held') THEN (SELECT now FROM job_clock) END
   WHERE id = NEW.id AND NEW.is_foreign AND status <> 'running';
+  -- One that another program has held is at no gate: it passes them all.
+  UPDATE jobs SET hold = 'due' WHERE id = NEW.id AND NEW.is_foreign AND status = 'held' AND coalesce(hold, '') = '';
   INSERT INTO job_moves
     SELECT id, type, concurrency_key, NEW.before, status, NEW.charged, hold, followed, batch FROM jobs
     WHERE id = NEW.id AND status <> NEW.before AND status <> 'held' AND NOT (NEW.before = 'held' AND status = 'pending');
@@ -370,16 +373,22 @@ CREATE TABLE job_keys (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX jobs_by_key ON jobs (type, concurrency_key, hold, turn)
-  WHERE concurrency_key IS NOT NULL AND status IN ('held', 'pending', 'running');
-CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND status IN ('pending', 'held');
-CREATE INDEX jobs_due_later ON jobs (scheduled_at) WHERE status = 'held' AND hold = 'due';
+  WHERE concurrency_key IS NOT NULL AND hold IS NOT NULL;
+CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND hold IS NOT NULL;
+CREATE INDEX jobs_due_later ON jobs (scheduled_at) WHERE hold = 'due';
 
 -- The heavy part of a trigger is one of a view: a trigger costs each row as much as its statements are long, although it
 -- does nothing for most.
 CREATE VIEW job_arrivals AS SELECT id, type, concurrency_key FROM jobs;
 CREATE TRIGGER jobs_arrive AFTER INSERT ON jobs
-WHEN NEW.status = 'pending' AND NEW.hold IS NULL
-  AND (NEW.concurrency_key IS NOT NULL OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type))
+WHEN NEW.hold IS NULL AND (NEW.status = 'held' OR (NEW.status = 'pending' AND (
+  coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at) IS NOT NULL
+  OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type))))
+BEGIN
+  INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
+END;
+CREATE TRIGGER jobs_arrive_late AFTER UPDATE OF concurrency_key, batch, expires_at ON jobs
+WHEN NEW.status = 'pending' AND NEW.hold IS NULL AND coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at) IS NOT NULL
 BEGIN
   INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
 END;
@@ -389,14 +398,15 @@ BEGIN
     completed_at = (SELECT now FROM job_clock), claim_token = claim_token + 1
   WHERE id = NEW.id AND (SELECT on_conflict FROM job_limits WHERE type = NEW.type) = 'skip' AND EXISTS (
     SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
-      AND status IN ('held', 'pending', 'running') AND id <> NEW.id);
+      AND hold IS NOT NULL AND status IN ('held', 'pending', 'running') AND id <> NEW.id);
   UPDATE jobs SET status = iif(status = 'running', status, 'cancelled'), cancel_requested_at = (SELECT now FROM job_clock),
     completed_at = iif(status = 'running', NULL, (SELECT now FROM job_clock)),
-    claim_token = claim_token + (status <> 'running')
+    hold = iif(status = 'running', hold, NULL), claim_token = claim_token + (status <> 'running')
   WHERE (SELECT on_conflict FROM job_limits WHERE type = NEW.type) = 'cancel_running' AND id IN (
     SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
-      AND status IN ('held', 'pending', 'running') AND id <> NEW.id);
-  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1 WHERE id = NEW.id AND status = 'pending';
+      AND hold IS NOT NULL AND status IN ('held', 'pending', 'running') AND id <> NEW.id);
+  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
+  WHERE id = NEW.id AND status IN ('pending', 'held');
 END;
 
 -- The first two milliseconds: julianday has only whole ones.
@@ -416,7 +426,7 @@ WHEN NEW.status = 'held' AND NEW.hold = 'key' AND (NEW.concurrency_key IS NULL O
   -- With a rate, only one of the key stands before its start.
   AND NOT ((SELECT key_interval FROM job_limits WHERE type = NEW.type) IS NOT NULL AND EXISTS (
      SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
-       AND status IN ('held', 'pending') AND status IN ('held', 'pending', 'running') AND hold IN ('', 'type')))))
+       AND status IN ('held', 'pending') AND hold IN ('', 'type')))))
 BEGIN
   INSERT INTO job_keys (type, key, turn)
     SELECT NEW.type, coalesce(NEW.fair_key, ''), 1 + turn FROM job_limits WHERE type = NEW.type AND fair
@@ -459,6 +469,7 @@ SELECT id, type, concurrency_key, status AS before, status AS now, 0 AS charged,
 
 CREATE TRIGGER jobs_moved INSTEAD OF INSERT ON job_moves
 BEGIN
+  UPDATE jobs SET hold = NULL WHERE id = NEW.id AND NEW.now NOT IN ('pending', 'running') AND hold <> 'failed';
   -- A start counts for the rates.
   UPDATE job_limits SET next_at = max(next_at, (SELECT now - 0.005 FROM job_clock)) + interval
   WHERE type = NEW.type AND interval IS NOT NULL AND NEW.now = 'running';
@@ -475,10 +486,11 @@ BEGIN
   WHERE type = NEW.type AND failures >= max_failures AND NEW.before = 'running' AND NEW.charged;
   -- What is to run again passes the gates again.
   UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
-  WHERE id = NEW.id AND NEW.hold IS NOT NULL AND NEW.now = 'pending';
+  WHERE id = NEW.id AND NEW.now = 'pending' AND (coalesce(hold, concurrency_key, batch, expires_at) IS NOT NULL
+    OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type));
   UPDATE jobs SET hold = 'key' WHERE id = (
     SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
-      AND status = 'held' AND status IN ('held', 'pending', 'running') AND hold = 'key' ORDER BY turn, id LIMIT 1);
+      AND status = 'held' AND hold = 'key' ORDER BY turn, id LIMIT 1);
   -- A breaker that has closed leaves room for many: two for each end.
   UPDATE jobs SET hold = 'type' WHERE id IN (
     SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND status = 'held' AND hold = 'type'
@@ -506,6 +518,9 @@ CREATE VIEW job_ends AS SELECT id, status FROM jobs;
 CREATE TRIGGER job_after_begins AFTER INSERT ON job_after
 BEGIN
   UPDATE jobs SET followed = 1 WHERE id = NEW.after_id AND followed IS NULL;
+  -- One that had ended may have let it pass, although it has more.
+  UPDATE jobs SET status = 'held', hold = 'after', claim_token = claim_token + 1
+  WHERE id = NEW.job_id AND (status = 'pending' OR (status = 'held' AND hold <> 'after'));
   INSERT INTO job_ends SELECT id, status FROM jobs WHERE id = NEW.after_id;
 END;
 
@@ -525,21 +540,28 @@ END;
 CREATE TRIGGER jobs_ended INSTEAD OF INSERT ON job_ends
 BEGIN
   UPDATE jobs SET status = 'held', hold = 'after', completed_at = NULL, last_error = NULL, claim_token = claim_token + 1
-  WHERE NEW.status NOT IN ('done', 'failed', 'cancelled', 'quarantined') AND status = 'cancelled' AND hold = 'after'
+  WHERE NEW.status NOT IN ('done', 'failed', 'cancelled', 'quarantined') AND status = 'cancelled' AND hold = 'failed'
     AND id IN (WITH RECURSIVE later (id) AS (
       VALUES (NEW.id) UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id
-                            JOIN jobs j ON j.id = a.job_id WHERE j.status = 'cancelled' AND j.hold = 'after'
+                            JOIN jobs j ON j.id = a.job_id WHERE j.status = 'cancelled' AND j.hold = 'failed'
     ) SELECT id FROM later WHERE id <> NEW.id);
-  UPDATE jobs SET status = 'cancelled', completed_at = (SELECT now FROM job_clock), claim_token = claim_token + 1,
-    last_error = 'cancelled: job ' || NEW.id || ', before it, ended ' || NEW.status
-  WHERE NEW.status IN ('failed', 'cancelled', 'quarantined') AND status = 'held' AND hold = 'after'
-    AND id IN (WITH RECURSIVE later (id) AS (
-      VALUES (NEW.id) UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id WHERE a.on_failed = 'cancel'
-    ) SELECT id FROM later WHERE id <> NEW.id);
+  -- Also what is armed again, as long as another job before it has failed.
+  UPDATE jobs SET status = 'cancelled', hold = 'failed', completed_at = (SELECT now FROM job_clock),
+    claim_token = claim_token + 1, last_error = 'cancelled: ' || CASE
+      WHEN NEW.status IN ('failed', 'cancelled', 'quarantined') THEN 'job ' || NEW.id || ', before it, ended ' || NEW.status
+      ELSE 'another job before it has not succeeded' END
+  WHERE NEW.status <> 'done' AND status = 'held' AND hold = 'after'
+    AND id IN (WITH RECURSIVE reached (id) AS (
+      VALUES (NEW.id) UNION SELECT a.job_id FROM reached JOIN job_after a ON a.after_id = reached.id
+    ), later (id) AS (
+      SELECT a.job_id FROM reached JOIN job_after a ON a.job_id = reached.id JOIN jobs j ON j.id = a.after_id
+        WHERE a.on_failed = 'cancel' AND j.status IN ('failed', 'cancelled', 'quarantined')
+      UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id WHERE a.on_failed = 'cancel'
+    ) SELECT id FROM later);
   -- The trigger of a change of status is at work already, so it does not see these.
   INSERT INTO job_batch_ends
     SELECT DISTINCT batch FROM jobs WHERE NEW.status IN ('failed', 'cancelled', 'quarantined') AND batch IS NOT NULL
-      AND status = 'cancelled' AND hold = 'after'
+      AND status = 'cancelled' AND hold = 'failed'
       AND id IN (WITH RECURSIVE later (id) AS (
         VALUES (NEW.id) UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id WHERE a.on_failed = 'cancel'
       ) SELECT id FROM later);
@@ -547,7 +569,7 @@ BEGIN
   DELETE FROM job_after WHERE NEW.status IN ('failed', 'cancelled', 'quarantined') AND on_failed = 'run'
     AND after_id IN (WITH RECURSIVE later (id) AS (
       VALUES (NEW.id) UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id
-                            JOIN jobs j ON j.id = a.job_id WHERE j.status = 'cancelled' AND j.hold = 'after'
+                            JOIN jobs j ON j.id = a.job_id WHERE j.status = 'cancelled' AND j.hold = 'failed'
     ) SELECT id FROM later);
 END;
 
@@ -560,7 +582,7 @@ CREATE TABLE job_batches (
   callback   INTEGER,                  -- the job that was enqueued
   ended_at   REAL
 ) STRICT;
-CREATE INDEX jobs_in_batch ON jobs (batch, status) WHERE batch IS NOT NULL;
+CREATE INDEX jobs_in_batch ON jobs (batch, hold) WHERE batch IS NOT NULL;
 
 CREATE TRIGGER job_batch_closes AFTER UPDATE OF closed ON job_batches
 BEGIN
@@ -570,7 +592,8 @@ END;
 CREATE VIEW job_batch_ends AS SELECT id FROM job_batches;
 CREATE TRIGGER job_batch_ended INSTEAD OF INSERT ON job_batch_ends
 WHEN EXISTS (SELECT 1 FROM job_batches WHERE id = NEW.id AND closed AND ended_at IS NULL) AND NOT EXISTS (
-  SELECT 1 FROM jobs INDEXED BY jobs_in_batch WHERE batch = NEW.id AND status IN ('held', 'pending', 'running'))
+  SELECT 1 FROM jobs INDEXED BY jobs_in_batch WHERE batch = NEW.id AND hold IN ('', 'after', 'due', 'key', 'type')
+    AND status IN ('held', 'pending', 'running'))
 BEGIN
   UPDATE job_batches SET ended_at = (SELECT now FROM job_clock) WHERE id = NEW.id;
   INSERT INTO jobs (type, payload)

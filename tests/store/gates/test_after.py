@@ -44,6 +44,17 @@ def test_predecessors_that_have_ended_count_at_once(gates: Gates) -> None:
     assert gates.status(after(gates, b)) == ["cancelled"]
 
 
+def test_one_that_has_ended_does_not_let_pass_what_has_more(gates: Gates) -> None:
+    a, b, c = gates.put(3)
+    gates.work(a)
+    gates.work(c, Status.FAILED)
+    d = after(gates, a, b)
+    e = after(gates, a, c)
+    assert (gates.hold(d), gates.status(e)) == ("after", ["cancelled"])
+    gates.work(b)
+    assert gates.pending() == [d]
+
+
 def test_a_failure_cancels_what_follows_only_from_success(gates: Gates) -> None:
     a = gates.one()
     b = after(gates, a)
