@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from supervisor.domain.errors import (
         BatchNotFound,
         Conflict,
+        DuplicateJob,
         EnqueueUncertain,
         Fail,
         InvalidJob,
@@ -44,6 +45,7 @@ __all__ = [
     "BatchView",
     "Conflict",
     "Context",
+    "DuplicateJob",
     "Enqueue",
     "EnqueueUncertain",
     "Fail",

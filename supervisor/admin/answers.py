@@ -84,9 +84,7 @@ class Problem(BaseModel):
         default=None,
         description="Why: the kind of its last error, such as `permanent`, `timeout` or `crash`; or `cancelled`.",
     )
-    duplicate_of: int | None = Field(
-        default=None, description="For a retry: the unfinished job that has the same unique key."
-    )
+    duplicate_of: int | None = Field(default=None, description="The job that has the same unique key.")
     matching: int | None = Field(default=None, description="For a change of many jobs: how many match now.")
     snapshot: str | None = Field(
         default=None, description="For a change of many jobs: the snapshot of those that match now."

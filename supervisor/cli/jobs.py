@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from supervisor.cli.options import (
 )
 from supervisor.cli.output import heading, line, write
 from supervisor.domain.errors import Conflict
-from supervisor.domain.job import Status
+from supervisor.domain.job import Job, Reason, Status
 from supervisor.domain.text import counted, final_lines, pending_again
 
 if TYPE_CHECKING:
@@ -125,9 +125,27 @@ def why(target: Target, job_id: int) -> Answer:
 
     with target.operations() as operations:
         job, reasons = explain(operations, job_id)
+    return _explained(job, reasons)
+
+
+def _explained(job: Job, reasons: Sequence[Reason]) -> Answer:
     lines = [part for each in reasons for part in (each.text, f"→ {each.advice}" if each.advice else "") if part]
     value = {"id": job.id, "type": job.type, "status": job.status, "reasons": reasons}
     return Answer(value, f"job {job.id} ({job.type}) is {job.status}", *lines)
+
+
+@answering
+@click.argument("job_id", metavar="ID", type=JOB_ID)
+def run_now(target: Target, job_id: int) -> Answer:
+    """Let a job run that is held, or not due yet.
+
+    It passes its limits, the jobs before it and its time; then says what still keeps it from running.
+    """
+    from supervisor.ops import commands, serving
+
+    with target.operations() as operations:
+        commands.run_now(operations, job_id, operations.statistics.now())
+        return _explained(*serving.why(operations, job_id))
 
 
 def _logs_and_errors(job: int, type_: str, tried: list[Trial]) -> None:
@@ -302,6 +320,15 @@ def batch(target: Target, batch_id: int | None, close: bool) -> Answer:
 
 
 jobs = group(
-    "List, show, explain, retry, cancel, delete jobs; show and close batches.",
-    {"list": list_jobs, "show": show, "why": why, "retry": retry, "cancel": cancel, "delete": delete, "batch": batch},
+    "List, show, explain, run, retry, cancel, delete jobs; show and close batches.",
+    {
+        "list": list_jobs,
+        "show": show,
+        "why": why,
+        "run-now": run_now,
+        "retry": retry,
+        "cancel": cancel,
+        "delete": delete,
+        "batch": batch,
+    },
 )

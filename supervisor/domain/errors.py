@@ -168,6 +168,14 @@ class Conflict(QueueError):
         self.duplicate_of = duplicate_of
 
 
+class DuplicateJob(Conflict):
+    """An enqueue with `on_duplicate="error"`: the job `job_id` has the unique key. Nothing was enqueued."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(f"job {job_id} has this unique key; nothing was enqueued", duplicate_of=job_id)
+        self.job_id = job_id
+
+
 class ConfigError(QueueError):
     """The configuration is invalid. `problems` lists every problem found, one line each. Exit code 2."""
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from supervisor.domain.text import compact_json, text_of
 
 UNKNOWN = "which is unknown"  # how the error of a job ends whose status is none of ours
+EXPIRED = "expired"  # the error of a job that has not started before its expires_at
 _LONGEST = 4096  # characters of a text that is shown
 
 
@@ -47,13 +48,15 @@ class NewJob(NamedTuple):
     """A validated job, ready to be inserted. It is due at `scheduled_at`, without that at once.
 
     `payload` is JSON text. It is held until the jobs of these ids in `after` have ended; `on_failed` is what it does if
-    one of them fails, "cancel" or "run". `extra` has the values of further columns, none of them None. The statement
-    names no others: an adopted table may have columns of their names that need other values. With `max_waiting`, it is
-    refused if so many jobs of its type with at least its priority are due already, and of those who ask at the same
-    time no more find room than there is. With `once`, a finished job with its key is found, too; that key must be one
-    of `enqueueing.once_key`. Without `durable`, a power failure may undo its insertion until `Producer.make_durable`
-    has returned: nobody may learn its id before that. It is `awaited` if whoever inserts it waits for its end: then its
-    result is kept until they look for the first time, also where jobs that have succeeded are deleted at once.
+    one of them fails, "cancel" or "run". `on_duplicate` is what becomes of it if another job has its key: "return" the
+    id of that, "replace" what that is to do unless it has started, "error". `extra` has the values of further columns,
+    none of them None. The statement names no others: an adopted table may have columns of their names that need other
+    values. With `max_waiting`, it is refused if so many jobs of its type with at least its priority are due already,
+    and of those who ask at the same time no more find room than there is. With `once`, a finished job with its key is
+    found, too; that key must be one of `enqueueing.once_key`. Without `durable`, a power failure may undo its insertion
+    until `Producer.make_durable` has returned: nobody may learn its id before that. It is `awaited` if whoever inserts
+    it waits for its end: then its result is kept until they look for the first time, also where jobs that have
+    succeeded are deleted at once.
     """
 
     type: str
@@ -66,6 +69,7 @@ class NewJob(NamedTuple):
     extra: Mapping[str, Value] = MappingProxyType({})
     after: tuple[int, ...] = ()
     on_failed: str = "cancel"
+    on_duplicate: str = "return"
     max_waiting: int | None = None
     once: bool = False
     durable: bool = True
@@ -188,14 +192,20 @@ class JobEvent:
         return about | {"result": self.result, "error": self.error} if self.status.finished else about
 
 
+GATES = ("after", "due", "key", "type")
+"""In the order in which a job passes them."""
+
+
 class Held(NamedTuple):
-    """Where a held job stands. `gate` is "after" (other jobs must end first), "due" (its time has not come), "key" (its
-    concurrency `key` has no room) or "type" (its type has none, or its `rate` must be kept); "" if that is not known.
+    """Where a job stands that is held, or admitted for a later time. `gate` is "after" (other jobs must end first),
+    "due" (its time has not come), "key" (its concurrency `key` has no room) or "type" (its type has none); of one that
+    is admitted, what decided its time: "key", "type", or "" for its own.
 
     `limit` is how many jobs of the key or the type may run, `running` names those that do or may already, and
-    `predecessors` those that must end; of more than a few the first ones, and `total` is how many there are. `ahead`
-    are held there before this one. `next_at` is when the gate admits the next one, in Unix seconds. What is None is
-    not known.
+    `predecessors` those that must end; of more than a few the first ones, and `total` is how many there are. `since` is
+    when the first of `running` has started. `ahead` are held there before this one. With a `rate`, or after so many
+    `failures` in a row, for which the breaker is open, the next one may start at `next_at`. Times are Unix seconds;
+    what is None is not known.
     """
 
     gate: str
@@ -207,6 +217,9 @@ class Held(NamedTuple):
     total: int | None = None
     ahead: int | None = None
     next_at: float | None = None
+    since: float | None = None
+    failures: int = 0
+    expires_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,15 @@ def test_why_a_job_does_not_run_is_told_with_what_helps(cli: Run, put: Make, dat
     assert cli("jobs", "show", str(failed), "--json").document["waits"] is None
     assert (cli("jobs", "why", "4").code, cli("jobs", "why", "4").errors()) == (1, ["no job has the id 4"])
 
+    assert cli("jobs", "run-now", str(held)).out.splitlines() == ["job 3 (greet) is pending", *nobody]
+    assert execute(database, "SELECT status, hold FROM jobs WHERE id = ?", held) == [("pending", "")]
+    assert cli("jobs", "run-now", str(held), "--json").document["reasons"][0]["code"] == "paused"
+    refused = cli("jobs", "run-now", str(failed))
+    assert (refused.code, refused.errors()) == (
+        4, ["job 2 is failed; only a job that waits can be run now; retry it"]
+    )  # fmt: skip
+    assert cli("jobs", "run-now", "4").errors() == ["no job has the id 4"]
+
 
 def test_held_jobs_have_a_column_where_there_are_any(cli: Run, put: Make) -> None:
     put("pending", "held", "held")

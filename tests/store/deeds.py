@@ -196,6 +196,9 @@ def _of_producer() -> dict[str, tuple[Callable[[Producer], Any], bool]]:
         "enqueue": (lambda r: r.enqueue([_new(), _new(unique_key="new"), _new(extra={"meta": "{}"})]), False),
         "enqueue after others": (lambda r: r.enqueue([_new(after=(8, 9))]), False),
         "put a known key": (lambda r: r.put(_known()), True),
+        "put a recent key": (lambda r: r.put(_new(unique_key="new", extra={"unique_for": 9.0})), True),
+        "put a key that waits": (lambda r: r.put(_new(unique_key="new", extra={"waiting_key": "new"})), True),
+        "replace a job": (lambda r: r.put(_known()._replace(on_duplicate="replace", scheduled_at=T0)) and None, False),
         "put": (lambda r: r.put(_new(unique_key="new")), True),
         "put a request": (lambda r: r.put(_new(unique_key="run:new", once=True, max_waiting=100)), True),
         "put each": (lambda r: _ids(r.put_each([_new(unique_key="a"), _known(), _new(unique_key="b")])), True),
@@ -271,7 +274,7 @@ def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
         "unfinished": (lambda r: r.backlog.unfinished(JobSelector(("nothing",)), NOW, 600.0), True),
         "bring forward": (lambda r: r.backlog.bring_forward(T0 - 9000, T0 - 8000), False),
         "has_claims": (lambda r: r.locks.has_claims("s1"), True),
-        "progress": (lambda r: r.backlog.progress_of(["tag"], T0), True),
+        "progress": (lambda r: (r.backlog.progress_of(["tag"], T0), r.backlog.left_behind(["tag"], 9)), True),
         "controls": (lambda r: r.controls.current(), True),
         "prune": (lambda r: r.finished.prune(0, 100, T0 - 10, T0 - 10), False),
         "prune at the end": (lambda r: r.finished.prune(10**6, 100, 5e9, 5e9), True),
@@ -288,18 +291,12 @@ def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
 
 def _of_gates() -> dict[str, tuple[Callable[[MaintenanceStore], Any], bool]]:
     few = {"mail": Limits(max_running=1, interval=60.0)}
-
-    def configure(store: MaintenanceStore) -> None:
-        """As the duty does: what a kill has left in between is done by the sweep that follows."""
-        store.gates.configure(few, ("mail", "narrow"), NOW)
-        store.gates.sweep(NOW)
-
     return {
-        "configure": (configure, True),
+        "configure": (lambda r: (r.gates.configure(few, ("mail", "narrow"), NOW), None)[1], True),
         "next due": (lambda r: r.gates.next_due()[1], True),
-        "admit due": (lambda r: r.gates.admit_due(5e9) and None, True),
-        "cancel expired": (lambda r: r.gates.cancel_expired(NOW) and None, True),
-        "sweep": (lambda r: r.gates.sweep(NOW) and None, True),
+        "admit due": (lambda r: (r.gates.admit_due(5e9), None)[1], True),
+        "cancel expired": (lambda r: (r.gates.cancel_expired(NOW), None)[1], True),
+        "sweep": (lambda r: (r.gates.sweep(NOW), None)[1], True),
     }
 
 
@@ -380,6 +377,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
                 r.statistics.counts(),
                 r.backlog.depth(JobSelector(("mail",)), NOW, 9),
                 r.statistics.failures(0.0),
+                r.statistics.held_counts(),
                 r.statistics.speeds(),
                 r.schedules.planned(),
                 r.statistics.anomalies(NOW),
@@ -397,6 +395,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
         "cancel running": (lambda r: r.actions.cancel(1, NOW), True),
         "cancel all": (lambda r: r.actions.cancel_all([1, 8, 9], NOW), False),
         "delete": (lambda r: r.actions.delete([13, 16, 1]), False),
+        "run now": (lambda r: r.actions.run_now(23, NOW), False),
         "pause": (lambda r: r.controls.pause("tag", NOW), True),
         "resume": (lambda r: r.controls.resume("quiet"), False),
         "scale": (lambda r: r.controls.scale("tag", 4, NOW), True),
@@ -404,7 +403,10 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
         "scale on a host": (lambda r: r.controls.scale("tag", 4, NOW, "a host"), True),
         "scale back on a host": (lambda r: r.controls.scale("tag", None, NOW, "a host"), True),
         "reload": (lambda r: r.controls.request_reload(NOW), False),
-        "look at what is held": (lambda r: [r.jobs.held(r.jobs.get(number)) for number in range(19, 24)], True),
+        "look at what is held": (
+            lambda r: [(r.jobs.held(j := r.jobs.get(n)), r.jobs.twin(j)) for n in range(13, 24)],
+            True,
+        ),
         "limit": (lambda r: r.gates.choose("tag", Limits(max_running=1), NOW), True),
         "drain": (lambda r: r.controls.drain("another host", NOW), False),
         "undrain": (lambda r: r.controls.undrain("a host"), False),

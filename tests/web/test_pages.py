@@ -154,8 +154,8 @@ def test_the_page_of_a_job_says_why_it_does_not_run_and_held_ones_are_counted_ap
     assert "Why it does not run It is not due until " in page
     assert "No supervisor is running. supervisor run starts one." in page
     page = reader.text(f"/jobs/{waiting + 1}")
-    assert "Its concurrency key user:42 has no room" in page
-    assert "Cancel…" in page
+    assert "Its concurrency key user:42 has room, and a supervisor has to let it through" in page
+    assert "Run now… Cancel…" in page
     assert "Delete…" not in page
     overview = reader.get("/").text
     assert '<a href="/jobs?status=held">1 held</a>' in overview

@@ -188,7 +188,7 @@ class NewJob(Request):
 
 class Enqueued(BaseModel):
     id: int
-    duplicate: bool = Field(description="Whether it is the id of an unfinished job with the same `unique_key`.")
+    duplicate: bool = Field(description="Whether it is the id of an earlier job with the same `unique_key`.")
 
 
 def _row(row: type, without: Iterable[str]) -> dict[str, Any]:

@@ -77,6 +77,12 @@ class JobActions(Concern):
         """Cancel those of these jobs that are pending, ask the running ones to stop. Returns how many."""
         return self._each(self._by(self._queries.cancel_pending, self._queries.request_cancel, now=now), ids)
 
+    def run_now(self, job_id: int, now: float) -> bool:
+        """Let a job that waits run now, whatever its gates and its time. False if it does not wait any more."""
+        with self._connection.write() as raw:
+            lock_jobs(self._queries, raw, [job_id])
+            return raw.execute(self._queries.run_now, {"id": job_id, "now": now}).rowcount > 0
+
     def delete(self, ids: Iterable[int]) -> int:
         """Delete finished jobs with their errors and runs. Returns how many; unfinished ones are skipped."""
         return self._each(self._by(self._queries.delete_finished), ids)

@@ -150,7 +150,7 @@ class Requests:
             return self._insert_or_find(job)
         self.begin()
         if (found := self._earlier(job)) is not None:
-            return found, False
+            return (found, False) if job.once else self._insert_or_find(job)
         if job.max_waiting is not None and self._ahead(job, job.max_waiting) >= job.max_waiting:
             raise QueueFull(job.type, job.max_waiting)
         job_id, new = self._insert_or_find(job)

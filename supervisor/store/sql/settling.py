@@ -105,9 +105,10 @@ def _settle(
     settled = raw.execute(queries.settle, about | outcome)
     if not settled.rowcount:
         return False
-    if hasattr(raw, "settled") and settled.fetchone()[0]:
-        raw.settled.append(s)
-    if s.pause > 0:
+    if hasattr(raw, "settled"):  # what follows is seen to once for all of a transaction
+        if settled.fetchone()[0]:
+            raw.settled.append(s)
+    elif s.pause > 0:
         until = {"id": s.job_id, "until": now + min(s.pause, LONGEST_DELAY)}
         for statement in (queries.pause_key, queries.pause_type, queries.delay_admitted):
             raw.execute(statement, until)

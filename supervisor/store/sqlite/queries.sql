@@ -25,9 +25,43 @@ SELECT count(*) FROM jobs WHERE id BETWEEN ?1 AND ?2 AND created_at = ?3;
 
 -- name: find_unique
 -- The existing job of a duplicate.
-SELECT id FROM jobs INDEXED BY jobs_unique_key
+SELECT id, status FROM jobs INDEXED BY jobs_unique_key
 WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL
   AND status IN ('pending', 'running', 'held');
+
+-- name: find_recent
+-- The same, or else the latest one that is done, as long as its key counts.
+SELECT id, status FROM jobs INDEXED BY jobs_unique_key
+WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL
+  AND status IN ('pending', 'running', 'held')
+UNION ALL
+SELECT id, status FROM (
+  SELECT id, status, completed_at + unique_for AS until FROM jobs INDEXED BY jobs_unique_after
+  WHERE type = :type AND unique_key = :unique_key AND unique_for IS NOT NULL AND status = 'done'
+  ORDER BY completed_at DESC LIMIT 1)
+WHERE until > :now
+LIMIT 1;
+
+-- name: replace_waiting
+-- What a job that waits is to do. If it is not due yet, it passes its gates again.
+UPDATE jobs SET
+  payload = :payload, priority = :priority, scheduled_at = coalesce(:due, :now + :due_after, :now), updated_at = :now,
+  attempts = 0, claim_token = claim_token + 1,
+  status = iif(coalesce(hold, 'after') = 'after', status, 'held'),
+  hold = iif(coalesce(hold, 'after') = 'after', hold, 'due')
+WHERE id = :id AND status IN ('pending', 'held')
+RETURNING id;
+
+-- name: refill_gates
+-- It may have left room at its gates.
+UPDATE jobs SET hold = hold WHERE id IN (
+  SELECT id FROM (SELECT o.id FROM jobs j CROSS JOIN jobs o INDEXED BY jobs_at_gate
+                  WHERE j.id = :id AND o.type = j.type AND o.status = 'held' AND o.hold = 'type' AND j.hold IS NOT NULL
+                  ORDER BY o.turn, o.id LIMIT 1)
+  UNION ALL
+  SELECT id FROM (SELECT o.id FROM jobs j CROSS JOIN jobs o INDEXED BY jobs_by_key
+                  WHERE j.id = :id AND o.type = j.type AND o.concurrency_key = j.concurrency_key AND o.status = 'held'
+                    AND o.hold = 'key' ORDER BY o.turn, o.id LIMIT 1));
 
 -- name: find_once
 -- The job of an earlier request, in whatever state. The bounds are those of the index; without `likelihood`, SQLite would
@@ -403,7 +437,7 @@ GROUP BY type;
 
 -- name: awaiting_retry
 -- Whether a pending job for these types and capabilities has been tried before, or has passed its gates, and is due again
--- soon: what a burst waits for.
+-- soon: what a burst waits for. Also for one whose time has come and that has not passed its gates yet.
 SELECT 1 FROM (
   SELECT requires, priority FROM jobs INDEXED BY jobs_unfinished
   WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types)) AND scheduled_at <= :latest
@@ -411,8 +445,17 @@ SELECT 1 FROM (
   UNION ALL
   SELECT requires, priority FROM jobs INDEXED BY jobs_due_later
   WHERE hold = 'due' AND status = 'held' AND type IN (SELECT value FROM json_each(:types)) AND scheduled_at <= :latest
-    AND (attempts > 0 OR crashes > 0))
+    AND (attempts > 0 OR crashes > 0 OR scheduled_at <= :now))
 WHERE priority >= :least AND (requires = '' OR covers(:capabilities, CAST(requires AS BLOB))) LIMIT 1;
+
+-- name: left_behind
+-- Jobs that wait for more than their own time, when nothing else is left to do.
+SELECT id FROM jobs INDEXED BY jobs_at_gate
+WHERE status = 'held' AND hold <> 'due' AND type IN (SELECT value FROM json_each(:types))
+UNION ALL
+SELECT id FROM jobs INDEXED BY jobs_unfinished
+WHERE status = 'pending' AND hold = '' AND type IN (SELECT value FROM json_each(:types))
+LIMIT :limit;
 
 -- name: written_later
 -- Pending rows that will be due and that were written after a time to come, as far as that is known: the clock was set
@@ -670,7 +713,8 @@ RETURNING id;
 DELETE FROM jobs
 WHERE id IN (SELECT value FROM json_each(:ids))
   AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
-    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
+    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before))
+  AND (unique_for IS NULL OR completed_at + unique_for < (SELECT now FROM job_clock));
 
 -- name: prune_errors
 -- Errors of jobs that another program deleted with foreign keys off.
@@ -793,9 +837,10 @@ WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
                AND hold <> '');
 
 -- name: admit_due
+-- A trigger decides by the clock, which may have been set back since.
 UPDATE jobs SET hold = 'due' WHERE id IN (
   SELECT id FROM jobs INDEXED BY jobs_due_later
-  WHERE hold = 'due' AND status = 'held' AND scheduled_at <= :now + 0.001 ORDER BY scheduled_at LIMIT :limit);
+  WHERE hold = 'due' AND status = 'held' AND scheduled_at <= min(:now, (SELECT now FROM job_clock)) + 0.001 ORDER BY scheduled_at LIMIT :limit);
 
 -- name: next_due
 SELECT scheduled_at FROM jobs INDEXED BY jobs_due_later WHERE hold = 'due' AND status = 'held'

@@ -58,7 +58,9 @@ CREATE TABLE jobs (
   hold                TEXT,             -- the gate at which it is held; '' once it has passed all; NULL: no gates, or ended
   turn                REAL,             -- its place in the order of its gate
   followed            INTEGER,
-  batch               INTEGER
+  batch               INTEGER,
+  waiting_key         TEXT,             -- its unique_key, if that counts only until it starts: NULL there while it runs
+  unique_for          REAL              -- seconds after its success for which its unique_key counts, too
 ) STRICT;
 
 -- Every index is partial: a finished job costs nothing, however many there are.
@@ -71,6 +73,8 @@ CREATE INDEX jobs_unfinished ON jobs (type, requires, priority DESC, status DESC
 -- At most one unfinished job per type and key.
 CREATE UNIQUE INDEX jobs_unique_key ON jobs (type, unique_key)
   WHERE unique_key IS NOT NULL AND status IN ('pending', 'running', 'held');
+
+CREATE INDEX jobs_unique_after ON jobs (type, unique_key, completed_at) WHERE unique_for IS NOT NULL AND status = 'done';
 
 -- The jobs that are held, by the gate at which they are, and those that have passed. This and the other indexes of gates
 -- ask for `hold`, not for the status: so a claim and a settlement of a job without gates touch none of them.
@@ -329,11 +333,30 @@ BEGIN
     claim_token = claim_token + 1,
     completed_at = CASE WHEN status NOT IN ('pending', 'held') THEN (SELECT now FROM job_clock) END
   WHERE id = NEW.id AND NEW.is_foreign AND status <> 'running';
+  INSERT INTO job_key_moves SELECT id, type, waiting_key, NEW.before, status FROM jobs
+    WHERE id = NEW.id AND waiting_key IS NOT NULL;
   -- One that another program has held is at no gate: it passes them all.
   UPDATE jobs SET hold = 'due' WHERE id = NEW.id AND NEW.is_foreign AND status = 'held' AND coalesce(hold, '') = '';
   INSERT INTO job_moves
     SELECT id, type, concurrency_key, NEW.before, status, NEW.charged, hold, followed, batch FROM jobs
     WHERE id = NEW.id AND status <> NEW.before AND status <> 'held' AND NOT (NEW.before = 'held' AND status = 'pending');
+END;
+
+-- A key that counts until the start is free during the run. What was to run again, or has failed, while another job waits
+-- with it, has been superseded by that.
+CREATE VIEW job_key_moves AS SELECT id, type, waiting_key AS key, status AS before, status AS now FROM jobs;
+
+CREATE TRIGGER jobs_key_moved INSTEAD OF INSERT ON job_key_moves WHEN NEW.now = 'running' OR NEW.before = 'running'
+BEGIN
+  UPDATE jobs SET unique_key = NULL WHERE id = NEW.id AND NEW.now = 'running';
+  UPDATE jobs SET status = 'cancelled', completed_at = (SELECT now FROM job_clock), claim_token = claim_token + 1,
+    last_error = 'superseded by job ' || (
+      SELECT id FROM jobs INDEXED BY jobs_unique_key
+      WHERE type = NEW.type AND unique_key = NEW.key AND unique_key IS NOT NULL AND status IN ('pending', 'running', 'held'))
+  WHERE id = NEW.id AND NEW.now IN ('pending', 'held', 'failed') AND EXISTS (
+    SELECT 1 FROM jobs INDEXED BY jobs_unique_key
+    WHERE type = NEW.type AND unique_key = NEW.key AND unique_key IS NOT NULL AND status IN ('pending', 'running', 'held'));
+  UPDATE jobs SET unique_key = waiting_key WHERE id = NEW.id AND NEW.now <> 'running';
 END;
 
 
@@ -382,13 +405,14 @@ CREATE INDEX jobs_due_later ON jobs (scheduled_at) WHERE hold = 'due';
 CREATE VIEW job_arrivals AS SELECT id, type, concurrency_key FROM jobs;
 CREATE TRIGGER jobs_arrive AFTER INSERT ON jobs
 WHEN NEW.hold IS NULL AND (NEW.status = 'held' OR (NEW.status = 'pending' AND (
-  coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at) IS NOT NULL
+  coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at, NEW.waiting_key) IS NOT NULL
   OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type))))
 BEGIN
   INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
 END;
-CREATE TRIGGER jobs_arrive_late AFTER UPDATE OF concurrency_key, batch, expires_at ON jobs
-WHEN NEW.status = 'pending' AND NEW.hold IS NULL AND coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at) IS NOT NULL
+CREATE TRIGGER jobs_arrive_late AFTER UPDATE OF concurrency_key, batch, expires_at, waiting_key ON jobs
+WHEN NEW.status = 'pending' AND NEW.hold IS NULL
+  AND coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at, NEW.waiting_key) IS NOT NULL
 BEGIN
   INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
 END;
@@ -471,10 +495,10 @@ CREATE TRIGGER jobs_moved INSTEAD OF INSERT ON job_moves
 BEGIN
   UPDATE jobs SET hold = NULL WHERE id = NEW.id AND NEW.now NOT IN ('pending', 'running') AND hold <> 'failed';
   -- A start counts for the rates.
-  UPDATE job_limits SET next_at = max(next_at, (SELECT now - 0.005 FROM job_clock)) + interval
+  UPDATE job_limits SET next_at = max(next_at, (SELECT now - 0.012 FROM job_clock)) + interval
   WHERE type = NEW.type AND interval IS NOT NULL AND NEW.now = 'running';
   INSERT INTO job_keys (type, key, next_at)
-    SELECT NEW.type, NEW.concurrency_key, c.now - 0.005 + l.key_interval FROM job_limits l, job_clock c
+    SELECT NEW.type, NEW.concurrency_key, c.now - 0.012 + l.key_interval FROM job_limits l, job_clock c
     WHERE l.type = NEW.type AND l.key_interval IS NOT NULL AND NEW.now = 'running' AND NEW.concurrency_key IS NOT NULL
     ON CONFLICT (type, key) DO UPDATE SET next_at = max(
       excluded.next_at, job_keys.next_at + (SELECT key_interval FROM job_limits WHERE type = excluded.type));
@@ -486,7 +510,7 @@ BEGIN
   WHERE type = NEW.type AND failures >= max_failures AND NEW.before = 'running' AND NEW.charged;
   -- What is to run again passes the gates again.
   UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
-  WHERE id = NEW.id AND NEW.now = 'pending' AND (coalesce(hold, concurrency_key, batch, expires_at) IS NOT NULL
+  WHERE id = NEW.id AND NEW.now = 'pending' AND (coalesce(hold, concurrency_key, batch, expires_at, waiting_key) IS NOT NULL
     OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type));
   UPDATE jobs SET hold = 'key' WHERE id = (
     SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key

@@ -55,6 +55,12 @@ def test_why_a_job_does_not_run(site: Site) -> None:
     site.rows("UPDATE jobs SET status = 'held', hold = 'type' WHERE id = ?", other)
     assert site.get(f"{JOBS}/{other}/why")["reasons"][0]["code"] == "held_type"
     assert site.get(JOBS, status="held")["jobs"][0]["id"] == other
+    assert site.post(f"{JOBS}/{other}/run-now") == {"id": other, "status": "pending"}
+    assert site.get(f"{JOBS}/{other}/why")["reasons"][0]["code"] == "starting"
+    site.rows("UPDATE jobs SET status = 'cancelled' WHERE id = ?", other)
+    said = f"job {other} is cancelled; only a job that waits can be run now; retry it"
+    assert site.post(f"{JOBS}/{other}/run-now", None, 409)["error"] == said
+    assert site.post(f"{JOBS}/4711/run-now", None, 404)["error"] == "no job has the id 4711"
     assert site.get(f"{JOBS}/4711/why", 404)["error"] == "no job has the id 4711"
 
 
@@ -296,6 +302,17 @@ def test_a_duplicate_key_answers_with_the_job_that_has_it(site: Site) -> None:
     assert len(site.rows()) == 2
     site.desk.finish(first["id"], at=time.time() + 1)
     assert site.post(JOBS, {"type": "tag", "unique_key": "k"}, 201)["id"] > first["id"]
+
+
+def test_a_duplicate_may_replace_the_job_or_be_a_conflict(site: Site) -> None:
+    body = {"type": "tag", "unique_key": "k", "unique": "pending"}
+    first = site.post(JOBS, body, 201)["id"]
+
+    refused = site.post(JOBS, body | {"on_duplicate": "error"}, 409)
+    assert (refused["duplicate_of"], "unique key" in refused["error"]) == (first, True)
+    assert site.post(JOBS, body | {"on_duplicate": "replace", "payload": 2}, 200) == {"id": first, "duplicate": True}
+    assert site.desk.job(first).payload == 2
+    assert site.post(JOBS, {"type": "tag", "unique_for": "1h"}, 422)["field"] == "unique_for"
 
 
 BAD_JOBS = [

@@ -1,0 +1,48 @@
+"""Who settles does not wait for the open transaction of an application that has enqueued the same key."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from supervisor.domain.enqueueing import new_job
+from supervisor.domain.job import Status
+from supervisor.domain.limits import Limits
+from supervisor.domain.settlement import released
+from supervisor.store.base import Engine
+from tests.store.kit import Desk, until
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_settlement_waits_for_no_transaction_with_its_key(
+    engine: Engine, desk: Desk, *, commits: bool, limited: bool
+) -> None:
+    if limited:
+        desk.maintenance.gates.choose("tag", Limits(max_running=5), time.time())
+    job = new_job("tag", unique_key="k", unique="pending")
+    [first] = desk.producer.enqueue([job])
+    desk.maintenance.gates.admit_due(time.time())
+    claim = desk.one(now=time.time())
+    with closing(psycopg.connect(engine.url)) as connection:
+        [second] = engine.transactional.insert(connection, [job])
+        before = time.monotonic()
+        assert desk.settle(released(claim), now=time.time()) == []
+        assert time.monotonic() - before < 1
+        assert desk.status(first) is Status.HELD
+        (connection.commit if commits else connection.rollback)()
+
+    def decided() -> bool:
+        desk.maintenance.gates.admit_due(time.time())
+        return desk.status(first) is not Status.HELD
+
+    until(decided)
+    if commits:
+        assert desk.job(first).last_error == f"superseded by job {second}"
+        assert desk.status(second) is Status.PENDING
+    else:
+        assert desk.status(first) is Status.PENDING
+        assert desk.producer.put(job) == (first, False)
