@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from supervisor.domain.errors import (
+    BatchNotFound,
     ConfigError,
     EnqueueUncertain,
     InvalidJob,
@@ -35,7 +36,7 @@ AGAIN = {"Retry-After": "2"}
 
 _CODES: dict[type, int] = {  # the nearest class of an error counts
     QueueError: 409,
-    **dict.fromkeys((Unknown, JobNotFound), 404),
+    **dict.fromkeys((Unknown, JobNotFound, BatchNotFound), 404),
     FileTooLarge: 413,
     **dict.fromkeys((InvalidJob, ConfigError), 422),
     QueueFull: 429,

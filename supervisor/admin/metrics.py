@@ -175,15 +175,19 @@ def _memory(overview: Overview) -> Iterator[Metric]:
 
 def _jobs(overview: Overview, types: Iterable[TypeView], labels: dict[str, str]) -> Iterator[Metric]:
     counts: Counter[tuple[str, str]] = Counter()
+    held: Counter[tuple[str, str]] = Counter()
     oldest: dict[str, float] = {}
     paused: dict[str, bool] = {}
     for view in types:
         label = labels[view.type]
         counts.update({(label, status): view.jobs.get(status, 0) for status in map(str, Status)})
+        held.update({(label, gate): count for gate, count in view.held.items() if gate})
         oldest[label] = max(oldest.get(label, 0.0), view.oldest_age or 0.0)
         paused[label] = paused.get(label, False) or view.paused
     about = "Rows of the jobs table. In a large table the counts of finished jobs may be slightly out of date."
     yield _by("supervisor_jobs", about, ("type", "status"), counts)
+    about = "Held jobs by what they wait for, of types that have any."
+    yield _by("supervisor_jobs_held", about, ("type", "gate"), held)
     yield _by("supervisor_oldest_due_seconds", "How long the oldest due job has been waiting.", "type", oldest)
     yield _by("supervisor_type_paused", "1 if an operator has paused the type.", "type", paused)
     others = overview.other_types

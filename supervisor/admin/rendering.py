@@ -21,7 +21,7 @@ from supervisor.admin.state import may_change, state_of
 from supervisor.domain.errors import InvalidJob
 from supervisor.domain.text import final_lines, text_of
 from supervisor.domain.values import checked_type
-from supervisor.ops.views import Overview
+from supervisor.ops.views import Overview, by_gate
 
 _LONGEST = 60_100  # characters of any one value; `cut` says how much is missing
 _LONGEST_QUERY = 500
@@ -88,7 +88,7 @@ ENVIRONMENT = Environment(
 )
 _NAMES = ("span", "iso", "local", "number", "size", "percent", "pretty", "brief", "cut", "timing", "sentence")
 ENVIRONMENT.filters |= {name: getattr(formatting, name) for name in _NAMES}
-ENVIRONMENT.filters |= {own.__name__: own for own in (moment, shown, with_code, query, nameable, final_lines)}
+ENVIRONMENT.filters |= {own.__name__: own for own in (moment, shown, with_code, query, nameable, final_lines, by_gate)}
 ENVIRONMENT.globals |= {
     "counted": formatting.counted,
     "charts": charts,

@@ -47,10 +47,10 @@ def limit(target: Target, type: str, reset: bool, force: bool, **given: Any) -> 
     if type:
         checked_type(type)
     notes = []
-    configured, known = _configured_limits(target) if reset else {}, target.types() if values else ()
+    configured, known = _configured_limits(target) if reset else {}, target.types() if type else ()
     with target.operations() as operations:
         if reset:
-            value = commands.reset_limits(operations, type, configured or {}, operations.statistics.now())
+            value = commands.reset_limits(operations, type, configured or {}, operations.statistics.now(), known)
             if configured is None:
                 notes = ["note: without a configuration, its limits hold again after the next start or reload"]
         elif values:
@@ -60,11 +60,11 @@ def limit(target: Target, type: str, reset: bool, force: bool, **given: Any) -> 
             except Unknown as error:
                 error.add_note("--force sets it anyway")
                 raise
+        elif type:
+            value = commands.limits_of_type(operations, type, known)
         else:
-            found = commands.limits(operations, type or None)
-            if not type:
-                return Answer(found, *map(_limited, found) if found else ["no type has limits"])
-            value = found[0]
+            found = commands.limits(operations)
+            return Answer(found, *map(_limited, found) if found else ["no type has limits"])
     return Answer(value, _limited(value), notes=notes)
 
 
@@ -75,7 +75,8 @@ def _limiting(key: str, text: str | bool) -> Any:
     if key == "breaker":
         failures, _, pause = text.partition("/")
         return {"failures": _limiting("", failures)} | ({"pause": pause} if pause else {})
-    return int(text) if is_number(text) and len(text) < 20 else text
+    is_count = is_number(text.removeprefix("-")) and len(text) < 20 and not key.startswith("rate")
+    return int(text) if is_count else text
 
 
 def _configured_limits(target: Target) -> Mapping[str, Limits] | None:

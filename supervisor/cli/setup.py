@@ -122,7 +122,7 @@ _LISTED = "supervisor jobs list --status failed, or --status quarantined for job
 @on_target
 @flag(
     "--burst",
-    "Run until no job is due, running or waiting for a retry within 10 minutes, then exit. "
+    "Run until no job is due, running or waiting for a retry or a rate within 10 minutes, then exit. "
     "A due job that no pool takes does not count.",
 )
 @option("--pool", "Run only this pool; may be repeated.", "NAME", multiple=True)

@@ -58,7 +58,11 @@ def status(target: Target) -> Answer:
 
 def _print(overview: Overview) -> None:
     line(overview.database)
-    line(", ".join(f"{count} {state}" for state, count in overview.jobs.items() if count) or "no jobs")
+    from supervisor.ops.views import by_gate
+
+    gates = {"held": by_gate(overview.held)}
+    counts = [f"{count} {state}{gates.get(state, '')}" for state, count in overview.jobs.items() if count]
+    line(", ".join(counts) or "no jobs")
     hidden = tables.hidden(overview)
     _supervisors(overview, hidden)
     _section("Pools", tables.OF_POOLS, [*map(tables.of_pool, overview.pools)], wrap=True, hidden=hidden)

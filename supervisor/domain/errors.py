@@ -41,6 +41,14 @@ class JobNotFound(QueueError, LookupError):
         self.job_id = job_id
 
 
+class BatchNotFound(QueueError, LookupError):
+    """No batch has this id: it never existed, or was deleted when all of its jobs had been."""
+
+    def __init__(self, batch: int) -> None:
+        super().__init__(f"no batch has the id {batch}")
+        self.batch = batch
+
+
 class QueueFull(QueueError):
     """`max_waiting` jobs of the type with at least its priority wait already: nothing was enqueued."""
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from supervisor.domain.text import compact_json, text_of
 
 UNKNOWN = "which is unknown"  # how the error of a job ends whose status is none of ours
+EXPIRED = "expired"  # the error of a job that has not started before its expires_at
 _LONGEST = 4096  # characters of a text that is shown
 
 
@@ -191,14 +192,20 @@ class JobEvent:
         return about | {"result": self.result, "error": self.error} if self.status.finished else about
 
 
+GATES = ("after", "due", "key", "type")
+"""In the order in which a job passes them."""
+
+
 class Held(NamedTuple):
-    """Where a held job stands. `gate` is "after" (other jobs must end first), "due" (its time has not come), "key" (its
-    concurrency `key` has no room) or "type" (its type has none, or its `rate` must be kept); "" if that is not known.
+    """Where a job stands that is held, or admitted for a later time. `gate` is "after" (other jobs must end first),
+    "due" (its time has not come), "key" (its concurrency `key` has no room) or "type" (its type has none); of one that
+    is admitted, what decided its time: "key", "type", or "" for its own.
 
     `limit` is how many jobs of the key or the type may run, `running` names those that do or may already, and
-    `predecessors` those that must end; of more than a few the first ones, and `total` is how many there are. `ahead`
-    are held there before this one. `next_at` is when the gate admits the next one, in Unix seconds. What is None is
-    not known.
+    `predecessors` those that must end; of more than a few the first ones, and `total` is how many there are. `since` is
+    when the first of `running` has started. `ahead` are held there before this one. With a `rate`, or after so many
+    `failures` in a row, for which the breaker is open, the next one may start at `next_at`. Times are Unix seconds;
+    what is None is not known.
     """
 
     gate: str
@@ -210,6 +217,9 @@ class Held(NamedTuple):
     total: int | None = None
     ahead: int | None = None
     next_at: float | None = None
+    since: float | None = None
+    failures: int = 0
+    expires_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

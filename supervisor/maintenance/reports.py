@@ -168,11 +168,14 @@ class DepthGauge(Duty):
 _RESTING = (State.IDLE, State.DRAINING, State.SPARE)
 _BURST_PAUSE = 0.1  # seconds between two checks
 _RETRIES_WITHIN = 600.0  # seconds: the longest pause between two attempts, unless `retry.max` says otherwise
+_MOST_LEFT = 1000  # jobs
 
 
 @dataclass(eq=False)
 class BurstWatch(Duty):
-    """A burst is over when nothing is due or running, and nothing is due for another attempt within ten minutes."""
+    """A burst is over when nothing is due or running, and nothing is due for another attempt, or may start by a rate,
+    within ten minutes. Jobs that are held then stay so: nothing makes room for them.
+    """
 
     name = "burst"
     quiet = True
@@ -197,7 +200,8 @@ class BurstWatch(Duty):
         # No worker may have claimed anything in between.
         over = over and self._at_rest() == (True, done)
         pending, failed = self.backlog.progress_of(self._types, self.since)
-        self.send({"burst": {"over": over, "pending": pending, "failed": failed}})
+        left = self.backlog.left_behind(self._types, _MOST_LEFT) if over else []
+        self.send({"burst": {"over": over, "pending": pending, "failed": failed, "left": left}})
         # Counting a long queue takes a while, and must not slow the workers down.
         self.every = max(_BURST_PAUSE, 20 * (time.monotonic() - began))
         return Result()

@@ -14,7 +14,7 @@ from supervisor.config.checks import host_pattern
 from supervisor.config.limits import LIMITS, contradiction, limits_of, written
 from supervisor.config.problems import Report, checked, dotted
 from supervisor.domain.errors import ConfigError, Conflict, JobNotFound
-from supervisor.domain.job import Status
+from supervisor.domain.job import EXPIRED, Status
 from supervisor.domain.limits import Limits
 from supervisor.domain.text import counted, like, no_pool, not_retried, text_of
 from supervisor.domain.values import checked_type
@@ -58,6 +58,8 @@ def check(operations: Operations, what: Change, ids: Iterable[int], *, done: boo
             if what == "retry" and job.status is Status.DONE:
                 rule = "with `done` it runs again, and its result is deleted"
             raise Conflict(f"job {job_id} is {job.status}; only {rule}")
+        if what == "retry" and job.status is Status.CANCELLED and job.last_error == EXPIRED:
+            raise Conflict(f"job {job_id} has expired, and would expire again; enqueue it again")
 
 
 def retry(operations: Operations, ids: Sequence[int], now: float, *, done: bool = False) -> Retried:
@@ -84,6 +86,22 @@ def rerun(operations: Operations, job_id: int, now: float, *, payload: str | Non
     """
     check(operations, "retry", [job_id], done=done)
     require_all([job_id], operations.actions.rerun(job_id, now, payload=payload, done=done))
+
+
+def run_now(operations: Operations, job_id: int, now: float) -> None:
+    """Let a job run that is held or not due yet, whatever its limits, the jobs before it and its time.
+
+    Raises JobNotFound, and Conflict if it does not wait.
+    """
+    job = operations.jobs.get(job_id)
+    if job is None:
+        raise JobNotFound(job_id)
+    held = operations.jobs.held(job)
+    if held is not None and held.expires_at is not None and held.expires_at <= now:
+        raise Conflict(f"job {job_id} has expired; enqueue it again")
+    if not operations.actions.run_now(job_id, now):
+        advice = "; retry it" if job.status in RETRIABLE else ""
+        raise Conflict(f"job {job_id} is {job.status}; only a job that waits can be run now{advice}")
 
 
 def meant(change: Change, which: Filter) -> Filter:
@@ -181,12 +199,21 @@ def _require_type(operations: Operations, type_: str, configured: Iterable[str])
         raise Unknown([f"no pool takes the type {type_!r}, and no job has it{near}"])
 
 
-def limits(operations: Operations, only: str | None = None) -> list[dict[str, Any]]:
-    """The limits of every type that has any, or those of one, with the keys and values of the configuration."""
-    views = operations.gates.limits()
-    if only is not None:
-        views = [view for view in views if view.type == only] or [LimitView(only, Limits(), False)]
-    return [{"type": text_of(one.type), "limits": written(one.limits), "chosen": one.chosen} for one in views]
+def limits(operations: Operations) -> list[dict[str, Any]]:
+    """The limits of every type that has any, with the keys and values of the configuration."""
+    return [_limits(view) for view in operations.gates.limits()]
+
+
+def limits_of_type(operations: Operations, type_: str, configured: Iterable[str]) -> dict[str, Any]:
+    """Those of one. Raises Unknown as `pause` does."""
+    found = [view for view in operations.gates.limits() if view.type == type_]
+    if not found:
+        _require_type(operations, type_, configured)
+    return _limits(*found or [LimitView(type_, Limits(), False)])
+
+
+def _limits(view: LimitView) -> dict[str, Any]:
+    return {"type": text_of(view.type), "limits": written(view.limits), "chosen": view.chosen}
 
 
 def limit(
@@ -220,14 +247,19 @@ def limit(
     if wrong is not None:
         raise ConfigError([": ".join(wrong)])
     operations.gates.choose(type_, chosen, now)
-    return limits(operations, type_)[0]
+    return limits_of_type(operations, type_, [type_])
 
 
-def reset_limits(operations: Operations, type_: str, configured: Mapping[str, Limits], now: float) -> dict[str, Any]:
-    """Let the limits of a type be the configured ones again. Returns them."""
+def reset_limits(
+    operations: Operations, type_: str, configured: Mapping[str, Limits], now: float, types: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Let the limits of a type be the configured ones again. Returns them. Raises InvalidJob, and Unknown as `pause`
+    does; the configuration takes these `types`.
+    """
     checked_type(type_)
+    limits_of_type(operations, type_, {*configured, *types})
     operations.gates.choose(type_, configured.get(type_), now, chosen=False)
-    return limits(operations, type_)[0]
+    return limits_of_type(operations, type_, [type_])
 
 
 def pause_pool(operations: Operations, pool: str, paused: bool, now: float) -> None:

@@ -59,7 +59,8 @@ def why_of(operations: Operations, job: Job) -> list[Reason]:
     now, present = operations.statistics.now(), serving(operations)
     worker = operations.registry.worker(job.locked_by) if job.status is Status.RUNNING and job.locked_by else None
     ahead = _ahead(operations, job, present, now) if job.status is Status.PENDING and job.scheduled_at <= now else None
-    return reasons(job, now, present, worker=worker, held=operations.jobs.held(job), ahead=ahead)
+    held, twin = operations.jobs.held(job), operations.jobs.twin(job)
+    return reasons(job, now, present, worker=worker, held=held, ahead=ahead, twin=twin)
 
 
 def _ahead(operations: Operations, job: Job, present: Present, now: float) -> tuple[int, float] | None:

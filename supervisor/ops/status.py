@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from supervisor.config.limits import written
 from supervisor.domain.history import HOUR, QUIET, Minute, by_type, combined, minute_of, recorded, sums_by_type
-from supervisor.domain.job import Status
+from supervisor.domain.job import GATES, Status
 from supervisor.domain.text import text_of, without_password
 from supervisor.ops.diagnosis import Taker, unmet
 from supervisor.ops.supervisors import Seen, seen
@@ -101,6 +101,7 @@ def gather(
     jobs, counts = _jobs(costs.answer("open", 100, asked.open_counts) + costs.answer("closed", 40, asked.closed_counts))
     speeds = {text_of(one.type): one for one in costs.answer("speeds", 200, asked.speeds)}
     backlog, hour = _by_name(operations.backlog.by_type(now, COUNT_LIMIT)), _by_name(by_type(minutes))
+    held = _held(costs.answer("held", 100, asked.held_counts)) if jobs["held"] else {}
     limits = {text_of(view.type): view for view in operations.gates.limits()}
     types = []
     for type_ in sorted(counts.keys() | paused | handled | limits.keys()):
@@ -120,6 +121,7 @@ def gather(
                 limits={} if gate is None else written(gate.limits),
                 limits_chosen=gate is not None and gate.chosen,
                 breaker_open=gate is not None and gate.is_open,
+                held=held.get(type_, {}),
             )
         )
     types, others = _foremost(types)
@@ -146,6 +148,7 @@ def gather(
         other_types=_together(others) if others else None,
         unmet=unmet(operations.backlog.due_groups(now), takers)[:MOST_NAMED],
         last_hour=combined(minutes),
+        held=dict(sum(map(Counter, held.values()), Counter[str]())),
     )
 
 
@@ -193,6 +196,15 @@ def _jobs(counts: Iterable[tuple[Any, Status, int]]) -> tuple[dict[str, int], di
     return total, found
 
 
+def _held(counts: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
+    """How many jobs of each type are held, by the gates; what other programs have written as one is the gate ""."""
+    found: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(GATES, 0))
+    for type_, gate, count in counts:
+        known = gate if gate in GATES else ""
+        found[text_of(type_)][known] = found[text_of(type_)].get(known, 0) + count
+    return found
+
+
 def _foremost(types: list[TypeView]) -> tuple[list[TypeView], list[TypeView]]:
     """The types that are listed individually, in their order, and the others."""
     if len(types) <= MOST_TYPES:
@@ -220,6 +232,7 @@ def _together(views: Sequence[TypeView]) -> TypeView:
         longest_seconds=largest(view.longest_seconds for view in views),
         due=sum(view.due for view in views),
         oldest_age=largest(view.oldest_age for view in views),
+        held=dict(sum((Counter(view.held) for view in views), Counter[str]())),
     )
 
 

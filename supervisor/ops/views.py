@@ -6,7 +6,7 @@ Times are seconds, memory is bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -216,7 +216,7 @@ class TypeView:
 
     `due` is the number of jobs that are due, the oldest for `oldest_age` seconds, in any pool; it is counted up to
     COUNT_LIMIT. `last_hour` is what the workers did; on other hosts, up to the last full minute. `limits` have the keys
-    of the configuration; an operator may have chosen others.
+    of the configuration; an operator may have chosen others. `held` counts the held jobs by their gates.
     """
 
     type: str
@@ -232,16 +232,19 @@ class TypeView:
     limits: dict[str, Any] = field(default_factory=dict)
     limits_chosen: bool = False
     breaker_open: bool = False
+    held: dict[str, int] = field(default_factory=dict)
 
     @property
     def limits_shown(self) -> str:
-        """The limits and how far they are used: `2 of 5 running, rate 50/s, 76 held`; "" if there are none."""
+        """The limits and how far they are used: `2 of 5 running, rate 50/s, 76 held (70 key, 6 type)`; "" if there are
+        none.
+        """
         most, held = self.limits.get("max_running"), self.jobs.get("held", 0)
         parts = (
             most and f"{self.jobs.get('running', 0)} of {most} running",
             in_words({key: value for key, value in self.limits.items() if key != "max_running"}),
             self.breaker_open and "breaker open",
-            held and f"{held} held",
+            held and f"{held} held{by_gate(self.held)}",
         )
         return ", ".join(part for part in parts if part)
 
@@ -272,6 +275,12 @@ class ScheduleView:
         return 0.0 if self.paused_at is not None else max(0.0, -self.next_in)
 
 
+def by_gate(held: Mapping[str, int]) -> str:
+    """How many are held at each gate: ` (70 key, 6 after)`; "" for none."""
+    parts = [f"{count} {gate or 'unknown'}" for gate, count in held.items() if count]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
 def several_hosts(supervisors: Iterable[SupervisorView]) -> bool:
     return len({one.host for one in supervisors}) > 1
 
@@ -299,7 +308,7 @@ class Overview:
     `types` are at most MOST_TYPES: those with a pool, the paused ones, and of the others those with the longest
     backlog; `more_types` others are summed in `other_types`. `unhandled` and `paused` name MOST_NAMED at most;
     `unhandled_types` is how many types no pool takes, `unmet` says which jobs no pool of their type takes;
-    `server` is None for a file. `last_hour` is that of all types.
+    `server` is None for a file. `last_hour` is that of all types. `held` counts the held jobs by their gates.
     """
 
     database: str
@@ -321,6 +330,7 @@ class Overview:
     server: ServerView | None = None
     gone: list[GoneView] = field(default_factory=list)
     last_hour: Hour = QUIET
+    held: dict[str, int] = field(default_factory=dict)
 
     @property
     def running(self) -> bool:

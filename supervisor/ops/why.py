@@ -7,9 +7,10 @@ those who waited in vain, and the refusals of `POST /run` say what is found here
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 
-from supervisor.domain.job import UNKNOWN, Held, Job, Reason, Status
+from supervisor.domain.job import EXPIRED, UNKNOWN, Held, Job, Reason, Status
 from supervisor.domain.memory_division import FOR_MEMORY
 from supervisor.domain.text import counted, human, text_of, utc
 from supervisor.ops import diagnosis
@@ -19,6 +20,7 @@ from supervisor.store.base import WorkerRecord
 
 _MOST = 5  # jobs, and pools, named in one sentence
 _SHORT = 300  # characters of an error
+_BEFORE = re.compile(r"cancelled: job (\d{1,19}), before it, ended (\w+)$")
 
 
 def reasons(
@@ -29,11 +31,12 @@ def reasons(
     worker: WorkerRecord | None = None,
     held: Held | None = None,
     ahead: tuple[int, float] | None = None,
+    twin: int | None = None,
 ) -> list[Reason]:
     """What keeps a job from running, first what must change first; of one that runs or has ended, how. Never empty.
 
     `worker` has claimed it; `ahead` is how many due jobs its pools claim before it, counted up to COUNT_LIMIT, and how
-    many of them a second; `now` is Unix seconds.
+    many of them a second; `twin` is the unfinished job that has its unique key; `now` is Unix seconds.
     """
     numbers: tuple[object, ...] = (job.priority, job.scheduled_at)  # any program may have written the row
     known = all(isinstance(number, (int, float)) for number in numbers)
@@ -41,12 +44,15 @@ def reasons(
         wrong = "its priority or its time is no number" if not known else job.last_error
         return [Reason("unreadable", f"its row cannot be read: {wrong}", "correct the row, or delete it")]
     if job.status.finished:
-        return [_ended(job, now)]
+        return [*_ended(job, now, twin)]
     if job.status is Status.RUNNING:
         return [*_running(job, now, present, worker)]
-    found = [_held(job, held or Held(""), now, present)] if job.status is Status.HELD else []
+    held = held or Held("")
+    found = [_held(job, held, now, present)] if job.status is Status.HELD else []
     if not found and job.scheduled_at > now:
-        found = [_not_due(job, now)]
+        found = [_admitted(job, held, now) if held.gate else _not_due(job, now)]
+    if held.expires_at is not None and held.expires_at <= now:
+        found = [Reason("expired", f"it expired {_when(held.expires_at, now)}, and a supervisor has to cancel it")]
     kept = obstacles(job.type, job.requires, job.priority, present, now)
     found += [Reason(each.name, each.fact, each.advice) for each in kept[:_MOST]]
     return found or [_waiting(free(job, present, now), present, ahead)]
@@ -130,26 +136,72 @@ def _not_due(job: Job, now: float) -> Reason:
 
 
 def _held(job: Job, held: Held, now: float, present: Present) -> Reason:
-    if held.gate == "due":
+    if held.gate == "due" and job.scheduled_at > now:
         return _not_due(job, now)
-    if held.gate == "after":
-        text = f"it waits for {_jobs(held.predecessors, held.total) or 'other jobs'} to end"
+    if held.gate == "after" and held.predecessors:
+        text = f"it waits for {_jobs(held.predecessors, held.total)} to end"
         return Reason("held_after", text, _look_at(held.predecessors), jobs=held.predecessors)
+    by_hand = f"`supervisor jobs run-now {job.id}` lets it run"
+    if held.gate == "after":
+        return Reason("held_after", "it waits for other jobs to end, and the table job_after names none", by_hand)
+    if held.gate == "due":
+        return Reason("held", "it is due, and a supervisor has to let it through")
     if held.gate not in ("key", "type"):
-        return Reason("held", "it is held, and its row does not say why")
-    text = f"its concurrency key {text_of(held.key or '')} has no room"
-    if held.gate == "type":
-        text = f"the type {text_of(job.type)} " + (f"keeps to {held.rate}" if held.rate else "has no room")
-    worker = next((one for one in present.workers if (one.job,) == held.running), None)
-    if worker is not None:
-        text += f" beside job {worker.job}, which runs in {worker.name} for {human(worker.running_for or 0.0)}"
-    elif jobs := _jobs(held.running, held.total):
-        text += f" beside {jobs}{'' if held.limit is None else f', of at most {held.limit}'}"
-    if held.next_at is not None:
-        text += f"; the next one may start at {_when(held.next_at, now)}"
+        return Reason("held", "it is held, and its row does not say why", by_hand)
+    return _at_gate(job, held, now, present)
+
+
+def _at_gate(job: Job, held: Held, now: float, present: Present) -> Reason:
+    """Of one whose key or type has no room."""
+    who, next_at = _whose(job, held), held.next_at if held.next_at is not None and held.next_at > now else None
+    code, text, jobs = f"held_{held.gate}", f"{who} has no room", held.running
+    total = len(jobs) if held.total is None else held.total
+    if held.failures:
+        code, text = "breaker", _broken(job, held)
+        text += f"; one job may start at {_when(next_at, now)}" if next_at else "; one job at a time may start"
+        text += ", until one succeeds"
+    elif total and held.limit is not None and total >= held.limit:
+        text += f": {_beside(held, total, now, present)}"
+    elif held.rate:
+        code, text = "rate", f"{who} keeps to {held.rate}"
+        text += f"; the next job may start at {_when(next_at, now)}" if next_at else "; the next job may start now"
+    elif held.limit is None or held.limit > 0:
+        text = f"{who} has room, and a supervisor has to let it through"
     if held.ahead:
-        text += f"; {counted(held.ahead, 'job is', 'jobs are')} before it there"
-    return Reason(f"held_{held.gate}", text, _look_at(held.running), held.next_at, held.running)
+        text += f"; {counted(held.ahead, 'other job waits', 'other jobs wait')} there before it"
+    return Reason(code, text, _look_at(jobs), next_at, jobs)
+
+
+def _admitted(job: Job, held: Held, now: float) -> Reason:
+    """Of one that has passed its gates and may start at a later time, which they have set."""
+    until = _when(job.scheduled_at, now)
+    if held.failures:
+        return Reason("breaker", f"{_broken(job, held)}; this job starts first, at {until}", until=job.scheduled_at)
+    text = f"{_whose(job, held)} keeps to {held.rate}; this job is the next, and may start at {until}"
+    if not held.rate:  # nothing else sets such a time: Retry(whole_key=True)
+        text = f"{_whose(job, held)} is closed until {until}, as a job has asked with `whole_key`"
+    return Reason("rate", text, until=job.scheduled_at)
+
+
+def _whose(job: Job, held: Held) -> str:
+    return f"its concurrency key {text_of(held.key or '')}" if held.gate == "key" else f"the type {text_of(job.type)}"
+
+
+def _broken(job: Job, held: Held) -> str:
+    attempts = counted(held.failures, "attempt has", "attempts in a row have")
+    return f"the breaker of the type {text_of(job.type)} is open, since {attempts} failed"
+
+
+def _beside(held: Held, total: int, now: float, present: Present) -> str:
+    """The jobs that have the room."""
+    if total > 1 or not held.running:
+        return f"{_jobs(held.running, total)} run or may start, of at most {held.limit}"
+    worker = next((one for one in present.workers if one.job == held.running[0]), None)
+    if worker is not None:
+        return f"job {worker.job} has been running in {worker.name} for {human(worker.running_for or 0.0)}"
+    if held.since is None:
+        return f"job {held.running[0]} comes first, and has not started yet"
+    return f"job {held.running[0]} has been running for {human(max(0.0, now - held.since))}"
 
 
 def _jobs(ids: Sequence[int], total: int | None) -> str:
@@ -185,13 +237,27 @@ def _running(job: Job, now: float, present: Present, worker: WorkerRecord | None
             yield Reason(found.name, found.fact, found.advice)
 
 
-def _ended(job: Job, now: float) -> Reason:
-    if job.status is Status.DONE:
-        return Reason("done", f"it is done since {_when(job.completed_at, now)}")
-    ways = {Status.FAILED: "it failed", Status.CANCELLED: "it was cancelled"}
-    how = ways.get(job.status, "it is quarantined and does not run again by itself, since")
+def _ended(job: Job, now: float, twin: int | None) -> Iterator[Reason]:
+    when, error, cause = _when(job.completed_at, now), job.last_error or "", _BEFORE.match(job.last_error or "")
     retry = f"`supervisor jobs retry {job.id}` runs it again"
-    return Reason(job.status.value, f"{how} {_when(job.completed_at, now)}{_tries(job)}", retry)
+    if job.status is Status.DONE:
+        yield Reason("done", f"it is done since {when}")
+        return
+    if job.status is Status.CANCELLED and error == EXPIRED:
+        yield Reason("expired", f"it expired {when}: it had not started in time", "enqueue it again")
+        return
+    if twin is not None:
+        retry = f"once job {twin} has ended, {retry}"
+    if job.status is Status.CANCELLED and cause is not None:
+        text = f"it was cancelled {when}: it was to run after job {cause[1]}, which ended {cause[2]}"
+        advice = f"`supervisor jobs retry {cause[1]}` has it wait again; {retry} without that"
+        yield Reason("cancelled", text, advice, jobs=(int(cause[1]),))
+    else:
+        ways = {Status.FAILED: "it failed", Status.CANCELLED: "it was cancelled"}
+        how = ways.get(job.status, "it is quarantined and does not run again by itself, since")
+        yield Reason(job.status.value, f"{how} {when}{_tries(job)}", retry)
+    if twin is not None:
+        yield Reason("unique", f"job {twin}, which has not ended, has its unique key", _look_at((twin,)), jobs=(twin,))
 
 
 def _tries(job: Job) -> str:

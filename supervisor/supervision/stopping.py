@@ -16,6 +16,7 @@ from supervisor.telemetry import events
 
 _AGAIN = 1.0  # seconds between two rounds of killing
 _PATIENCE = 10.0  # seconds for killed workers to end
+_NAMED = 10  # jobs
 _BROKEN_LIMIT = 3  # failed set-ups in a row after which a burst gives up
 
 
@@ -53,7 +54,12 @@ class Burst:
             problem = hopeless[0].problem(time.monotonic())
             events().error("burst_given_up", pools=[pool.name for pool in hopeless], problem=problem)
             return "the burst cannot continue"
-        return "the burst is over" if news["over"] and not unsettled else ""
+        if not news["over"] or unsettled:
+            return ""
+        if left := news["left"]:
+            hint = f"`supervisor jobs why {left[0]}` says what that one waits for"
+            events().warning("burst_left", jobs=left[:_NAMED], count=len(left), hint=hint)
+        return "the burst is over"
 
     def show(self, workers: Iterable[WorkerProcess], finished_jobs: int) -> None:
         """Report the progress to the observer, if there is one."""

@@ -28,7 +28,7 @@ def test_a_limit_holds_at_once_for_what_waits_and_is_given_back(cli: Run, databa
     assert cli("limit", "greet", "--max-running", "1").out == "greet: max_running 1, set by an operator\n"
     add(database, 1)
     assert states(database) == {"pending": 1, "held": 4}
-    assert "0 of 1 running, 4 held" in cli("status").out
+    assert "0 of 1 running, 4 held (4 type)" in cli("status").out
 
     assert cli("limit", "greet", "--max-running", "3").code == 0
     assert states(database) == {"pending": 3, "held": 2}
@@ -84,9 +84,15 @@ def test_the_configuration_changes_nothing_that_an_operator_has_set(cli: Run, da
     ("given", "said"),
     [
         (["gret", "--rate", "5/s"], "no pool takes the type 'gret', and no job has it; did you mean greet?"),
+        (["gret"], "no pool takes the type 'gret', and no job has it; did you mean greet?"),
+        (["gret", "--reset"], "no pool takes the type 'gret', and no job has it; did you mean greet?"),
+        (["greet", "--rate", "-5/s"], "rate: '-5/s' is not a rate; write it like 50/s, 100/m or 1/5s"),
+        (["greet", "--rate", "0/s"], "rate: '0/s' is not a rate; write it like 50/s, 100/m or 1/5s"),
+        (["greet", "--rate", "5"], "rate: '5' is not a rate; write it like 50/s, 100/m or 1/5s"),
+        (["greet", "--rate", "900000/s"], "rate: '900000/s' is too high; at most 100,000 starts a second"),
         (["greet", "--rate", "fast"], "rate: 'fast' is not a rate; write it like 50/s, 100/m or 1/5s"),
         (["greet", "--max-running", "0"], "max_running: must be at least 1, not 0"),
-        (["greet", "--max-running", "-1"], "max_running: must be a whole number, not '-1'"),
+        (["greet", "--max-running", "-1"], "max_running: must be at least 1, not -1"),
         (["greet", "--max-running", "9" * 5000], "max_running: must be a whole number, not '99999"),
         (["greet", "--breaker", "x/1m"], "breaker.failures: must be a whole number, not 'x'"),
         (["greet", "--breaker", "3/x"], "breaker.pause: 'x' is not a duration"),

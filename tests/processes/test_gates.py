@@ -132,6 +132,28 @@ def test_what_was_there_before_the_start_passes_the_gates_before_any_worker_clai
     assert most_at_once(site, dict.fromkeys(jobs, "t"), {}) == 1
 
 
+@pytest.mark.each_engine
+def test_a_burst_ends_when_nothing_lets_the_others_through_and_names_them(make_site: MakeSite) -> None:
+    site = make_site(pool(2, 'rate = "1/h"\n'), HANDLERS)
+    tomorrow = site.queue.enqueue("plain", delay="1d")
+    behind = site.queue.enqueue("plain", after=[tomorrow])
+    keyed = [site.queue.enqueue("plain", {"seconds": 0.05}, concurrency_key="a") for _ in range(3)]
+    last = site.queue.enqueue("plain", after=keyed)
+    assert site.start("--burst", wait=False).wait(60) == 0
+    assert [site.job(job).status for job in (tomorrow, behind, *keyed, last)] == ["pending", "held", *["done"] * 4]
+    left = site.event("burst_left")
+    assert left is not None
+    assert (left["jobs"], left["count"]) == ([behind], 1)
+
+    rated = [site.queue.enqueue("t") for _ in range(3)]
+    ended = site.start("--burst", wait=False)
+    assert ended.wait(60) == 0
+    assert [site.job(job).status for job in rated] == ["done", "pending", "held"]
+    left = site.event("burst_left", count=3)
+    assert left is not None
+    assert left["jobs"] == [behind, *rated[1:]]
+
+
 @pytest.mark.fault(2)
 @pytest.mark.parametrize("victim", ["worker", "supervisor"])
 def test_a_killed_run_is_superseded_by_the_job_that_waits_with_its_key(make_site: MakeSite, victim: str) -> None:

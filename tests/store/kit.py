@@ -38,7 +38,7 @@ def emptied(url: str) -> str:
 
     with psycopg.connect(url, autocommit=True) as connection:
         if connection.execute("SELECT to_regclass('jobs')").fetchone() != (None,):
-            tables = ", ".join(sorted(TABLES - {"job_meta"}))
+            tables = ", ".join(sorted(TABLES - {"job_meta"} | {"job_ends"}))
             connection.execute(
                 f"TRUNCATE {tables} RESTART IDENTITY; SELECT setval('job_sleepers', 0), setval('job_watchers', 0)"
             )

@@ -53,6 +53,7 @@ ASIDE = {"target": 0, "size": 0}
 RUN = "`supervisor run` starts one"
 MEET = "give a pool the capabilities, or a lower min_priority, and reload; or cancel the jobs"
 LOOK = "`supervisor jobs why {}` says how that one is"
+HAND = "`supervisor jobs run-now 7` lets it run"
 
 SITUATIONS: list[tuple[str, str, str, dict[str, Any]]] = [
     # Waiting for a worker
@@ -110,19 +111,32 @@ SITUATIONS: list[tuple[str, str, str, dict[str, Any]]] = [
      {"of": HELD, "held": Held("after", predecessors=(4, 5, 6))}),
     ("held_after", "it waits for 40 jobs (1, 2, 3, 4, 5 and 35 more) to end", LOOK.format(1),
      {"of": HELD, "held": Held("after", predecessors=(1, 2, 3, 4, 5, 6), total=40)}),
-    ("held_after", "it waits for other jobs to end", "", {"of": HELD, "held": Held("after")}),
+    ("held_after", "it waits for other jobs to end, and the table job_after names none", HAND,
+     {"of": HELD, "held": Held("after")}),
     ("not_due", f"it is not due until {LATER}; it was enqueued for then", "",
      {"of": job(Status.HELD, scheduled_at=NOW + 60), "held": Held("due")}),
-    ("held_key", "its concurrency key user:42 has no room beside job 12, which runs in tag-1 for 3s; 14 jobs are "
-     "before it there", LOOK.format(12), {"of": HELD, "held": Held("key", "user:42", 1, running=(12,), ahead=14)}),
-    ("held_key", "its concurrency key user:42 has no room beside 1 job (13), of at most 1", LOOK.format(13),
-     {"of": HELD, "held": Held("key", "user:42", 1, running=(13,))}),
-    ("held_key", "its concurrency key user:42 has no room", "", {"of": HELD, "held": Held("key", "user:42")}),
-    ("held_type", "the type tag has no room beside 5 jobs (1, 2 and 3 more), of at most 5; 1 job is before it there",
-     LOOK.format(1), {"of": HELD, "held": Held("type", limit=5, running=(1, 2), total=5, ahead=1)}),
-    ("held_type", f"the type tag keeps to 50/s; the next one may start at {LATER}", "",
+    ("held", "it is due, and a supervisor has to let it through", "", {"of": HELD, "held": Held("due")}),
+    ("held_key", "its concurrency key user:42 has no room: job 12 has been running in tag-1 for 3s; 14 other jobs wait "
+     "there before it", LOOK.format(12), {"of": HELD, "held": Held("key", "user:42", 1, running=(12,), ahead=14)}),
+    ("held_key", "its concurrency key user:42 has no room: job 13 has been running for 5s", LOOK.format(13),
+     {"of": HELD, "held": Held("key", "user:42", 1, running=(13,), since=NOW - 5)}),
+    ("held_key", "its concurrency key user:42 has room, and a supervisor has to let it through", "",
+     {"of": HELD, "held": Held("key", "user:42", 1)}),
+    ("held_key", "its concurrency key user:42 has no room", "", {"of": HELD, "held": Held("key", "user:42", 0)}),
+    ("held_type", "the type tag has no room: 5 jobs (1, 2 and 3 more) run or may start, of at most 5; 1 other job "
+     "waits there before it", LOOK.format(1),
+     {"of": HELD, "held": Held("type", limit=5, running=(1, 2), total=5, ahead=1)}),
+    ("rate", f"the type tag keeps to 50/s; the next job may start at {LATER}", "",
      {"of": HELD, "held": Held("type", rate="50/s", next_at=NOW + 60)}),
-    ("held", "it is held, and its row does not say why", "", {"of": HELD}),
+    ("rate", "the type tag keeps to 50/s; the next job may start now", LOOK.format(3),
+     {"of": HELD, "held": Held("type", rate="50/s", next_at=NOW - 60, running=(3,))}),
+    ("rate", f"its concurrency key a keeps to 1/m; this job is the next, and may start at {LATER}", "",
+     {"of": job(scheduled_at=NOW + 60), "held": Held("key", "a", rate="1/m", next_at=NOW + 60)}),
+    ("breaker", "the breaker of the type tag is open, since 1 attempt has failed; one job at a time may start, until "
+     "one succeeds", LOOK.format(3), {"of": HELD, "held": Held("type", failures=1, running=(3,))}),
+    ("held", "it is held, and its row does not say why", HAND, {"of": HELD}),
+    ("expired", f"it expired {EARLIER}, and a supervisor has to cancel it", "",
+     {"of": HELD, "held": Held("key", "a", expires_at=NOW - 10)}),
     # Claimed
     ("running", f"it runs now in tag-1 since {EARLIER}, 40% picture 40", "", {"of": RUNNING, "about": BUSY}),
     ("running", f"it runs now in tag-9 since {EARLIER}", "", {"of": RUNNING, "worker": record("tag-9")}),
@@ -156,7 +170,7 @@ def test_each_situation_has_its_sentence(code: str, text: str, advice: str, give
 
 def test_every_reason_is_documented() -> None:
     documented = named(table("docs/operating.md", "reasons"))
-    assert sorted(documented) == sorted({code for code, *_ in SITUATIONS} | {"ended"})
+    assert sorted(documented) == sorted({code for code, *_ in SITUATIONS} | {"ended", "unique"})
 
 
 def codes(**given: Any) -> list[str]:

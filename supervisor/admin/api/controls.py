@@ -80,7 +80,7 @@ async def change_limits(
     return answer(await state.executor.ask(act))
 
 
-@router.delete("/limits/{type:path}", response_model=models.LimitsAnswer, responses=changing())
+@router.delete("/limits/{type:path}", response_model=models.LimitsAnswer, responses=changing(404))
 async def reset_limits(state: TheState, type: Annotated[models.JobType, Path()]) -> JSONResponse:
     """The configured limits of the type hold again."""
 

@@ -193,6 +193,13 @@ async def retry(state: TheState, job_id: models.JobId, body: RetryBody = None) -
     return answer({"id": job_id, "status": "pending"})
 
 
+@router.post("/{job_id}/run-now", tags=["jobs"], response_model=models.Changed, responses=changing(404, 409))
+async def run_now(state: TheState, job_id: models.JobId, body: NoBody = None) -> JSONResponse:
+    """Let a job run that is held or not due yet, whatever its limits, the jobs before it and its time."""
+    await state.executor.ask(lambda operations: commands.run_now(operations, job_id, operations.statistics.now()))
+    return answer({"id": job_id, "status": "pending"})
+
+
 @router.post("/{job_id}/cancel", tags=["jobs"], response_model=models.Changed, responses=changing(404, 409))
 async def cancel(state: TheState, job_id: models.JobId, body: NoBody = None) -> JSONResponse:
     """Cancel a pending job, or ask a running one to stop: it stays `running` until it has stopped."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,13 @@ from supervisor.contrib.django.results import (
     result_of,
     signals,
 )
+from supervisor.domain.enqueueing import OPTIONS
 from supervisor.domain.errors import InvalidJob, JobNotFound
 from supervisor.domain.job import Job
 from supervisor.domain.values import checked_type
 
 _KNOWN = {"database", "url", "type"}
+_OPTIONS = OPTIONS.keys() - {"priority", "delay", "at"}  # Django's own are priority and run_after
 # Django's OPTIONS that are the driver's own.
 _OF_LIBPQ = ("service", "passfile", "sslmode", "sslcert", "sslkey", "sslrootcert", "options", "target_session_attrs")
 
@@ -42,11 +45,25 @@ def file_of(url: str) -> str:
     return os.path.realpath(url.removeprefix("sqlite:///"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTask(base.Task):  # type: ignore[misc]  # Django has no types
+    """A task with options of its job: `using` takes those of `Queue.enqueue` for which Django has no words."""
+
+    options: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def using(self, **changes: Any) -> Any:
+        """`after` also takes results. Raises TypeError for an unknown option."""
+        options = {name: changes.pop(name) for name in _OPTIONS & changes.keys()}
+        task = base.Task.using(self, **changes)
+        return replace(task, options={**self.options, **options}) if options else task
+
+
 class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
     """OPTIONS: `database` is the alias of the database whose transactions tasks belong to; `url` the database of the
     jobs, if that is another one; `type` what the types of the jobs begin with, "django" if it is not given.
     """
 
+    task_class = JobTask
     supports_defer = True
     supports_async_task = True
     supports_get_result = True
@@ -128,12 +145,16 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
         payload = {"task": task.module_path, "args": result.args, "kwargs": result.kwargs}
         if self.alias != DEFAULT_ALIAS:
             payload["backend"] = self.alias
+        options = dict(getattr(task, "options", {}))
+        if "after" in options:
+            options["after"] = [int(getattr(one, "id", one)) for one in options["after"] or ()]
         job_id = queue.enqueue(
             self.type_of(task.queue_name),
             payload,
             priority=int(task.priority),
             at=None if task.run_after is None else task.run_after.timestamp(),
             connection=connection,
+            **options,
         )
         stored = queue.job(job_id, connection=connection)
         for name in ("id", "enqueued_at"):

@@ -94,11 +94,16 @@ class Backlog(Concern):
         return [QueueSizes(type_, waiting.get(type_, 0), running.get(type_, 0)) for type_ in types]
 
     def unfinished(self, wanted: JobSelector, now: float, within: float) -> bool:
-        """Whether any job is due, or delayed for another attempt within so many seconds."""
+        """Whether any job is due, or within so many seconds for another attempt, or as a rate lets it start."""
         if self.depth(wanted, now, 1).due:
             return True
-        which = {**selected(wanted), "latest": now + within}
+        which = {**selected(wanted), "latest": now + within, "now": now}
         return self._connection.row(self._queries.awaiting_retry, which) is not None
+
+    def left_behind(self, types: Iterable[str], limit: int) -> list[int]:
+        """Of these types, jobs that are held, or may start at a later time, although nothing else is left to do."""
+        which = {"types": json.dumps(list(types)), "limit": limit}
+        return sorted(job_id for (job_id,) in self._connection.rows(self._queries.left_behind, which))
 
     def progress_of(self, types: Iterable[str], since: float) -> tuple[int, int]:
         """(jobs pending, jobs failed or quarantined since then) of these types."""

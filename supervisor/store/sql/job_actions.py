@@ -77,6 +77,12 @@ class JobActions(Concern):
         """Cancel those of these jobs that are pending, ask the running ones to stop. Returns how many."""
         return self._each(self._by(self._queries.cancel_pending, self._queries.request_cancel, now=now), ids)
 
+    def run_now(self, job_id: int, now: float) -> bool:
+        """Let a job that waits run now, whatever its gates and its time. False if it does not wait any more."""
+        with self._connection.write() as raw:
+            lock_jobs(self._queries, raw, [job_id])
+            return raw.execute(self._queries.run_now, {"id": job_id, "now": now}).rowcount > 0
+
     def delete(self, ids: Iterable[int]) -> int:
         """Delete finished jobs with their errors and runs. Returns how many; unfinished ones are skipped."""
         return self._each(self._by(self._queries.delete_finished), ids)
@@ -129,6 +135,7 @@ class FinishedJobs(Concern):
         """Look at `limit` rows after an id. Returns (jobs deleted, id reached; 0 at the end of the table)."""
         row = self._connection.row(self._queries.prune_until, {"after": after, "limit": limit})
         if row is None or row[0] is None:
+            self._connection.apply(self._queries.prune_batches, {"before": max(done_before, failed_before)})
             return 0, 0
         bounds = {"after": after, "until": row[0], "done_before": done_before, "failed_before": failed_before}
         jobs = [job for (job,) in self._connection.rows(self._queries.prunable, bounds)]

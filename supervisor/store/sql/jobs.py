@@ -40,6 +40,7 @@ class Filter(NamedTuple):
     tags: tuple[str, ...] = ()
     ids: tuple[int, ...] = ()
     text: str = ""
+    batch: int | None = None
 
 
 class Sort(enum.StrEnum):
@@ -79,6 +80,7 @@ _BATCH = 500  # ids from an index that are compared at once
 _STRETCH = 10_000  # rows of the table that are compared at once: about 3 ms
 _FEW = 20_000  # up to so many unfinished jobs are sorted; with more, the table is walked
 _NAMED, _COUNTED = 5, 1000  # jobs that a held one waits for: named, and counted
+_SAME = 0.001  # seconds between two times that are the same
 _ARRANGED = 10_000  # jobs that are sorted by anything but their ids
 _LAST = 2**63 - 1  # the greatest id
 
@@ -101,32 +103,58 @@ class Jobs(Concern):
         return None if row is None else job_of(row)
 
     def held(self, job: Job) -> Held | None:
-        """Where it stands if it is held."""
-        row = self._connection.row(self._queries.hold, {"id": job.id}) if job.status is Status.HELD else None
+        """Where it stands if it is held, or pending; None of others."""
+        waits = job.status in (Status.HELD, Status.PENDING)
+        row = self._connection.row(self._queries.hold, {"id": job.id}) if waits else None
         if row is None:
             return None
         gate, key = ("" if value is None else shown(value) for value in row[:2])
-        found, about = Held(gate, key or None), {"id": job.id, "type": job.type, "key": row[1], "limit": _NAMED}
-        if gate == "due":
-            return found._replace(next_at=job.scheduled_at)
+        expires = row[3] if isinstance(row[3], (int, float)) else None
+        found, about = Held(gate, key or None, expires_at=expires), {"id": job.id, "type": job.type, "key": row[1]}
+        if job.status is Status.PENDING:
+            return found if row[0] is None else self._admitted(job, found, about)
         if gate == "after":
-            before = [
-                each for (each,) in self._connection.rows(self._queries.predecessors, about | {"limit": _COUNTED})
-            ]
-            return found._replace(predecessors=tuple(before[:_NAMED]), total=len(before))
+            before = self._connection.rows(self._queries.predecessors, about | {"limit": _COUNTED})
+            return found._replace(predecessors=tuple(each for (each,) in before[:_NAMED]), total=len(before))
         if gate not in ("key", "type"):
             return found
-        limits = self._connection.row(self._queries.limit_of, about) or (None, None, None, 0.0)
-        running = self._queries.admitted_of_key if gate == "key" else self._queries.admitted_of_type
-        ahead = self._queries.ahead_of_key if gate == "key" else self._queries.ahead_of_type
+        found, by_key = self._limited(found, about), gate == "key"
+        running = self._queries.admitted_of_key if by_key else self._queries.admitted_of_type
+        ahead = self._queries.ahead_of_key if by_key else self._queries.ahead_of_type
         [(waiting,)] = self._connection.rows(ahead, about | {"turn": row[2], "limit": _COUNTED})
+        rows = sorted(self._connection.rows(running, about | {"limit": _COUNTED}))
         return found._replace(
-            limit=(1 if limits[1] is None else limits[1]) if gate == "key" else limits[0],
-            rate=rate_of(limits[2]) if gate == "type" and limits[2] else "",
-            running=tuple(each for (each,) in self._connection.rows(running, about)),
+            running=tuple(each for each, _ in rows[:_NAMED]),
+            total=len(rows),
+            since=rows[0][1] if rows else None,
             ahead=waiting,
-            next_at=limits[3] if gate == "type" and limits[3] > 0 else None,
         )
+
+    def _limited(self, found: Held, about: dict[str, Any]) -> Held:
+        """With the limits of the gate `found`."""
+        most, per_key, interval, key_interval, failures, type_at, key_at = self._connection.rows(
+            self._queries.limit_of, about
+        )[0]
+        if found.gate == "key":
+            rate, limit, next_at, failures = key_interval, 1 if per_key is None else per_key, key_at, 0
+        else:
+            rate, limit, next_at = interval, most, type_at
+        return found._replace(limit=limit, rate=rate_of(rate) if rate else "", next_at=next_at, failures=failures or 0)
+
+    def _admitted(self, job: Job, found: Held, about: dict[str, Any]) -> Held:
+        """Whether a gate has put it off: then it is due when that lets the next one start."""
+        for gate in ("type", "key"):
+            limited = self._limited(found._replace(gate=gate), about)
+            if limited.next_at is not None and abs(job.scheduled_at - limited.next_at) < _SAME:
+                return limited
+        return found
+
+    def twin(self, job: Job) -> int | None:
+        """The unfinished job that has its unique key, so that it cannot be retried."""
+        if job.unique_key is None or not job.status.finished or job.status is Status.DONE:
+            return None
+        row = self._connection.row(self._queries.duplicates, {"ids": json.dumps([job.id])})
+        return None if row is None else row[1]
 
     def attempts(self, job_id: int) -> list[Attempt]:
         """Its failed attempts."""
@@ -148,10 +176,17 @@ class Jobs(Concern):
         return [RecordedRun(row[0], shown(row[11]), row[12], Run(*row[1:11])) for row in reversed(rows)]
 
     def latest(
-        self, *, status: Status | None, type: str | None, before: int | None, limit: int, tags: tuple[str, ...] = ()
+        self,
+        *,
+        status: Status | None,
+        type: str | None,
+        before: int | None,
+        limit: int,
+        tags: tuple[str, ...] = (),
+        batch: int | None = None,
     ) -> list[Job]:
         """The latest matching jobs, however long that takes."""
-        which = Filter(() if status is None else (status,), () if type is None else (type,), tags=tags)
+        which = Filter(() if status is None else (status,), () if type is None else (type,), tags=tags, batch=batch)
         found, _ = self.some_ids(which, before=before, limit=limit)
         return _jobs(self._connection, found)
 
@@ -217,6 +252,10 @@ def looks(connection: Connection, which: Filter, before: int | None) -> Iterator
 
 def _indexed(connection: Connection, which: Filter, latest: int) -> Iterator[int] | None:
     """Candidates in descending order, if the indexes know all of them."""
+    if which.batch is not None:
+        rows = connection.rows(connection.queries.batch_ids, {"batch": which.batch, "limit": _FEW + 1})
+        if len(rows) <= _FEW:
+            return iter([row[0] for row in rows if row[0] <= latest])
     statuses = set(which.statuses)
     if not statuses or statuses - _UNSUCCESSFUL - UNFINISHED:
         return None
@@ -298,6 +337,7 @@ def _parameters(which: Filter) -> dict[str, Any]:
         "finished_after": which.finished_after,
         "finished_before": which.finished_before,
         "tags": json.dumps([_text(tag) for tag in which.tags]),
+        "batch": which.batch,
     }
 
 

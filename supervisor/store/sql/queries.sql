@@ -4,8 +4,8 @@
 
 -- Enqueueing ---------------------------------------------------------------------------------------
 
--- name: job_meta
-SELECT meta FROM jobs WHERE id = :id;
+-- name: about_job
+SELECT meta, batch FROM jobs WHERE id = :id;
 
 -- name: job_status
 SELECT status FROM jobs WHERE id = :id;
@@ -153,6 +153,14 @@ WHERE id > :after AND id <= :until
   AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
     OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
 
+-- name: prune_batches
+-- An open one whose program was killed stays for another week.
+DELETE FROM job_batches WHERE id IN (
+  SELECT b.id FROM job_batches b
+  WHERE (b.ended_at < :before OR (b.closed = 0 AND b.created_at + 604800 < :before))
+    AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.batch = b.id)
+    AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = b.callback) LIMIT 1000);
+
 -- name: prune_until
 SELECT max(id) FROM (SELECT id FROM jobs WHERE id > :after ORDER BY id LIMIT :limit) AS next;
 
@@ -230,23 +238,40 @@ UPDATE job_limits SET next_at = :now WHERE next_at > :now;
 -- name: keys_from_now
 UPDATE job_keys SET next_at = :now WHERE next_at > :now;
 
+-- name: count_held
+SELECT type, hold, count(*) FROM jobs
+WHERE status = 'held' AND hold IN ('after', 'due', 'key', 'type') GROUP BY type, hold;
+
+-- name: run_now
+-- A job that waits passes all its gates at once, by hand. Those that are let through later count it.
+UPDATE jobs SET
+  status = 'pending', hold = CASE WHEN hold IS NOT NULL THEN '' END,
+  scheduled_at = CASE WHEN scheduled_at > :now THEN CAST(:now AS double precision) ELSE scheduled_at END,
+  claim_token = CASE WHEN claim_token BETWEEN 0 AND 9007199254740990 THEN claim_token + 1 ELSE 1 END, updated_at = :now
+WHERE id = :id AND status IN ('pending', 'held');
+
 -- name: hold
--- Where a held job stands.
-SELECT hold, concurrency_key, turn FROM jobs WHERE id = :id AND status = 'held';
+-- Where an unfinished job stands.
+SELECT hold, concurrency_key, turn, expires_at FROM jobs WHERE id = :id;
 
 -- name: limit_of
-SELECT max_running, per_key, interval, next_at FROM job_limits WHERE type = :type;
+-- The limits of a type, and when the next job of the type, and of the key, may start.
+SELECT l.max_running, l.per_key, l.interval, l.key_interval, CASE WHEN l.failures >= l.max_failures THEN l.failures END,
+       l.next_at - (l.burst - 1) * coalesce(l.interval, 0), k.next_at - coalesce((l.key_burst - 1) * l.key_interval, 0)
+FROM (SELECT 1 AS one) AS o LEFT JOIN job_limits l ON l.type = :type
+     LEFT JOIN job_keys k ON k.type = :type AND k.key = CAST(:key AS text);
 
 -- name: predecessors
 SELECT after_id FROM job_after WHERE job_id = :id ORDER BY after_id LIMIT :limit;
 
 -- name: admitted_of_key
-SELECT id FROM jobs
+SELECT id, CASE WHEN status = 'running' THEN started_at END FROM jobs
 WHERE type = :type AND concurrency_key = :key AND status IN ('held', 'pending', 'running') AND hold IN ('', 'type')
-ORDER BY id LIMIT :limit;
+LIMIT :limit;
 
 -- name: admitted_of_type
-SELECT id FROM jobs WHERE type = :type AND (status = 'pending' OR status = 'running') ORDER BY id LIMIT :limit;
+SELECT id, CASE WHEN status = 'running' THEN started_at END FROM jobs
+WHERE type = :type AND (status = 'pending' OR status = 'running') LIMIT :limit;
 
 -- name: ahead_of_key
 SELECT count(*) FROM (
@@ -259,3 +284,22 @@ SELECT count(*) FROM (
   SELECT 1 FROM jobs
   WHERE type = :type AND status = 'held' AND hold = 'type' AND (turn < :turn OR (turn = :turn AND id < :id))
   LIMIT :limit) AS before;
+
+-- name: open_batch
+INSERT INTO job_batches (id, type, payload) VALUES (:id, :type, :payload) ON CONFLICT DO NOTHING RETURNING id;
+
+-- name: close_batch
+UPDATE job_batches SET closed = 1 WHERE id = :id RETURNING id;
+
+-- name: batch
+SELECT id, type, closed, callback, created_at, ended_at FROM job_batches WHERE id = :id;
+
+-- name: unfinished_batches
+SELECT id, type, closed, callback, created_at, ended_at FROM job_batches WHERE ended_at IS NULL
+ORDER BY id DESC LIMIT :limit;
+
+-- name: batch_counts
+SELECT status, count(*) FROM jobs WHERE batch = :id GROUP BY status;
+
+-- name: batch_ids
+SELECT id FROM jobs WHERE batch = :batch ORDER BY id DESC LIMIT :limit;

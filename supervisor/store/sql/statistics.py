@@ -120,6 +120,10 @@ class Statistics(Concern):
             counts[shown(type_), status] += number
         return [(type_, Status(status), number) for (type_, status), number in counts.items()]
 
+    def held_counts(self) -> list[tuple[str, str, int]]:
+        """Held jobs by type and gate."""
+        return [(shown(row[0]), shown(row[1]), row[2]) for row in self._connection.rows(self._queries.count_held)]
+
     def closed_counts(self) -> list[tuple[str, Status, int]]:
         """Done and cancelled jobs, by type and status; reads the whole table, or estimates them."""
         return [(shown(row[0]), Status(row[1]), row[2]) for row in self._connection.rows(self._queries.count_closed)]

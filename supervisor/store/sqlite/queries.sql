@@ -437,7 +437,7 @@ GROUP BY type;
 
 -- name: awaiting_retry
 -- Whether a pending job for these types and capabilities has been tried before, or has passed its gates, and is due again
--- soon: what a burst waits for.
+-- soon: what a burst waits for. Also for one whose time has come and that has not passed its gates yet.
 SELECT 1 FROM (
   SELECT requires, priority FROM jobs INDEXED BY jobs_unfinished
   WHERE status = 'pending' AND type IN (SELECT value FROM json_each(:types)) AND scheduled_at <= :latest
@@ -445,8 +445,17 @@ SELECT 1 FROM (
   UNION ALL
   SELECT requires, priority FROM jobs INDEXED BY jobs_due_later
   WHERE hold = 'due' AND status = 'held' AND type IN (SELECT value FROM json_each(:types)) AND scheduled_at <= :latest
-    AND (attempts > 0 OR crashes > 0))
+    AND (attempts > 0 OR crashes > 0 OR scheduled_at <= :now))
 WHERE priority >= :least AND (requires = '' OR covers(:capabilities, CAST(requires AS BLOB))) LIMIT 1;
+
+-- name: left_behind
+-- Jobs that wait for more than their own time, when nothing else is left to do.
+SELECT id FROM jobs INDEXED BY jobs_at_gate
+WHERE status = 'held' AND hold <> 'due' AND type IN (SELECT value FROM json_each(:types))
+UNION ALL
+SELECT id FROM jobs INDEXED BY jobs_unfinished
+WHERE status = 'pending' AND hold = '' AND type IN (SELECT value FROM json_each(:types))
+LIMIT :limit;
 
 -- name: written_later
 -- Pending rows that will be due and that were written after a time to come, as far as that is known: the clock was set
@@ -560,6 +569,7 @@ WHERE id IN (SELECT value FROM json_each(:ids))
   AND (:unique_key IS NULL OR unique_key = :unique_key)
   AND (:requires IS NULL OR requires = :requires
        OR (:requires <> '' AND instr(' ' || requires || ' ', ' ' || :requires || ' ') > 0))
+  AND (:batch IS NULL OR batch = :batch)
   AND (:priority IS NULL OR priority = :priority)
   AND (:finished_after IS NULL OR completed_at >= :finished_after)
   AND (:finished_before IS NULL OR completed_at < :finished_before)
@@ -580,6 +590,7 @@ WHERE id >= :floor AND id <= :latest
   AND (:unique_key IS NULL OR unique_key = :unique_key)
   AND (:requires IS NULL OR requires = :requires
        OR (:requires <> '' AND instr(' ' || requires || ' ', ' ' || :requires || ' ') > 0))
+  AND (:batch IS NULL OR batch = :batch)
   AND (:priority IS NULL OR priority = :priority)
   AND (:finished_after IS NULL OR completed_at >= :finished_after)
   AND (:finished_before IS NULL OR completed_at < :finished_before)
@@ -826,9 +837,10 @@ WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
                AND hold <> '');
 
 -- name: admit_due
+-- A trigger decides by the clock, which may have been set back since.
 UPDATE jobs SET hold = 'due' WHERE id IN (
   SELECT id FROM jobs INDEXED BY jobs_due_later
-  WHERE hold = 'due' AND status = 'held' AND scheduled_at <= :now + 0.001 ORDER BY scheduled_at LIMIT :limit);
+  WHERE hold = 'due' AND status = 'held' AND scheduled_at <= min(:now, (SELECT now FROM job_clock)) + 0.001 ORDER BY scheduled_at LIMIT :limit);
 
 -- name: next_due
 SELECT scheduled_at FROM jobs INDEXED BY jobs_due_later WHERE hold = 'due' AND status = 'held'
@@ -889,3 +901,13 @@ SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
 -- name: follow
 -- A job that is held waits for these. What becomes of it if they have ended, triggers say.
 INSERT INTO job_after (after_id, job_id, on_failed) SELECT value, :job, :on_failed FROM json_each(:ids);
+
+-- name: reopen_batch
+-- Until the jobs are there that one of its last is about to add.
+UPDATE job_batches SET closed = 0 WHERE id = :id AND closed = 1 AND ended_at IS NULL;
+
+-- name: sweep_batches
+-- Somebody has deleted the last jobs of these.
+UPDATE job_batches SET closed = 1 WHERE closed = 1 AND ended_at IS NULL AND NOT EXISTS (
+  SELECT 1 FROM jobs INDEXED BY jobs_in_batch
+  WHERE batch = job_batches.id AND hold IN ('', 'after', 'due', 'key', 'type') AND status IN ('held', 'pending', 'running'));

@@ -495,10 +495,10 @@ CREATE TRIGGER jobs_moved INSTEAD OF INSERT ON job_moves
 BEGIN
   UPDATE jobs SET hold = NULL WHERE id = NEW.id AND NEW.now NOT IN ('pending', 'running') AND hold <> 'failed';
   -- A start counts for the rates.
-  UPDATE job_limits SET next_at = max(next_at, (SELECT now - 0.005 FROM job_clock)) + interval
+  UPDATE job_limits SET next_at = max(next_at, (SELECT now - 0.012 FROM job_clock)) + interval
   WHERE type = NEW.type AND interval IS NOT NULL AND NEW.now = 'running';
   INSERT INTO job_keys (type, key, next_at)
-    SELECT NEW.type, NEW.concurrency_key, c.now - 0.005 + l.key_interval FROM job_limits l, job_clock c
+    SELECT NEW.type, NEW.concurrency_key, c.now - 0.012 + l.key_interval FROM job_limits l, job_clock c
     WHERE l.type = NEW.type AND l.key_interval IS NOT NULL AND NEW.now = 'running' AND NEW.concurrency_key IS NOT NULL
     ON CONFLICT (type, key) DO UPDATE SET next_at = max(
       excluded.next_at, job_keys.next_at + (SELECT key_interval FROM job_limits WHERE type = excluded.type));
@@ -597,14 +597,21 @@ BEGIN
     ) SELECT id FROM later);
 END;
 
--- Jobs of one batch; when its last one has ended, a job is enqueued, once.
+-- Jobs of one batch; when its last one has ended, a job is enqueued, once. It must be one that the table of jobs takes.
 CREATE TABLE job_batches (
-  id         INTEGER PRIMARY KEY,      -- microseconds of its creation
-  type       TEXT,                     -- of the job that is enqueued; NULL: none
-  payload    TEXT NOT NULL DEFAULT '{}',
+  id         INTEGER PRIMARY KEY       -- microseconds of its creation
+             CHECK (id BETWEEN 1 AND 4611686018427387904),
+  type       TEXT                      -- of the job that is enqueued; NULL: none
+             CHECK (length(type) BETWEEN 1 AND 100 AND length(type) = length(CAST(type AS BLOB))
+                    AND type NOT GLOB '*[^a-zA-Z0-9_.:/-]*'),
+  payload    TEXT NOT NULL DEFAULT '{}'
+             CHECK (length(CAST(payload AS BLOB)) <= 1048576),
   closed     INTEGER NOT NULL DEFAULT 0, -- 1: the program that makes it has added its jobs
   callback   INTEGER,                  -- the job that was enqueued
+  created_at REAL NOT NULL DEFAULT ((julianday('now') - 2440587.5) * 86400.0)
+             CHECK (created_at BETWEEN 0 AND 1e11),
   ended_at   REAL
+             CHECK (ended_at BETWEEN 0 AND 1e11)
 ) STRICT;
 CREATE INDEX jobs_in_batch ON jobs (batch, hold) WHERE batch IS NOT NULL;
 
@@ -620,7 +627,7 @@ WHEN EXISTS (SELECT 1 FROM job_batches WHERE id = NEW.id AND closed AND ended_at
     AND status IN ('held', 'pending', 'running'))
 BEGIN
   UPDATE job_batches SET ended_at = (SELECT now FROM job_clock) WHERE id = NEW.id;
-  INSERT INTO jobs (type, payload)
-    SELECT type, payload FROM job_batches WHERE id = NEW.id AND type IS NOT NULL;
+  INSERT INTO jobs (type, payload, meta)
+    SELECT type, payload, json_object('batch', id) FROM job_batches WHERE id = NEW.id AND type IS NOT NULL;
   UPDATE job_batches SET callback = last_insert_rowid() WHERE id = NEW.id AND type IS NOT NULL;
 END;

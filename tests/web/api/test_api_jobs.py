@@ -55,6 +55,12 @@ def test_why_a_job_does_not_run(site: Site) -> None:
     site.rows("UPDATE jobs SET status = 'held', hold = 'type' WHERE id = ?", other)
     assert site.get(f"{JOBS}/{other}/why")["reasons"][0]["code"] == "held_type"
     assert site.get(JOBS, status="held")["jobs"][0]["id"] == other
+    assert site.post(f"{JOBS}/{other}/run-now") == {"id": other, "status": "pending"}
+    assert site.get(f"{JOBS}/{other}/why")["reasons"][0]["code"] == "starting"
+    site.rows("UPDATE jobs SET status = 'cancelled' WHERE id = ?", other)
+    said = f"job {other} is cancelled; only a job that waits can be run now; retry it"
+    assert site.post(f"{JOBS}/{other}/run-now", None, 409)["error"] == said
+    assert site.post(f"{JOBS}/4711/run-now", None, 404)["error"] == "no job has the id 4711"
     assert site.get(f"{JOBS}/4711/why", 404)["error"] == "no job has the id 4711"
 
 

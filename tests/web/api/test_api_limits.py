@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -35,7 +36,14 @@ def test_held_jobs_are_counted_by_type(site: Site) -> None:
     site.put(f"{API}/tag", {"max_running": 1})
     for _ in range(3):
         site.desk.put("tag")
-    assert 'supervisor_jobs{status="held",type="tag"} 2.0' in site.client.ask("GET", "/metrics").text
+    site.rows("INSERT INTO jobs (type, status, hold) VALUES ('tag', 'held', 'after'), ('tag', 'held', 'x')")
+    metrics = site.client.ask("GET", "/metrics").text
+    assert 'supervisor_jobs{status="held",type="tag"} 4.0' in metrics
+    gates = re.findall(r'supervisor_jobs_held{gate="(.*)",type="tag"} (.*)', metrics)
+    assert gates == [("after", "1.0"), ("due", "0.0"), ("key", "0.0"), ("type", "2.0")]
+    [tag] = [view for view in site.get("/api/admin/types")["types"] if view["type"] == "tag"]
+    assert tag["held"] == {"after": 1, "due": 0, "key": 0, "type": 2, "": 1}
+    assert "4 held</a> (1 after, 2 type, 1 unknown)" in site.client.ask("GET", "/").text
 
 
 @pytest.mark.parametrize(
@@ -61,5 +69,12 @@ def test_held_jobs_are_counted_by_type(site: Site) -> None:
 def test_a_limit_that_cannot_be_meant_changes_nothing(site: Site, path: str, body: Any, status: int) -> None:
     site.desk.operations.gates.choose("tag", Limits(7), NOW)
     before = limits(site)
-    site.put(f"{API}/{path}", body, status)
+    said = site.put(f"{API}/{path}", body, status)["error"]
+    assert said
+    assert "\n" not in said
     assert limits(site) == before
+
+
+def test_limits_of_an_unknown_type_are_not_reset(site: Site) -> None:
+    assert site.delete(f"{API}/nope", 404)["error"].startswith("no pool takes the type 'nope', and no job has it")
+    assert site.delete(f"{API}/tag") == {"type": "tag", "limits": {}, "chosen": False}

@@ -89,6 +89,24 @@ class Enqueueing(NoJobs, TransactionTestCase):
         self.assertEqual(seen, [result.id])
         self.assertNotEqual(task.enqueue(3).id, "")  # no transaction
 
+    def test_using_takes_options_of_the_job(self):
+        key = {"concurrency_key": "user 7", "meta": {"a": 1}, "expires_in": "1h", "max_attempts": 2}
+        first, second = (own.mail.using(priority=3).using(**key).enqueue(name) for name in "ab")
+        last = own.ship.using(after=[first, second.id]).enqueue(1)
+        jobs = [queue().job(int(one.id)) for one in (first, second, last)]
+        self.assertEqual([(job.meta, job.max_attempts) for job in jobs], [({"a": 1}, 2)] * 2 + [(None, None)])
+        self.assertEqual(queue().why(jobs[2].id)[0].jobs, (jobs[0].id, jobs[1].id))
+        self.assertEqual((last.status, own.ship.get_result(last.id)), ("READY", last))
+        run()
+        last.refresh()
+        self.assertEqual(last.status, "SUCCESSFUL")
+        with self.assertRaisesMessage(TypeError, "concurency_key"):
+            own.mail.using(concurency_key="a")
+        with self.assertRaisesMessage(InvalidJob, "there is no job 4711"):
+            own.mail.using(after=[4711]).enqueue("a")
+        with self.assertRaises(TypeError):
+            own.mail.using(delay="1h")
+
     def test_run_after_is_kept_and_obeyed(self):
         later = timezone.now() + datetime.timedelta(hours=1)
         result = own.ship.using(run_after=later).enqueue(1)
