@@ -463,7 +463,6 @@ BEGIN
       NEW.status := 'cancelled';
       NEW.last_error := 'superseded by job ' || twin;
       NEW.completed_at := at;
-      NEW.hold := OLD.hold;
     ELSIF NEW.status IN ('pending', 'held') AND NOT locked THEN
       NEW.status := 'held';
       NEW.hold := 'due';
