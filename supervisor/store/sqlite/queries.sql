@@ -38,7 +38,7 @@ UNION ALL
 SELECT id, status FROM (
   SELECT id, status, completed_at + unique_for AS until FROM jobs INDEXED BY jobs_unique_after
   WHERE type = :type AND unique_key = :unique_key AND unique_for IS NOT NULL AND status = 'done'
-  ORDER BY completed_at DESC LIMIT 1)
+  ORDER BY id DESC LIMIT 1)
 WHERE until > :now
 LIMIT 1;
 

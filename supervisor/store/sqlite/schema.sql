@@ -74,7 +74,7 @@ CREATE INDEX jobs_unfinished ON jobs (type, requires, priority DESC, status DESC
 CREATE UNIQUE INDEX jobs_unique_key ON jobs (type, unique_key)
   WHERE unique_key IS NOT NULL AND status IN ('pending', 'running', 'held');
 
-CREATE INDEX jobs_unique_after ON jobs (type, unique_key, completed_at) WHERE unique_for IS NOT NULL AND status = 'done';
+CREATE INDEX jobs_unique_after ON jobs (type, unique_key) WHERE unique_for IS NOT NULL;
 
 -- The jobs that are held, by the gate at which they are, and those that have passed. This and the other indexes of gates
 -- ask for `hold`, not for the status: so a claim and a settlement of a job without gates touch none of them.
