@@ -141,7 +141,7 @@ CASES: dict[str, tuple[Callable[[Gates], int], str, str, str]] = {
     "a pause of the key": (closed, "rate",
         f"its concurrency key user:42 is closed until {AT}, as a job has asked with `whole_key`", ""),
     "an open breaker": (lambda g: broken(g, first=False), "breaker",
-        f"{BREAKER}; one job may start at {AT}, until one succeeds", LOOK),
+        f"{BREAKER}; one job at a time may start, from {AT} on, until one succeeds", LOOK),
     "an open breaker, the first": (lambda g: broken(g, first=True), "breaker",
         f"{BREAKER}; this job starts first, at {AT}", ""),
     "others": (lambda g: after(g, *g.put(2)), "held_after", r"it waits for 2 jobs \(\d+, \d+\) to end", LOOK),
