@@ -72,7 +72,8 @@ def definitions() -> str:
                         "limits": option.limits,
                     }
                     for name, option in enqueueing.OPTIONS.items()
-                    if option.column not in ("after", "on_failed")  # they take rows of another table
+                    # They take more than a row of `jobs` and a look at its key.
+                    if name not in ("after", "on_failed", "unique", "unique_for", "on_duplicate")
                 },
             },
             indent=2,

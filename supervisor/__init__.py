@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from supervisor.client.asynchronous import AsyncQueue
     from supervisor.domain.enqueueing import Enqueue
     from supervisor.domain.errors import (
+        BatchNotFound,
         Conflict,
+        DuplicateJob,
         EnqueueUncertain,
         Fail,
         InvalidJob,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     )
     from supervisor.domain.job import Job, JobEvent, Progress, Reason, Status
     from supervisor.domain.job_stream import FollowEvent
+    from supervisor.store.base import BatchView
     from supervisor.store.moving import TABLES
     from supervisor.tasks import Task, configure, task
     from supervisor.worker.context import Context
@@ -38,8 +41,11 @@ if TYPE_CHECKING:
 __all__ = [
     "TABLES",
     "AsyncQueue",
+    "BatchNotFound",
+    "BatchView",
     "Conflict",
     "Context",
+    "DuplicateJob",
     "Enqueue",
     "EnqueueUncertain",
     "Fail",
@@ -70,6 +76,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AsyncQueue": "supervisor.client.asynchronous",
+    "BatchView": "supervisor.store.base",
     "Context": "supervisor.worker.context",
     "Enqueue": "supervisor.domain.enqueueing",
     "FollowEvent": "supervisor.domain.job_stream",

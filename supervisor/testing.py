@@ -93,7 +93,7 @@ def run_due(
     declared = {type_: each.declared for type_, each in handlers.items() if isinstance(each, tasks.Task)}
     own = {type_: policy_of(options, retry) for type_, options in declared.items()}
     follow = {type_: FollowUps.of(options) for type_, options in declared.items()}
-    policy, board = JobPolicy(retry, retry_by_type=own, follow_ups=follow), Board(engine.database.epoch(), engine.meta)
+    policy, board = JobPolicy(retry, retry_by_type=own, follow_ups=follow), Board(engine.database.epoch(), engine.about)
     executors: dict[str, Executor] = {}
     for type_, target in handlers.items():
         handler = _handler(type_, target)

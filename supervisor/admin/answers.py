@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from supervisor.domain.errors import (
+    BatchNotFound,
     ConfigError,
     EnqueueUncertain,
     InvalidJob,
@@ -35,7 +36,7 @@ AGAIN = {"Retry-After": "2"}
 
 _CODES: dict[type, int] = {  # the nearest class of an error counts
     QueueError: 409,
-    **dict.fromkeys((Unknown, JobNotFound), 404),
+    **dict.fromkeys((Unknown, JobNotFound, BatchNotFound), 404),
     FileTooLarge: 413,
     **dict.fromkeys((InvalidJob, ConfigError), 422),
     QueueFull: 429,
@@ -83,9 +84,7 @@ class Problem(BaseModel):
         default=None,
         description="Why: the kind of its last error, such as `permanent`, `timeout` or `crash`; or `cancelled`.",
     )
-    duplicate_of: int | None = Field(
-        default=None, description="For a retry: the unfinished job that has the same unique key."
-    )
+    duplicate_of: int | None = Field(default=None, description="The job that has the same unique key.")
     matching: int | None = Field(default=None, description="For a change of many jobs: how many match now.")
     snapshot: str | None = Field(
         default=None, description="For a change of many jobs: the snapshot of those that match now."

@@ -19,7 +19,7 @@ import supervisor
 from supervisor.admin import login, metrics
 from supervisor.admin.access import AccessMiddleware
 from supervisor.admin.answers import ANSWERED
-from supervisor.admin.api import controls, jobs, overview, run
+from supervisor.admin.api import batches, controls, jobs, overview, run
 from supervisor.admin.api.run import direct
 from supervisor.admin.keys import keys_of
 from supervisor.admin.pages import jobs as job_pages
@@ -71,7 +71,7 @@ def make_app(state: AppState) -> FastAPI:
         app.add_exception_handler(kind, error_of)
     app.include_router(login.router)
     app.include_router(overview.open_router)
-    parts = (overview.router, jobs.router, run.router, controls.router, controls.schedules, jobs.events)
+    parts = (overview.router, jobs.router, batches.router, run.router, controls.router, controls.schedules, jobs.events)
     for router in parts:
         app.include_router(router, dependencies=[_TOKEN])
     for router in (metrics.routes(), state_pages.router, job_pages.router):

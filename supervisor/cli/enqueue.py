@@ -91,7 +91,7 @@ def enqueue(
             for job_id in ids:
                 line(str(job_id))
             if not is_new:
-                note(f"note: job {ids[0]} has this key and has not finished; no other job was enqueued")
+                note(f"note: job {ids[0]} has this key; no other job was enqueued")
         if queue.url != asked:  # the jobs were moved there
             target = Target(target.config, queue.url)
         if ids:

@@ -50,16 +50,23 @@ def state_of(
 @answering
 @option("--status", "Only jobs in this state.", "STATE", type=click.Choice([status.value for status in Status]))
 @only_type
+@option("--batch", "Only jobs of this batch.", "ID", type=JOB_ID)
 @option("--tag", "Only jobs with this tag in their meta; may be repeated.", "TAG", multiple=True)
 @option("--limit", "The maximum number of jobs. Default: 20.", "N", type=click.IntRange(1, 1_000_000), default=20)
 @option("--before", "Only jobs older than this one.", "ID", type=JOB_ID)
 def list_jobs(
-    target: Target, status: str | None, type: str | None, tag: tuple[str, ...], limit: int, before: int | None
+    target: Target,
+    status: str | None,
+    type: str | None,
+    batch: int | None,
+    tag: tuple[str, ...],
+    limit: int,
+    before: int | None,
 ) -> Answer:
     """List jobs, newest first."""
     with target.operations() as operations:
         state = None if status is None else Status(status)
-        found = operations.jobs.latest(status=state, type=type, before=before, limit=limit, tags=tag)
+        found = operations.jobs.latest(status=state, type=type, before=before, limit=limit, tags=tag, batch=batch)
         now = operations.statistics.now()
 
     def show() -> None:
@@ -164,11 +171,13 @@ def _logs_and_errors(job: int, type_: str, tried: list[Trial]) -> None:
 def choosing(what: Change) -> Callable[[Function], Function]:
     """The parameters that choose the jobs of a change, see `_chosen`."""
     which = "unfinished jobs, or those of" if what == "cancel" else "jobs in the state given by"
+
     parameters = (
         click.argument("job_ids", metavar="[ID]…", type=JOB_ID, nargs=-1),
         flag("--all all_", f"All {which} --status."),
         state_of(what),
         only_type,
+        option("--batch", "All of this batch.", "ID", type=JOB_ID),
         yes,
     )
     return lambda function: functools.reduce(lambda inner, add: add(inner), reversed(parameters), function)
@@ -184,6 +193,7 @@ def retry(target: Target, all_: bool, done: bool, **which: Any) -> Answer:
     """
     from supervisor.ops import commands
 
+    all_ = all_ or which["batch"] is not None
     if all_ and done:
         raise wrong_usage("--done is only valid with ids")
     failure = None
@@ -210,6 +220,7 @@ def cancel(target: Target, all_: bool, **which: Any) -> Answer:
     The handler of a running job has the `cancel_grace` of its pool to stop, 5 seconds unless configured; then it is
     interrupted.
     """
+    all_ = all_ or which["batch"] is not None
     with target.operations() as operations:
         ids, now = _chosen(operations, "cancel", all_, **which), operations.statistics.now()
         if all_:
@@ -232,6 +243,7 @@ def delete(target: Target, all_: bool, **which: Any) -> Answer:
 
     `supervisor purge` deletes those that finished some time ago.
     """
+    all_ = all_ or which["batch"] is not None
     with target.operations() as operations:
         ids = _chosen(operations, "delete", all_, **which)
         deleted = operations.actions.delete(ids)
@@ -250,6 +262,7 @@ def _chosen(
     job_ids: tuple[int, ...],
     status: str | None,
     type: str | None,
+    batch: int | None,
     yes: bool,
     done: bool = False,
 ) -> list[int]:
@@ -261,16 +274,16 @@ def _chosen(
     from supervisor.store.base import Filter
 
     if all_ and job_ids:
-        raise wrong_usage("give either ids or --all, not both")
+        raise wrong_usage(f"give either ids or {'--all' if batch is None else '--batch'}, not both")
     if all_ and status is None and what != "cancel":  # to cancel all that is left is a plain wish
-        raise wrong_usage(f"--all needs --status: {', '.join(STATES[what])}")
+        raise wrong_usage(f"{'--all' if batch is None else '--batch'} needs --status: {', '.join(STATES[what])}")
     if not all_ and (status is not None or type is not None):
-        raise wrong_usage("--status and --type are only valid with --all")
+        raise wrong_usage("--status and --type are only valid with --all or --batch")
     if not (all_ or job_ids):
         hint = f"supervisor jobs list --status {STATES[what][0]}"
         raise wrong_usage(f"give the ids of the jobs to {what}, or --all", hint)
     if all_:
-        which = Filter(() if status is None else (Status(status),), (type,) if type else ())
+        which = Filter(() if status is None else (Status(status),), (type,) if type else (), batch=batch)
         ids = operations.jobs.ids(commands.meant(what, which))
     else:
         ids = list(dict.fromkeys(job_ids))
@@ -279,8 +292,35 @@ def _chosen(
     return ids
 
 
+@answering
+@click.argument("batch_id", metavar="[ID]", type=JOB_ID, required=False)
+@flag("--close", "All its jobs are there: it ends with the last of them, at once if they have ended.")
+def batch(target: Target, batch_id: int | None, close: bool) -> Answer:
+    """Show a batch, or those that have not ended.
+
+    One that stays open, since its program was killed or has failed before it was complete, is closed with --close.
+    """
+    if close and batch_id is None:
+        raise wrong_usage("--close: give the id of the batch")
+    with target.operations() as operations:
+        if close and batch_id is not None:
+            operations.batches.close(batch_id)
+        found = operations.batches.unfinished() if batch_id is None else [operations.batches.get(batch_id)]
+        now = operations.statistics.now()
+
+    def show() -> None:
+        from supervisor.cli import tables
+
+        if found:
+            tables.batches(found, now)
+        else:
+            line("all batches have ended")
+
+    return Answer(found if batch_id is None else found[0], show=show)
+
+
 jobs = group(
-    "List, show, explain, run, retry, cancel, delete jobs.",
+    "List, show, explain, run, retry, cancel, delete jobs; show and close batches.",
     {
         "list": list_jobs,
         "show": show,
@@ -289,5 +329,6 @@ jobs = group(
         "retry": retry,
         "cancel": cancel,
         "delete": delete,
+        "batch": batch,
     },
 )

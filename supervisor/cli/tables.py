@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from supervisor.domain.job import Job, Run
     from supervisor.ops.job_details import Limits, Trial
     from supervisor.ops.views import Overview, PoolView, ScheduleView, TypeView, WorkerView
+    from supervisor.store.base import BatchView
 
 NOTHING = "–"
 
@@ -162,6 +163,18 @@ def _timeline(found: Job, tried: Sequence[Trial], now: float) -> list[tuple[str,
     if found.status == "running" and found.started_at is not None:
         rows.append((when(now), f"+{span(now - found.started_at)}", "still running"))
     return rows
+
+
+def batches(found: Iterable[BatchView], now: float) -> None:
+    """Print some batches, one line each."""
+    rows = []
+    for one in found:
+        rows.append((one.id, one.state, one.waiting, one.done, one.failed, span(now - one.created_at), _callback(one)))
+    show(table(("batch>", "state", "waiting>", "done>", "failed>", "age>", "then"), rows))
+
+
+def _callback(batch: BatchView) -> str:
+    return (batch.on_done or NOTHING) + (f" (job {batch.callback})" if batch.callback else "")
 
 
 def runs(found: Sequence[Run]) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
 from supervisor.client.connections import Connections, Seat
 from supervisor.client.watcher import Watcher
+from supervisor.domain.enqueueing import payload_of
 from supervisor.domain.errors import InvalidJob, JobNotFound, StoreError
 from supervisor.domain.job import Job, Reason, Status
-from supervisor.domain.values import is_possible_id, job_id_of, moment, short, whole
-from supervisor.store.base import Engine, Filter, Operations, Planned, TransactionalInsert
+from supervisor.domain.values import LAST_ID, checked_type, is_possible_id, job_id_of, moment, short, whole
+from supervisor.store.base import BatchView, Engine, Filter, Operations, Planned, TransactionalInsert
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -38,6 +39,7 @@ class Conditions(TypedDict, total=False):
     tags: Iterable[str]
     error: str
     text: str
+    batch: int | None
     finished_after: datetime | float | None
     finished_before: datetime | float | None
 
@@ -109,9 +111,9 @@ class Administration:
         """The latest jobs that match all these conditions, at most `limit` (up to 10,000), and where to continue.
 
         `type` and `status` may be one or several; `tags` all stand in the list "tags" of the job's meta; `error` is a
-        part of its last error, in any case; `text` a part of that, the payload or the result. `finished_after` and
-        `finished_before` are aware datetimes or Unix seconds. `before` is `next` of the previous page. Raises
-        InvalidJob, which names the argument.
+        part of its last error, in any case; `text` a part of that, the payload or the result; `batch` the id of its
+        batch. `finished_after` and `finished_before` are aware datetimes or Unix seconds. `before` is `next` of the
+        previous page. Raises InvalidJob, which names the argument.
 
         Finding finished jobs other than failed ones reads the table down from the latest: 3 ms for 10,000 rows.
         """
@@ -204,6 +206,11 @@ class Administration:
         """The schedules, and those that are made at run time."""
         return Schedules(self)
 
+    @property
+    def batches(self) -> Batches:
+        """Batches: how far they are, and closing one that its program has left open. See `Queue.batch`."""
+        return Batches(self)
+
     def _changed(self, work: Callable[[Operations], Answer]) -> Answer:
         return self._asked(self._connections.writer, work)
 
@@ -239,6 +246,58 @@ class Schedules:
     def list(self) -> list[Planned]:
         """All schedules by name, also those of configuration files, whose `definition` is None."""
         return self._queue._asked(self._queue._connections.lister, lambda ops: ops.schedules.planned())
+
+
+class Typed(Protocol):
+    """A task."""
+
+    type: str
+
+
+OnDone = str | Typed | None
+
+
+class Batches:
+    """`Queue.batches`. Without `Queue.batch`, a batch can be made step by step, also by several programs: open it,
+    enqueue jobs with `batch=` its id, close it.
+    """
+
+    def __init__(self, queue: Administration) -> None:
+        self._queue = queue
+
+    def open(self, on_done: OnDone = None, payload: object = None, *, connection: object = None) -> int:
+        """Begin a batch and return its id. See `Queue.batch`. Raises InvalidJob."""
+        try:
+            type_ = None if on_done is None else checked_type(getattr(on_done, "type", on_done))
+        except InvalidJob as error:
+            raise InvalidJob("on_done", error.problem) from None
+        text = payload_of(payload)
+        if connection is not None:
+            return self._queue._on(connection).open_batch(connection, type_, text)
+        return self._queue._changed(lambda operations: operations.batches.open(type_, text))
+
+    def close(self, batch_id: int, *, connection: object = None) -> None:
+        """All its jobs are there: it ends when the last of them has ended, at once if they all have. One that is closed
+        already stays as it is. Raises BatchNotFound.
+        """
+        number = _number(batch_id)
+        if connection is not None:
+            self._queue._on(connection).close_batch(connection, number)
+        else:
+            self._queue._changed(lambda operations: operations.batches.close(number))
+
+    def get(self, batch_id: int) -> BatchView:
+        """The batch as it is now, with the numbers of its jobs. Raises BatchNotFound."""
+        number = _number(batch_id)
+        return self._queue._asked(self._queue._connections.lister, lambda operations: operations.batches.get(number))
+
+    def unfinished(self) -> list[BatchView]:
+        """The latest 50 that have not ended. One that is open and that no program closes any more is among them."""
+        return self._queue._asked(self._queue._connections.lister, lambda operations: operations.batches.unfinished())
+
+
+def _number(batch_id: object) -> int:
+    return whole("batch_id", batch_id, 1, LAST_ID)
 
 
 def _filter(type_: str | Iterable[str], status: str | Iterable[str], conditions: Mapping[str, Any]) -> Filter | None:
@@ -287,6 +346,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "tags": _several,
     "error": _text,
     "text": _text,
+    "batch": lambda field, value: whole(field, value, 1, LAST_ID),
     "finished_after": moment,
     "finished_before": moment,
 }

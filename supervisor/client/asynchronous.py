@@ -11,21 +11,24 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from supervisor.client.administration import Schedules
+from supervisor.client.administration import Batches, Schedules
 from supervisor.client.connections import LISTER, READER, WRITER, Put
-from supervisor.client.queue import Queue
+from supervisor.client.queue import Queue, left_open
 from supervisor.client.subscription import LONGEST_WAIT, Stream, Subscription, deadline_after
 from supervisor.client.waiting import Caller
 from supervisor.domain.job import JobEvent, NewJob
 from supervisor.domain.values import job_id_of, waiting_limit
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing import Self, Unpack
 
+    from supervisor.client.administration import OnDone
+    from supervisor.domain.enqueueing import CommonOptions, Enqueue, JobOptions
     from supervisor.domain.job_stream import FollowEvent
 
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
+Part = TypeVar("Part")
 Call = Callable[..., Coroutine[Any, Any, Any]]
 
 _LAST_LOOK = 0.5  # seconds
@@ -146,9 +149,9 @@ class _Awaited(Generic[Parameters, Answer]):
     def __get__(self, queue: None, owner: type[Any]) -> Self: ...
     @overload
     def __get__(
-        self, queue: AsyncQueue | AsyncSchedules, owner: type[Any] | None = None
+        self, queue: AsyncQueue | AsyncSchedules | AsyncBatches, owner: type[Any] | None = None
     ) -> Callable[Parameters, Coroutine[Any, Any, Answer]]: ...
-    def __get__(self, queue: AsyncQueue | AsyncSchedules | None, owner: type[Any] | None = None) -> Any:
+    def __get__(self, queue: AsyncQueue | AsyncSchedules | AsyncBatches | None, owner: type[Any] | None = None) -> Any:
         if queue is None:
             return self
         return functools.update_wrapper(functools.partial(self._call, queue._queue), self._method.__get__(queue._queue))
@@ -188,12 +191,14 @@ def _in_context(function: Callable[..., Answer], *args: Any, **options: Any) -> 
     return functools.partial(contextvars.copy_context().run, function, *args, **options)
 
 
-def _of_schedules(
-    method: Callable[Concatenate[Schedules, Parameters], Answer],
+def _of(
+    part: Callable[[Queue], Part], method: Callable[Concatenate[Part, Parameters], Answer]
 ) -> Callable[Concatenate[Queue, Parameters], Answer]:
+    """A method of a part of the queue as one of the queue."""
+
     @functools.wraps(method)
     def call(queue: Queue, /, *args: Parameters.args, **options: Parameters.kwargs) -> Answer:
-        return method(queue.schedules, *args, **options)
+        return method(part(queue), *args, **options)
 
     return call
 
@@ -204,9 +209,21 @@ class AsyncSchedules:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
 
-    set = _Awaited(_of_schedules(Schedules.set))
-    remove = _Awaited(_of_schedules(Schedules.remove))
-    list = _Awaited(_of_schedules(Schedules.list), LISTER)
+    set = _Awaited(_of(Schedules, Schedules.set))
+    remove = _Awaited(_of(Schedules, Schedules.remove))
+    list = _Awaited(_of(Schedules, Schedules.list), LISTER)
+
+
+class AsyncBatches:
+    """The methods of `Queue.batches`, awaited."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    open = _Awaited(_of(Batches, Batches.open))
+    close = _Awaited(_of(Batches, Batches.close))
+    get = _Awaited(_of(Batches, Batches.get), LISTER)
+    unfinished = _Awaited(_of(Batches, Batches.unfinished), LISTER)
 
 
 class AsyncQueue:
@@ -258,6 +275,15 @@ class AsyncQueue:
     def schedules(self) -> AsyncSchedules:
         """See `Queue.schedules`."""
         return AsyncSchedules(self._queue)
+
+    @property
+    def batches(self) -> AsyncBatches:
+        """See `Queue.batches`."""
+        return AsyncBatches(self._queue)
+
+    def batch(self, *, on_done: OnDone = None, payload: object = None, connection: object = None) -> AsyncBatch:
+        """See `Queue.batch`; this is for `async with`, and its methods are awaited."""
+        return AsyncBatch(self, on_done, payload, connection)
 
     enqueue = _Awaited(Queue.enqueue, call=_enqueue)
     put = _Awaited(Queue.put, call=_put)
@@ -324,3 +350,34 @@ class AsyncQueue:
 
     def __setstate__(self, queue: Queue) -> None:
         self._queue = queue
+
+
+class AsyncBatch:
+    """`Batch` for an `async with` statement: see `AsyncQueue.batch`."""
+
+    id: int
+
+    def __init__(self, queue: AsyncQueue, on_done: OnDone, payload: object, connection: object) -> None:
+        self._queue, self._on_done, self._payload, self._connection = queue, on_done, payload, connection
+
+    async def enqueue(self, type: str, payload: object = None, **options: Unpack[JobOptions]) -> int:
+        """See `Queue.enqueue`."""
+        options["batch"] = self.id
+        return await self._queue.enqueue(type, payload, connection=self._connection, **options)
+
+    async def enqueue_many(
+        self, type: str, payloads: Iterable[object | Enqueue], **options: Unpack[CommonOptions]
+    ) -> list[int]:
+        """See `Queue.enqueue_many`."""
+        options["batch"] = self.id
+        return await self._queue.enqueue_many(type, payloads, connection=self._connection, **options)
+
+    async def __aenter__(self) -> Self:
+        self.id = await self._queue.batches.open(self._on_done, self._payload, connection=self._connection)
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            await self._queue.batches.close(self.id, connection=self._connection)
+        elif self._connection is None:
+            error.add_note(left_open(self.id))

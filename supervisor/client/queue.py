@@ -20,6 +20,7 @@ from supervisor.engine import open_engine
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
+    from supervisor.client.administration import OnDone
     from supervisor.client.lanes import Lane
     from supervisor.domain.job_stream import FollowEvent
 
@@ -202,6 +203,24 @@ class Queue(Administration):
         count = jobs.count if isinstance(jobs, AlikeJobs) else len(jobs)
         return self.insert(jobs, connection=connection) if count else []
 
+    def batch(self, *, on_done: OnDone = None, payload: object = None, connection: object = None) -> Batch:
+        """Jobs after which one more is enqueued, once: when all that were enqueued in the block have ended, however
+        they have.
+
+            with queue.batch(on_done="report", payload={"month": "2027-01"}) as batch:
+                for page in pages:
+                    batch.enqueue("fetch", {"page": page})
+
+        `on_done` is the type of that job or its task; None: none is enqueued. It has the `payload`, and the batch's id
+        as `ctx.meta["batch"]`. A batch without jobs ends with the block. A job that is enqueued with `batch=ctx.batch`
+        by one of the batch belongs to it, too.
+
+        If the block raises, or the program is killed in it, what was enqueued runs, and the batch stays open: nothing
+        is enqueued when its jobs have ended, until `Queue.batches.close` is called for it. With `connection`, the batch
+        and its jobs are part of the caller's transaction, and exist if and only if that commits.
+        """
+        return Batch(self, on_done, payload, connection)
+
     def insert(self, jobs: NewJobs, *, connection: object = None) -> list[int]:
         """Insert validated jobs, of any types, in one transaction. Returns their ids in order."""
         if hooks := self._hooks:
@@ -251,3 +270,42 @@ class Queue(Administration):
         """Pickled as its URL and its middleware, so that a queue can be passed to another process."""
         made = functools.partial(Queue, create=self._connections.create, busy_timeout=self._connections.patience)
         return made, (self.url,), {"_own_hooks": self._own_hooks}
+
+
+class Batch:
+    """A batch while its jobs are enqueued, for a `with` statement: see `Queue.batch`. `id` is known inside it."""
+
+    id: int
+
+    def __init__(self, queue: Queue, on_done: OnDone, payload: object, connection: object) -> None:
+        self._queue, self._on_done, self._payload, self._connection = queue, on_done, payload, connection
+
+    def enqueue(self, type: str, payload: object = None, **options: Unpack[JobOptions]) -> int:
+        """See `Queue.enqueue`."""
+        options["batch"] = self.id
+        return self._queue.enqueue(type, payload, connection=self._connection, **options)
+
+    def enqueue_many(
+        self, type: str, payloads: Iterable[object | Enqueue], **options: Unpack[CommonOptions]
+    ) -> list[int]:
+        """See `Queue.enqueue_many`."""
+        options["batch"] = self.id
+        return self._queue.enqueue_many(type, payloads, connection=self._connection, **options)
+
+    def __enter__(self) -> Self:
+        self.id = self._queue.batches.open(self._on_done, self._payload, connection=self._connection)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._queue.batches.close(self.id, connection=self._connection)
+        elif self._connection is None:
+            error.add_note(left_open(self.id))
+
+
+def left_open(batch: int) -> str:
+    """Whose block has ended with an exception."""
+    return (
+        f"batch {batch} stays open: the jobs that are in it run, and nothing is enqueued when they have ended; "
+        f"`supervisor jobs batch {batch} --close` closes it, `supervisor jobs cancel --batch {batch}` cancels them"
+    )

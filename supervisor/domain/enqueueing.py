@@ -107,6 +107,24 @@ class JobOptions(CommonOptions, total=False):
         str | None, Option(word, "If one of those fails: cancel (the default) or run.", ("cancel", "run"))
     ]
     unique_key: Annotated[str | None, Option(text_key, "Only one unfinished job of this type can have it.", (MAX_KEY,))]
+    unique: Annotated[
+        str | None,
+        Option(
+            word,
+            "How long the key counts: unfinished (the default), or pending: until the job starts.",
+            ("unfinished", "pending"),
+            column="waiting_key",
+        ),
+    ]
+    unique_for: Annotated[Duration, Option(delay_of, "The key also counts for this time after a success, like 1h.")]
+    on_duplicate: Annotated[
+        str | None,
+        Option(
+            word,
+            "If a job has the key: return its id (the default), replace what it is to do if it waits, or error.",
+            ("return", "replace", "error"),
+        ),
+    ]
 
 
 def new_job(type: str, payload: object = None, **options: Unpack[JobOptions]) -> NewJob:
@@ -124,7 +142,23 @@ def new_job(type: str, payload: object = None, **options: Unpack[JobOptions]) ->
             raise InvalidJob(names[0], f"give either {' or '.join(names)}, not both")
         if stored is not None:
             (fields if column in _FIELDS else extra)[column] = stored
+    _add_uniqueness(fields, extra)
     return NewJob(checked_type(type), payload_of(payload), **fields, extra=extra)
+
+
+def _add_uniqueness(fields: dict[str, Any], extra: dict[str, Any]) -> None:
+    """How long the unique key counts, as it is stored. Raises InvalidJob."""
+    key, until = fields.get("unique_key"), extra.pop("waiting_key", None)
+    given = {"unique": until, "unique_for": extra.get("unique_for"), "on_duplicate": fields.get("on_duplicate")}
+    for name, value in given.items():
+        if value is not None and key is None:
+            raise InvalidJob(name, "it says what a unique_key means; give one")
+    if "unique_for" in extra:
+        extra["unique_for"] = float(extra["unique_for"])  # seconds, and no time
+    if until == "pending":
+        if "unique_for" in extra:
+            raise InvalidJob("unique_for", "it counts from the end of a job, for which unique='pending' does not wait")
+        extra["waiting_key"] = key
 
 
 def known(options: Mapping[str, object]) -> None:

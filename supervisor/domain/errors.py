@@ -41,6 +41,14 @@ class JobNotFound(QueueError, LookupError):
         self.job_id = job_id
 
 
+class BatchNotFound(QueueError, LookupError):
+    """No batch has this id: it never existed, or was deleted when all of its jobs had been."""
+
+    def __init__(self, batch: int) -> None:
+        super().__init__(f"no batch has the id {batch}")
+        self.batch = batch
+
+
 class QueueFull(QueueError):
     """`max_waiting` jobs of the type with at least its priority wait already: nothing was enqueued."""
 
@@ -158,6 +166,14 @@ class Conflict(QueueError):
     def __init__(self, message: str, *, duplicate_of: int | None = None) -> None:
         super().__init__(message)
         self.duplicate_of = duplicate_of
+
+
+class DuplicateJob(Conflict):
+    """An enqueue with `on_duplicate="error"`: the job `job_id` has the unique key. Nothing was enqueued."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(f"job {job_id} has this unique key; nothing was enqueued", duplicate_of=job_id)
+        self.job_id = job_id
 
 
 class ConfigError(QueueError):

@@ -48,13 +48,15 @@ class NewJob(NamedTuple):
     """A validated job, ready to be inserted. It is due at `scheduled_at`, without that at once.
 
     `payload` is JSON text. It is held until the jobs of these ids in `after` have ended; `on_failed` is what it does if
-    one of them fails, "cancel" or "run". `extra` has the values of further columns, none of them None. The statement
-    names no others: an adopted table may have columns of their names that need other values. With `max_waiting`, it is
-    refused if so many jobs of its type with at least its priority are due already, and of those who ask at the same
-    time no more find room than there is. With `once`, a finished job with its key is found, too; that key must be one
-    of `enqueueing.once_key`. Without `durable`, a power failure may undo its insertion until `Producer.make_durable`
-    has returned: nobody may learn its id before that. It is `awaited` if whoever inserts it waits for its end: then its
-    result is kept until they look for the first time, also where jobs that have succeeded are deleted at once.
+    one of them fails, "cancel" or "run". `on_duplicate` is what becomes of it if another job has its key: "return" the
+    id of that, "replace" what that is to do unless it has started, "error". `extra` has the values of further columns,
+    none of them None. The statement names no others: an adopted table may have columns of their names that need other
+    values. With `max_waiting`, it is refused if so many jobs of its type with at least its priority are due already,
+    and of those who ask at the same time no more find room than there is. With `once`, a finished job with its key is
+    found, too; that key must be one of `enqueueing.once_key`. Without `durable`, a power failure may undo its insertion
+    until `Producer.make_durable` has returned: nobody may learn its id before that. It is `awaited` if whoever inserts
+    it waits for its end: then its result is kept until they look for the first time, also where jobs that have
+    succeeded are deleted at once.
     """
 
     type: str
@@ -67,6 +69,7 @@ class NewJob(NamedTuple):
     extra: Mapping[str, Value] = MappingProxyType({})
     after: tuple[int, ...] = ()
     on_failed: str = "cancel"
+    on_duplicate: str = "return"
     max_waiting: int | None = None
     once: bool = False
     durable: bool = True

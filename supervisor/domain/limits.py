@@ -15,7 +15,7 @@ NEVER = 1e9
 Conflict = Literal["wait", "skip", "cancel_running"]
 MOST_STARTS = 100_000
 """In a second, and in the period of a rate."""
-_TOLERANCE = 0.005  # seconds by which a start may be late without the next one being later, too: see `interval_of`
+_SPARE = 0.015  # seconds of each period in which nothing starts: see `interval_of`
 
 
 class Limits(NamedTuple):
@@ -48,8 +48,8 @@ class Limits(NamedTuple):
 def interval_of(rate: str) -> float:
     """Seconds between two starts, for a rate such as `50/s`, `100/m` or `1/5s`.
 
-    A little more than the period divided by the starts: a start may come up to 5 ms late without moving those after it,
-    and still no period has one too many. Raises ValueError for anything else.
+    A little more than the period divided by the starts: a start may come up to 12 ms late without moving those after it
+    (see schema.sql), and its run 3 ms later, and still no period has one too many. Raises ValueError for anything else.
     """
     count, _, period = rate.replace(" ", "").partition("/")
     length = seconds(period if period[:1].isdigit() else f"1{period}") if period else 0.0
@@ -57,17 +57,15 @@ def interval_of(rate: str) -> float:
         raise ValueError(f"{rate!r} is not a rate; write it like 50/s, 100/m or 1/5s")
     if len(count) > 9 or int(count) > MOST_STARTS * min(length, 1.0):
         raise ValueError(f"{rate!r} is too high; at most {MOST_STARTS:,} starts a second, and a period, are possible")
-    return (length + _TOLERANCE) / int(count)
+    return (length + _SPARE) / int(count)
 
 
 def rate_of(interval: float) -> str:
     """The rate that has this interval, written shortly; a close one if that needs a count above 1,000."""
     interval = max(interval, 1 / MOST_STARTS)  # other programs may write into the table
-    units = [(round((seconds(f"1{unit}") + _TOLERANCE) / interval), unit) for unit in ("s", "m", "h", "d")]
+    units = [(round((seconds(f"1{unit}") + _SPARE) / interval), unit) for unit in ("s", "m", "h", "d")]
     others = (
-        (number, f"{round(number * interval - _TOLERANCE, digits):.10g}s")
-        for digits in (1, 3)
-        for number in range(1, 1000)
+        (number, f"{round(number * interval - _SPARE, digits):.10g}s") for digits in (1, 3) for number in range(1, 1000)
     )
     for count, period in chain(units, others):
         with suppress(ValueError):

@@ -36,13 +36,13 @@ class OpenGates(Duty):
         if not self._configured:
             if changed := self._gates.configure(self._limits, self._types, now):
                 events(process="maintainer").info("limits_changed", types=changed)
-            self._configured = True
+            self._configured, self._swept_at = True, now
         admitted, (due, expires) = 0, self._gates.next_due()
         if min(due, expires) <= now:
             admitted = self._gates.admit_due(now) + self._gates.cancel_expired(now)
             due, expires = self._gates.next_due()
         self._next = min(due, expires)
-        if self._next <= now and not admitted:  # another transaction has locked it
+        if self._next <= now:  # there are more, or another transaction has locked it
             self._next = now + _AGAIN
         if abs(now - self._swept_at) >= _SWEEP:
             self._swept_at = now

@@ -20,6 +20,7 @@ from supervisor.domain.job import Job, NewJob, NewJobs, decoded
 from supervisor.store.moving import MoveEnd
 from supervisor.store.ownership import DatabaseHolder, Holder, OwnerLock, Ownership, SupervisorRecord, Writers
 from supervisor.store.sql.backlog import Backlog, Depth, JobSelector
+from supervisor.store.sql.batches import Batches, BatchView
 from supervisor.store.sql.claims import ClaimLocks, Claims, Expired, SettledAndClaimed, SettleExpired
 from supervisor.store.sql.connection import Connection, RowRefused
 from supervisor.store.sql.gates import Gates, LimitView
@@ -194,11 +195,11 @@ class Engine:
     ownership: Ownership
     transactional: TransactionalInsert
 
-    def meta(self, job_id: int) -> Any:
-        """The `meta` of a job; None if it has none. Opens a connection of its own."""
+    def about(self, job_id: int) -> tuple[Any, int | None]:
+        """The `meta` of a job and its batch; None if it has none. Opens a connection of its own."""
         with closing(self.database.connect()) as connection:
-            row = connection.row(connection.queries.job_meta, {"id": job_id})
-            return None if row is None else decoded(row[0])
+            row = connection.row(connection.queries.about_job, {"id": job_id})
+            return (None, None) if row is None else (decoded(row[0]), row[1] if isinstance(row[1], int) else None)
 
     def producer(self, patience: float | None = None, *, create: bool = True) -> Producer:
         """`patience`: seconds to wait for other writers. With `create`, a missing database is made."""

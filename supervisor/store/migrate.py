@@ -22,6 +22,7 @@ from supervisor.store.sql.connection import Queries
 Rows = Callable[[str], Iterable[Sequence[Any]]]
 """Runs a statement."""
 
+_LATEST = "job_limits"  # the table that was added last before the first release
 VERSION = "schema"  # the key of job_meta that has the version
 _OLDEST = "oldest_writer"
 _NAME = re.compile(r"(\d{4})_\w+\.sql")
@@ -129,7 +130,7 @@ def known(rows: Rows, queries: Queries, where: object, plan: Sequence[Migration]
     names = {_plain(row[0]) for row in rows(queries.tables)}
     if "job_meta" in names:
         flags = {_plain(key): _plain(value) for key, value in rows(queries.flags)}
-        if VERSION not in flags:
+        if VERSION not in flags or _LATEST not in names:
             raise StoreOutdated(
                 f"{where}: its job tables are from before the first release, and this program cannot use them: export "
                 "what you need with SQL, move them away, and start with new ones"

@@ -44,9 +44,11 @@ class Board:
     This one is for handlers that run outside a worker: progress and chunks are discarded, nothing is ever cancelled.
     """
 
-    def __init__(self, epoch: str = "test", meta: Callable[[int], Any] = lambda _: None) -> None:
+    def __init__(
+        self, epoch: str = "test", about: Callable[[int], tuple[Any, int | None]] = lambda _: (None, None)
+    ) -> None:
         self._epoch = epoch
-        self._meta = meta
+        self._about = about
         self.extended_to: float | None = None
 
     def check(self, what: str) -> None:
@@ -74,9 +76,10 @@ class Board:
         self.check("idempotency_key")
         return self._epoch
 
-    def meta(self, job: int) -> Any:
-        self.check("meta")
-        return self._meta(job)
+    def about(self, job: int, what: str) -> tuple[Any, int | None]:
+        """The meta of a job and its batch."""
+        self.check(what)
+        return self._about(job)
 
 
 class _RunEnded(Board):
@@ -105,7 +108,7 @@ class Context:
         "_children",
         "_enqueued",
         "_log",
-        "_meta",
+        "_stored",
         "attempt",
         "capabilities",
         "device",
@@ -200,13 +203,23 @@ class Context:
     @property
     def meta(self) -> dict[str, Any]:
         """What was stored with the job when it was enqueued, or {}. Read from the table on first use."""
+        return self._read("meta")[0]
+
+    @property
+    def batch(self) -> int | None:
+        """The id of the batch that the job belongs to, or None. A job that is enqueued with `batch=ctx.batch` belongs
+        to it, too: it does not end before that. Read from the table on first use.
+        """
+        return self._read("batch")[1]
+
+    def _read(self, what: str) -> tuple[dict[str, Any], int | None]:
         try:
-            return self._meta
+            return self._stored
         except AttributeError:
             pass
-        found = self._board.meta(self.job_id) if self.job_id else None
-        self._meta: dict[str, Any] = found if isinstance(found, dict) else {}
-        return self._meta
+        meta, batch = self._board.about(self.job_id, what) if self.job_id else (None, None)
+        self._stored: tuple[dict[str, Any], int | None] = (meta if isinstance(meta, dict) else {}, batch)
+        return self._stored
 
     @property
     def cancelled(self) -> bool:
@@ -309,6 +322,10 @@ class BatchContext(Context):
     @property
     def meta(self) -> dict[str, Any]:
         raise TypeError("in a batch, use the meta of one of ctx.jobs: each job has its own")
+
+    @property
+    def batch(self) -> int | None:
+        raise TypeError("jobs that run together need not be of one batch; use the batch of one of ctx.jobs")
 
     def emit(self, chunk: object) -> None:
         raise TypeError("in a batch, emit through one of ctx.jobs: a chunk belongs to that job")

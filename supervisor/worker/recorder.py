@@ -147,9 +147,9 @@ class SlotBoard(Board):
         self._epoch = self._epoch or self._engine.database.epoch()
         return self._epoch
 
-    def meta(self, job: int) -> Any:
-        self.check("meta")
-        return self._engine.meta(job)
+    def about(self, job: int, what: str) -> tuple[Any, int | None]:
+        self.check(what)
+        return self._engine.about(job)
 
 
 class RunCounter:

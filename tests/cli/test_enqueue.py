@@ -42,9 +42,22 @@ def test_a_duplicate_of_a_unique_key_prints_the_existing_id_and_says_so(cli: Run
 
     assert (first.out, first.err) == ("1\n", "")
     assert (second.code, second.out) == (0, "1\n")
-    assert second.err == "note: job 1 has this key and has not finished; no other job was enqueued\n"
+    assert second.err == "note: job 1 has this key; no other job was enqueued\n"
     assert cli("enqueue", "greet", "--unique-key", "cat", "--json").document == {"id": 1, "duplicate": True}
     assert count(database) == 1
+
+
+def test_a_duplicate_may_replace_the_job_or_be_a_conflict(cli: Run, database: Path) -> None:
+    words = ("enqueue", "greet", '{"n": 2}', "--unique-key", "cat", "--unique", "pending", "--unique-for")
+    assert cli(*words, "1h").code == 2
+    assert cli(*words[:-1]).out == "1\n"
+    assert cli("enqueue", "greet", "3", "--unique-key", "cat", "--on-duplicate", "replace").out == "1\n"
+    refused = cli("enqueue", "greet", "--unique-key", "cat", "--on-duplicate", "error")
+
+    assert (refused.code, refused.out) == (4, "")
+    assert refused.err == "error: job 1 has this unique key; nothing was enqueued\n"
+    assert execute(database, "SELECT payload, waiting_key FROM jobs") == [("3", "cat")]
+    assert cli("enqueue", "greet", "-", "--unique", "pending", stdin="1\n").code == 2
 
 
 def test_lines_of_standard_input_become_jobs_in_order(cli: Run, database: Path) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor import Queue
+
 from .conftest import COMMAND, Run, execute
 
 Make = Callable[..., list[int]]
@@ -443,3 +445,26 @@ def test_the_limits_of_a_job_are_shown_wherever_they_come_from(cli: Run, project
     (project / "supervisor.toml").write_text("[pools.tags]\nnonsense = 1\n")
     alone = cli("--database", f"sqlite:///{project}/jobs.db", "jobs", "show", "1")
     assert (alone.code, "limits" in alone.out) == (0, False)
+
+
+def test_a_batch_is_shown_listed_closed_and_cancelled(cli: Run, put: Make, database: Path) -> None:
+    put("pending")
+    with Queue(f"sqlite:///{database}") as queue:
+        batch = queue.batches.open("report")
+        ids = queue.enqueue_many("greet", [{}, {}, {}], batch=batch)
+    execute(database, "UPDATE jobs SET status = 'done' WHERE id = ?", ids[0])
+
+    assert cli("jobs", "batch").out.splitlines()[1].split()[:5] == [str(batch), "open", "2", "1", "0"]
+    assert [job["id"] for job in cli("jobs", "list", "--batch", batch, "--json").document] == ids[::-1]
+    assert cli("jobs", "cancel", 1, "--batch", batch).errors() == ["give either ids or --batch, not both"]
+    assert cli("jobs", "delete", "--batch", batch).err.startswith("error: --batch needs --status: done")
+    assert cli("jobs", "cancel", "--batch", batch, "--yes").out == "2 jobs cancelled, or asked to stop\n"
+    assert statuses(database) == ["pending", "done", "cancelled", "cancelled"]
+    assert cli("jobs", "batch", batch, "--json").document["callback"] is None
+    closed = cli("jobs", "batch", batch, "--close", "--json").document
+    assert (closed["state"], closed["callback"], closed["counts"]["cancelled"]) == ("ended", 5, 2)
+    assert cli("jobs", "batch", batch).out.endswith("report (job 5)\n")
+    assert cli("jobs", "retry", "--batch", batch, "--status", "quarantined", "--yes").out.startswith("0 jobs")
+    assert cli("jobs", "batch").out == "all batches have ended\n"
+    assert cli("jobs", "batch", 7).errors() == ["no batch has the id 7"]
+    assert cli("jobs", "batch", "--close").code == 2

@@ -108,11 +108,16 @@ def test_an_older_program_refuses_a_newer_schema_and_leaves_it_alone(make_site: 
 
 @pytest.mark.each_engine
 @pytest.mark.fault(26)
-def test_tables_from_before_the_first_release_are_refused_and_left_alone(make_site: MakeSite) -> None:
+@pytest.mark.parametrize(
+    "older",
+    ["UPDATE job_meta SET key = 'schema_version' WHERE key = 'schema'", "DROP TABLE job_limits"],
+    ids=["another version", "before there were limits"],
+)
+def test_tables_from_before_the_first_release_are_refused_and_left_alone(make_site: MakeSite, older: str) -> None:
     site = make_site(POOL)
     site.queue.enqueue("work")
     site.queue.close()
-    site.rows("UPDATE job_meta SET key = 'schema_version' WHERE key = 'schema'")
+    site.rows(older)
     before = site.rows("SELECT * FROM job_meta ORDER BY key")
     for words in (("run", "--burst"), ("check",), ("migrate",), ("status",), ("enqueue", "work")):
         said = command(site, *words, code=3)

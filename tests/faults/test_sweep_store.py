@@ -52,7 +52,7 @@ ELSEWHERE = {
     "make_epoch": "test_a_migration_can_be_tried_again",
     "named_parts": "tests/store/sqlite/test_damage_check.py",
     "whole_backlog": "tests/store/sqlite/test_many_kinds.py, where there are thousands of kinds",
-    "job_meta": "tests of ctx.meta, which has a connection for itself",
+    "about_job": "tests of ctx.meta, which has a connection for itself",
     "job_status": "tests/queue/test_operating.py, where a cancel is refused",
     "set_aside": "the claims here, where a row is refused",
     "note_set_aside": "the claims here, where a row is refused",

@@ -51,7 +51,7 @@ from supervisor.system import counters
 from supervisor.system.scoreboard import Scoreboard, counters_of
 from supervisor.system.slot import State
 from supervisor.telemetry import configure, events, unconfigure
-from tests.store.kit import BROKEN, NOW, POLICY, Desk, execute, supervisor_record, worker_record
+from tests.store.kit import BROKEN, NOW, POLICY, Desk, supervisor_record, worker_record
 
 ERRORS: dict[str, Callable[[], Exception]] = {
     "busy": lambda: StoreBusy("somebody else writes"),
@@ -147,7 +147,7 @@ class World:
         [claim] = desk.claim(["retried"], now=FIRST + HOUR)
         desk.settle(failed(claim, BROKEN, POLICY, chance=0.5), now=FIRST + HOUR)
         desk.put("tag", at=FIRST)
-        execute(desk.engine.url, f"UPDATE jobs SET expires_at = {FIRST} WHERE id = {desk.put('stale', at=FIRST)}")
+        desk.put("stale", at=FIRST, extra={"expires_at": FIRST})
         made = Planned("made", "[]", FIRST - 1, type="made", definition='{"type": "made", "every": "50s"}')
         assert desk.maintenance.schedules.define(made, None, FIRST)
         desk.maintenance.schedules.plan("watched", "[]", 4e9, type="good", expect_within=9e3, expected_from=FIRST - 8e3)

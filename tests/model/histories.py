@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from tests.model.machine import StoreMachine
-from tests.model.processes import Processes
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "0"))  # 0: few, and always the same ones
 PATIENCE = 0 if EXAMPLES else 600  # seconds for a test; 0 is for ever
@@ -32,7 +31,7 @@ _UNTIL_FOUND = settings(_ALWAYS, max_examples=5000, phases=[Phase.generate])
 def histories(
     engine: str,
     fresh_url: Callable[[str, Path], str],
-    machine: type[Processes] = StoreMachine,
+    machine: type[RuleBasedStateMachine] = StoreMachine,
     *,
     until_found: bool = False,
 ) -> None:

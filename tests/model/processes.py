@@ -51,6 +51,7 @@ new_jobs = st.builds(
     extra=st.just({}),
     after=st.just(()),
     on_failed=st.just("cancel"),
+    on_duplicate=st.just("return"),
 )
 
 

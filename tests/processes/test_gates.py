@@ -120,6 +120,18 @@ def test_held_jobs_do_not_make_a_pool_grow(make_site: MakeSite) -> None:
     assert site.stop(supervisor) == 0
 
 
+def test_what_was_there_before_the_start_passes_the_gates_before_any_worker_claims(make_site: MakeSite) -> None:
+    site = make_site(pool(4, "max_running = 1\n"), HANDLERS)
+    expired = [site.queue.enqueue("t", {}, expires_in=0.05) for _ in range(3)]
+    site.queue.enqueue_many("t", [{}] * 10_000, delay=3600, priority=5)  # so that passing takes a while
+    jobs = [site.queue.enqueue("t", {"seconds": 0.1}) for _ in range(6)]
+    site.start()
+    wait_for(lambda: all(site.job(job).status.finished for job in jobs), "all to end")
+    assert {site.job(job).last_error for job in expired} == {"expired"}
+    assert not {line.job for line in Ledger(site.ledger, site.where).lines()} & {*expired}
+    assert most_at_once(site, dict.fromkeys(jobs, "t"), {}) == 1
+
+
 @pytest.mark.each_engine
 def test_a_burst_ends_when_nothing_lets_the_others_through_and_names_them(make_site: MakeSite) -> None:
     site = make_site(pool(2, 'rate = "1/h"\n'), HANDLERS)
@@ -142,13 +154,21 @@ def test_a_burst_ends_when_nothing_lets_the_others_through_and_names_them(make_s
     assert left["jobs"] == [behind, *rated[1:]]
 
 
-def test_what_was_there_before_the_start_passes_the_gates_before_any_worker_claims(make_site: MakeSite) -> None:
-    site = make_site(pool(4, "max_running = 1\n"), HANDLERS)
-    expired = [site.queue.enqueue("t", {}, expires_in=0.05) for _ in range(3)]
-    site.queue.enqueue_many("t", [{}] * 10_000, delay=3600, priority=5)  # so that passing takes a while
-    jobs = [site.queue.enqueue("t", {"seconds": 0.1}) for _ in range(6)]
-    site.start()
-    wait_for(lambda: all(site.job(job).status.finished for job in jobs), "all to end")
-    assert {site.job(job).last_error for job in expired} == {"expired"}
-    assert not {line.job for line in Ledger(site.ledger, site.where).lines()} & {*expired}
-    assert most_at_once(site, dict.fromkeys(jobs, "t"), {}) == 1
+@pytest.mark.fault(2)
+@pytest.mark.parametrize("victim", ["worker", "supervisor"])
+def test_a_killed_run_is_superseded_by_the_job_that_waits_with_its_key(make_site: MakeSite, victim: str) -> None:
+    site = make_site(pool(1, ""), HANDLERS)
+    supervisor = site.start()
+    one = site.queue.enqueue("plain", {"seconds": 60}, unique_key="k", unique="pending")
+    pid = site.running_pid(one)
+    two, new = site.queue.put("plain", {"n": 2}, unique_key="k", unique="pending")
+    assert new
+    if victim == "worker":
+        kill(pid)
+    else:
+        supervisor.kill()
+        supervisor.wait()
+        site.start()
+    site.done(two)
+    assert (site.job(one).status, site.job(one).last_error) == ("cancelled", f"superseded by job {two}")
+    assert len(site.runs("start", one)) == len(site.runs("start", two)) == 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import AsyncQueue, Conflict, Enqueue, InvalidJob, JobNotFound, Queue, QueueError, Status
+from supervisor import AsyncQueue, Conflict, DuplicateJob, Enqueue, InvalidJob, JobNotFound, Queue, QueueError, Status
 from tests.queue.conftest import end, run
 
 
@@ -50,6 +50,58 @@ class TestPut:
             assert len({job_id for job_id, _ in answer}) == 1
             assert sorted(new for _, new in answer) == [False, False, True]
         assert queue.count() == 200
+
+    def test_what_a_duplicate_does_is_the_callers_choice(self, queue: Queue, other: sqlite3.Connection) -> None:
+        first = queue.enqueue("tag", {"n": 1}, unique_key="k")
+        assert queue.put("tag", {"n": 2}, unique_key="k", on_duplicate="replace") == (first, False)
+        assert queue.job(first).payload == {"n": 2}
+        other.execute("BEGIN")
+        queue.put("tag", {"n": 3}, unique_key="k", on_duplicate="replace", connection=other)
+        other.execute("ROLLBACK")
+        assert queue.job(first).payload == {"n": 2}
+        with pytest.raises(DuplicateJob, match=f"job {first}"):
+            queue.enqueue("tag", unique_key="k", on_duplicate="error")
+        with pytest.raises(DuplicateJob):
+            queue.enqueue_many("tag", [{}, Enqueue({}, unique_key="k", on_duplicate="error")])
+        assert queue.count() == 1
+        end(other, first)
+        assert queue.put("tag", unique_key="k", unique_for=60)[1]
+
+    def test_an_asynchronous_program_is_told_the_same(self, queue: Queue) -> None:
+        async def enqueue() -> None:
+            later = AsyncQueue.of(queue)
+            first, new = await later.put("tag", {"n": 1}, unique_key="k", unique="pending")
+            one, error, two = await asyncio.gather(
+                later.enqueue("tag"),
+                later.enqueue("tag", unique_key="k", on_duplicate="error"),
+                later.enqueue("tag", {"n": 2}, unique_key="k", unique="pending", on_duplicate="replace"),
+                return_exceptions=True,
+            )
+            assert new
+            assert one != first
+            assert isinstance(error, DuplicateJob)
+            assert two == error.job_id == first
+            assert (await later.job(first)).payload == {"n": 2}
+
+        asyncio.run(enqueue())
+
+    @pytest.mark.parametrize(
+        ("field", "options"),
+        [
+            ("unique", {"unique": "pending"}),
+            ("unique_for", {"unique_for": "1h"}),
+            ("on_duplicate", {"on_duplicate": "error"}),
+            ("unique", {"unique_key": "k", "unique": "running"}),
+            ("unique_for", {"unique_key": "k", "unique_for": -1}),
+            ("unique_for", {"unique_key": "k", "unique": "pending", "unique_for": "1h"}),
+            ("on_duplicate", {"unique_key": "k", "on_duplicate": "skip"}),
+        ],
+    )
+    def test_what_a_key_cannot_mean_is_refused(self, queue: Queue, field: str, options: dict[str, Any]) -> None:
+        with pytest.raises(InvalidJob) as raised:
+            queue.enqueue("tag", **options)
+        assert raised.value.field == field
+        assert queue.count() == 0
 
     def test_an_invalid_one_writes_nothing(self, queue: Queue) -> None:
         with pytest.raises(InvalidJob, match="priority"):

@@ -27,6 +27,7 @@ from supervisor.domain.settlement import (
     suspected,
 )
 from supervisor.store.base import (
+    BatchView,
     Claims,
     Cursor,
     Engine,
@@ -97,6 +98,9 @@ def make_world(engine: Engine) -> None:
     _foreign(engine, "INSERT INTO jobs (type, status, hold) VALUES ('last', 'held', 'after')")
     _foreign(engine, "INSERT INTO job_after (after_id, job_id) VALUES (18, 23)")
     _foreign(engine, "INSERT INTO jobs (type, expires_at) VALUES ('stale', 1)")
+    for number, closed in ((1, 1), (2, 0), (3, 1)):  # 8 is of the first, and 4 lets it grow; all of the third are gone
+        _foreign(engine, f"INSERT INTO job_batches (id, closed) VALUES ({number}, {closed})")
+    _foreign(engine, "UPDATE jobs SET batch = 1 WHERE id IN (4, 8)")
     _foreign(engine, "CREATE TABLE pictures (job INTEGER REFERENCES jobs (id))")
     _foreign(engine, "INSERT INTO pictures VALUES (15)")
     _foreign(engine, "INSERT INTO job_batch_limits VALUES (8, 2)")
@@ -155,7 +159,10 @@ _SELECTS: dict[bytes, str] = {}  # by the table's definition: the same tables ar
 
 
 def _select(table: str, columns: Iterable[str]) -> str:
-    kept = ", ".join(sorted(name for name in columns if name not in ("created_at", "updated_at")))
+    names = set(columns) - {"created_at", "updated_at"}
+    if table == "job_batches":
+        names = names - {"id", "ended_at"} | {"ended_at IS NULL"}
+    kept = ", ".join(sorted(names))
     return f"SELECT {kept} FROM {table} ORDER BY {kept}"
 
 
@@ -189,6 +196,9 @@ def _of_producer() -> dict[str, tuple[Callable[[Producer], Any], bool]]:
         "enqueue": (lambda r: r.enqueue([_new(), _new(unique_key="new"), _new(extra={"meta": "{}"})]), False),
         "enqueue after others": (lambda r: r.enqueue([_new(after=(8, 9))]), False),
         "put a known key": (lambda r: r.put(_known()), True),
+        "put a recent key": (lambda r: r.put(_new(unique_key="new", extra={"unique_for": 9.0})), True),
+        "put a key that waits": (lambda r: r.put(_new(unique_key="new", extra={"waiting_key": "new"})), True),
+        "replace a job": (lambda r: r.put(_known()._replace(on_duplicate="replace", scheduled_at=T0)) and None, False),
         "put": (lambda r: r.put(_new(unique_key="new")), True),
         "put a request": (lambda r: r.put(_new(unique_key="run:new", once=True, max_waiting=100)), True),
         "put each": (lambda r: _ids(r.put_each([_new(unique_key="a"), _known(), _new(unique_key="b")])), True),
@@ -214,7 +224,9 @@ def _of_claims() -> dict[str, tuple[Callable[[Claims], Any], bool]]:
         done(_claim(1), '"ok"', started_at=NOW),
         cancelled(_claim(2)),
         failed(_claim(3), BROKEN, POLICY, chance=0.5, pause=60.0),
-        done(_claim(4), None, started_at=NOW, children=(_new(),))._replace(follow=FollowUps("next")),
+        done(_claim(4), None, started_at=NOW, children=(_new(), _new(extra={"batch": 1})))._replace(
+            follow=FollowUps("next")
+        ),
         suspected(_claim(5), 4),
         done(_claim(6), None, started_at=NOW, usage=_USAGE),
     )
@@ -265,6 +277,7 @@ def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
         "progress": (lambda r: (r.backlog.progress_of(["tag"], T0), r.backlog.left_behind(["tag"], 9)), True),
         "controls": (lambda r: r.controls.current(), True),
         "prune": (lambda r: r.finished.prune(0, 100, T0 - 10, T0 - 10), False),
+        "prune at the end": (lambda r: r.finished.prune(10**6, 100, 5e9, 5e9), True),
         "revive": (lambda r: r.finished.redrive(JobSelector(("end0",)), 1, Cursor(0.0, 0), NOW, 10, NOW)[1], False),
         "queue_sizes": (lambda r: r.backlog.queue_sizes(NOW), True),
         "record minutes": (
@@ -279,11 +292,11 @@ def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
 def _of_gates() -> dict[str, tuple[Callable[[MaintenanceStore], Any], bool]]:
     few = {"mail": Limits(max_running=1, interval=60.0)}
     return {
-        "configure": (lambda r: r.gates.configure(few, ("mail", "narrow"), NOW) and None, True),
+        "configure": (lambda r: (r.gates.configure(few, ("mail", "narrow"), NOW), None)[1], True),
         "next due": (lambda r: r.gates.next_due()[1], True),
-        "admit due": (lambda r: r.gates.admit_due(5e9) and None, True),
-        "cancel expired": (lambda r: r.gates.cancel_expired(NOW) and None, True),
-        "sweep": (lambda r: r.gates.sweep(NOW) and None, True),
+        "admit due": (lambda r: (r.gates.admit_due(5e9), None)[1], True),
+        "cancel expired": (lambda r: (r.gates.cancel_expired(NOW), None)[1], True),
+        "sweep": (lambda r: (r.gates.sweep(NOW), None)[1], True),
     }
 
 
@@ -398,7 +411,15 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
         "drain": (lambda r: r.controls.drain("another host", NOW), False),
         "undrain": (lambda r: r.controls.undrain("a host"), False),
         "writing": (lambda r: r.check(writable=True), True),
+        "look at batches": (lambda r: (_counts(r.batches.get(1)), list(map(_counts, r.batches.unfinished()))), True),
+        "list a batch": (lambda r: r.jobs.ids(Filter(batch=1)), True),
+        "open a batch": (lambda r: r.batches.open("sum", "{}") and None, False),
+        "close a batch": (lambda r: r.batches.close(2), True),
     }
+
+
+def _counts(view: BatchView) -> tuple[Any, ...]:
+    return view.id, view.state, view.counts
 
 
 def _deeds(*groups: tuple[str, dict[str, tuple[Callable[[Any], Any], bool]]]) -> list[Deed]:

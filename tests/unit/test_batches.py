@@ -137,13 +137,13 @@ def test_in_a_batch_jobs_are_enqueued_through_one_of_its_jobs() -> None:
 def test_what_belongs_to_one_job_is_not_the_batchs() -> None:
     def handle_batch(self: object, payloads: list[Any], ctx: BatchContext) -> list[Any]:
         told = []
-        for name in ("idempotency_key", "meta"):
+        for name in ("idempotency_key", "meta", "batch"):
             with pytest.raises(TypeError, match=r"one of ctx\.jobs"):
                 getattr(ctx, name)
             told.append([getattr(job, name) for job in ctx.jobs])
         return [list(each) for each in zip(*told, strict=True)]
 
-    assert [s.result for s in run(handle_batch, "1", "2")] == ['["test-1",{}]', '["test-2",{}]']
+    assert [s.result for s in run(handle_batch, "1", "2")] == ['["test-1",{},null]', '["test-2",{},null]']
 
 
 class Async:

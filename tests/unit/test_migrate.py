@@ -49,7 +49,7 @@ def test_only_a_migration_that_contracts_shuts_out_programs_that_do_not_know_it(
 
 def test_tables_without_a_version_are_from_before_the_first_release() -> None:
     def look(flags: dict[str, str]) -> int:
-        rows = {"t": [("jobs",), ("job_meta",)], "f": list(flags.items())}
+        rows = {"t": [("jobs",), ("job_meta",), ("job_limits",)], "f": list(flags.items())}
         queries = Queries({"tables": "t", "flags": "f"})
         return known(rows.__getitem__, queries, "app.db", [Migration(1, "schema.sql", "")], "").version
 

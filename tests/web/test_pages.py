@@ -113,6 +113,23 @@ def test_an_empty_system_without_a_supervisor_says_how_to_begin(read: Callable[.
     assert "No failures" in reader.text("/failures")
 
 
+def test_the_page_of_a_batch_has_its_numbers_and_leads_to_its_jobs(queue: Queue, read: Callable[..., Reader]) -> None:
+    with queue.batch(on_done="mail") as batch:
+        batch.enqueue_many("tag", [{}] * 1200)
+        open_page = read().get(f"/batches/{batch.id}").text
+        assert f'data-url="/api/admin/batches/{batch.id}/close"' in open_page
+    queue.enqueue("tag", unique_key="other")
+    reader = read()
+    page = reader.get(f"/batches/{batch.id}").text
+    assert "Waits for its last job" in words(page)
+    assert f'<a href="/jobs?batch={batch.id}&amp;status=pending">1,200</a>' in page
+    assert "/close" not in page
+    assert f'<a href="/batches/{batch.id}">' in reader.get(f"/jobs?batch={batch.id}&status=pending").text
+    assert "#1201" not in reader.text(f"/jobs?batch={batch.id}")
+    assert "“x” is not a valid batch" in reader.text("/jobs?batch=x")
+    assert reader.get("/batches/7").status_code == 404
+
+
 def test_what_is_wrong_is_said_for_a_page_and_not_for_a_terminal(queue: Queue, read: Callable[..., Reader]) -> None:
     write(queue, "INSERT INTO jobs(type, status) VALUES ('tag', 'quarantined')")
 

@@ -27,7 +27,7 @@ from supervisor.domain import values
 from supervisor.domain.enqueueing import MAX_KEY, MAX_PRIORITY, OPTIONS
 from supervisor.domain.job import Status
 from supervisor.ops.commands import MOST_WORKERS
-from supervisor.store.base import Filter, Sort
+from supervisor.store.base import BatchView, Filter, Sort
 
 LARGEST_ID = 2**63 - 1
 LARGEST_TIME = 1e11
@@ -77,6 +77,7 @@ Host = Annotated[
     ),
 ]
 JobId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="The job's id.")]
+BatchId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="The batch's id.")]
 JobNumber = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=0, le=10**12), BeforeValidator(_whole)]
 
@@ -127,6 +128,7 @@ class JobFilter(Request):
     tag: list[Annotated[str, Field(max_length=200)]] = Field(
         default_factory=list, max_length=20, description="With all of these in the list `tags` of its meta."
     )
+    batch: JobNumber | None = Field(default=None, description="Of this batch.")
     finished_after: Moment | None = Field(default=None, description="Finished then or later.")
     finished_before: Moment | None = Field(default=None, description="Finished before then.")
 
@@ -186,7 +188,7 @@ class NewJob(Request):
 
 class Enqueued(BaseModel):
     id: int
-    duplicate: bool = Field(description="Whether it is the id of an unfinished job with the same `unique_key`.")
+    duplicate: bool = Field(description="Whether it is the id of an earlier job with the same `unique_key`.")
 
 
 def _row(row: type, without: Iterable[str]) -> dict[str, Any]:
@@ -239,6 +241,13 @@ class Why(BaseModel):
     type: str
     status: str
     reasons: list[Reason] = Field(description="First what must change first; never empty.")  # type: ignore[valid-type]
+
+
+BatchAnswer = create_model("BatchAnswer", __doc__=BatchView.__doc__, **_row(BatchView, ()))
+
+
+class BatchList(BaseModel):
+    batches: list[BatchAnswer]  # type: ignore[valid-type]
 
 
 class JobPage(BaseModel):

@@ -77,6 +77,7 @@ class JobQueryForm(BaseModel):
     requires: str = ""
     finished: Annotated[str, AfterValidator(_duration)] = ""
     priority: _Number | None = None
+    batch: Annotated[int, Field(gt=0, lt=_MOST)] | None = None
     sort: Annotated[str, Field(pattern=f"^-?({'|'.join(Sort)})$")] = ""  # descending with a minus sign
     before: _Number | None = None
     problems: tuple[str, ...] = ()
@@ -239,6 +240,12 @@ async def job(request: Request, state: TheState, job_id: models.JobId) -> HTMLRe
         rerunnable=found.status in RERUNNABLE,
         cancellable=found.status in CANCELLABLE and not found.cancel_requested_at,
     )
+
+
+@router.get("/batches/{batch_id}")
+async def batch(request: Request, state: TheState, batch_id: models.BatchId) -> HTMLResponse:
+    found = await state.executor.ask(lambda operations: operations.batches.get(batch_id))
+    return await page(request, "batch.html", batch=found, states=list(Status))
 
 
 def _copies(job: Job, *, show: bool) -> dict[str, str]:

@@ -79,6 +79,8 @@ class PostgresClaims(Claims):
             "capabilities": wanted.capabilities,
             "others": None,
             "charged": None,
+            "paused": None,
+            "pauses": None,
             **where,
         }
         plain, runs, others = _sorted(settlements)

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from types import TracebackType
 from typing import Any
@@ -20,6 +20,7 @@ from psycopg.types.string import StrDumperUnknown
 
 from supervisor.domain.errors import StoreError, StoreUnavailable
 from supervisor.domain.settlement import Settlement
+from supervisor.domain.text import LONGEST_DELAY
 from supervisor.store.postgres.address import Address
 from supervisor.store.postgres.driver_errors import (
     PATIENCE,
@@ -327,10 +328,16 @@ class Transaction:
         cursor.executemany(sql, list(parameters))
         return cursor
 
-    def take_settled(self) -> dict[str, list[int]]:
+    def take_settled(self) -> dict[str, Sequence[float]]:
         """Settled jobs from which something follows, for the one statement of a transaction that sees to that."""
         settled, self.settled = self.settled, []
-        return {"others": [s.job_id for s in settled], "charged": [s.job_id for s in settled if s.attempts >= 0]}
+        paused = [s for s in settled if s.pause > 0]
+        return {
+            "others": [s.job_id for s in settled],
+            "charged": [s.job_id for s in settled if s.attempts >= 0],
+            "paused": [s.job_id for s in paused],
+            "pauses": [min(s.pause, LONGEST_DELAY) for s in paused],
+        }
 
     def copy_rows(self, sql: str, rows: Iterable[Row]) -> None:
         """`COPY … FROM STDIN`."""

@@ -24,7 +24,7 @@ from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.inserting import insert, insert_or_find
 from supervisor.store.postgres.maintenance import operations
 from supervisor.store.postgres.statements import QUERIES
-from supervisor.store.sql.connection import Row, Transaction
+from supervisor.store.sql.connection import Transaction
 from supervisor.store.sql.inserting import Put
 from supervisor.store.sql.producer import Producer, TransactionalInsert, begin, kinds_of
 from supervisor.store.sql.stores import Operations
@@ -68,6 +68,7 @@ class PostgresProducer(Producer):
 class PostgresTransactionalInsert(TransactionalInsert):
     vendor = "postgresql"
     driver = psycopg.Connection
+    queries = QUERIES
     awaited_kinds = frozenset(_PSYCOPG | _ASYNCPG)
     takes = "PostgreSQL's: a psycopg.Connection, SQLAlchemy's Session or Connection, Django's connection"
     takes_awaited = "a psycopg.AsyncConnection, asyncpg's connection, or SQLAlchemy's AsyncSession or AsyncConnection"
@@ -89,10 +90,6 @@ class PostgresTransactionalInsert(TransactionalInsert):
 
     def _put(self, raw: Any, job: NewJob) -> Put:
         return insert_or_find(raw, job, None)
-
-    def _row(self, raw: Any, job_id: int) -> Row | None:
-        row: Row | None = raw.execute(QUERIES.job, {"id": job_id}).fetchone()
-        return row
 
     def _inside_run_sync(self, connection: Any, found: Any, work: Callable[[Any], Answer]) -> Answer:
         if kinds_of(found) & _ASYNCPG and not found.is_in_transaction():

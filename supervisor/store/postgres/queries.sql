@@ -53,8 +53,36 @@ RETURNING id, pg_current_xact_id()::text, created_at;
 
 -- name: find_unique
 -- The existing job of a duplicate.
-SELECT id FROM jobs
+SELECT id, status FROM jobs
 WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running', 'held');
+
+-- name: find_recent
+-- The same, or else the latest one that is done, as long as its key counts.
+SELECT id, status FROM (
+  (SELECT id, status, NULL::double precision AS until FROM jobs
+   WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running', 'held'))
+  UNION ALL
+  (SELECT id, status, completed_at + unique_for FROM jobs
+   WHERE type = :type AND unique_key = :unique_key AND unique_for IS NOT NULL AND status = 'done'
+   ORDER BY completed_at DESC LIMIT 1)) AS twin
+WHERE until IS NULL OR until > coalesce(:now::double precision, extract(epoch FROM clock_timestamp()))
+LIMIT 1;
+
+-- name: lock_key
+-- Until the transaction ends: nobody else inserts a job of which its key counts after its end.
+SELECT pg_advisory_xact_lock(hashtextextended(:type || ' ' || :key, 7308604897285366892));
+
+-- name: replace_waiting
+-- What a job that waits is to do. If it has gates, it passes them again.
+UPDATE jobs SET
+  payload = :payload, priority = :priority::integer,
+  scheduled_at = coalesce(:due::double precision, c.called + :due_after::double precision, c.called), updated_at = c.called,
+  attempts = 0, claim_token = claim_token + 1,
+  status = CASE WHEN coalesce(hold, 'after') = 'after' THEN status ELSE 'held' END,
+  hold = CASE WHEN coalesce(hold, 'after') = 'after' THEN hold ELSE 'due' END
+FROM (SELECT coalesce(:now::double precision, extract(epoch FROM clock_timestamp()))) AS c (called)
+WHERE id = :id AND status IN ('pending', 'held')
+RETURNING id;
 
 -- name: find_once
 -- The job of an earlier request, in whatever state. The bounds are those of the index.
@@ -143,7 +171,7 @@ FROM supervisor_settle_and_claim_v1(
   :registered::text, :keep, :now, :expires_at, :ids::bigint[], :tokens::bigint[], :results::text[],
   :progresses::double precision[], :starts::double precision[], :wanted::text[], :capabilities, :want::integer,
   :in_types::text[], :in_requires::text[], :in_priorities::integer[], :from_times::double precision[],
-  :from_ids::bigint[], :most::bigint, :others::bigint[], :charged::bigint[]);
+  :from_ids::bigint[], :most::bigint, :others::bigint[], :charged::bigint[], :paused::bigint[], :pauses::double precision[]);
 
 -- name: blockers
 -- Who keeps a session waiting: number, address and port of the client, a description. 0 is a prepared transaction.
@@ -158,7 +186,7 @@ FROM unnest(pg_blocking_pids(:waiting::integer)) AS b (pid) LEFT JOIN pg_stat_ac
 -- name: delete_done
 -- At once, unless somebody waits for the end of a job, or others depend on this one: then it is pruned later.
 DELETE FROM jobs
-WHERE id = :id AND status = 'done' AND hold IS NULL AND followed IS NULL AND batch IS NULL
+WHERE id = :id AND status = 'done' AND hold IS NULL AND followed IS NULL AND batch IS NULL AND unique_for IS NULL
   AND (SELECT last_value FROM job_watchers) <= extract(epoch FROM clock_timestamp());
 
 -- name: await_claims
@@ -187,7 +215,7 @@ WHERE priority >= :least::bigint;
 -- priority than the one asked for, and the type is not paused.
 SELECT id FROM jobs
 WHERE type = ?1 AND requires = '' AND priority = ?2 AND status = 'pending' AND scheduled_at <= ?3
-  AND (expires_at IS NULL OR expires_at > ?3)
+  AND (expires_at BETWEEN 0 AND ?3) IS NOT TRUE
   AND NOT EXISTS (SELECT 1 FROM jobs WHERE type = ?1 AND requires > '' AND status = 'pending')
   AND NOT EXISTS (SELECT 1 FROM jobs WHERE type = ?1 AND requires = '' AND priority > ?2 AND status = 'pending')
   AND NOT EXISTS (SELECT 1 FROM job_controls WHERE kind = 'paused' AND name = ?1)
@@ -197,7 +225,7 @@ ORDER BY scheduled_at, id LIMIT 1;
 -- The first due rows of one group, to be claimed one by one.
 SELECT scheduled_at, id FROM jobs
 WHERE status = 'pending' AND type = :type AND requires = :requires AND priority = :priority
-  AND scheduled_at <= :now AND (expires_at IS NULL OR expires_at > :now)
+  AND scheduled_at <= :now AND (expires_at BETWEEN 0 AND :now) IS NOT TRUE
 ORDER BY scheduled_at, id LIMIT :want;
 
 -- name: claim_ids
@@ -245,7 +273,8 @@ RETURNING hold IS NOT NULL OR followed IS NOT NULL OR batch IS NOT NULL;
 
 -- name: go_on
 -- After such settlements, once for all of a transaction: what follows from them.
-SELECT supervisor_settled_v1(:others::bigint[], :charged::bigint[], NULL, NULL, NULL);
+SELECT supervisor_settled_v1(:others::bigint[], :charged::bigint[], NULL, NULL, NULL, :paused::bigint[],
+                             :pauses::double precision[]);
 
 -- name: insert_error
 INSERT INTO job_errors (job_id, attempt, kind, message, traceback, exit_code, signal, stderr,
@@ -685,6 +714,7 @@ WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::j
   AND (:unique_key::text IS NULL OR unique_key = :unique_key::text)
   AND (:requires::text IS NULL OR requires = :requires::text
        OR (:requires::text <> '' AND strpos(' ' || requires || ' ', ' ' || :requires::text || ' ') > 0))
+  AND (:batch::bigint IS NULL OR batch = :batch::bigint)
   AND (:priority::integer IS NULL OR priority = :priority::integer)
   AND (:finished_after::double precision IS NULL OR completed_at >= :finished_after::double precision)
   AND (:finished_before::double precision IS NULL OR completed_at < :finished_before::double precision)
@@ -704,6 +734,7 @@ WHERE id >= :floor AND id <= :latest
   AND (:unique_key::text IS NULL OR unique_key = :unique_key::text)
   AND (:requires::text IS NULL OR requires = :requires::text
        OR (:requires::text <> '' AND strpos(' ' || requires || ' ', ' ' || :requires::text || ' ') > 0))
+  AND (:batch::bigint IS NULL OR batch = :batch::bigint)
   AND (:priority::integer IS NULL OR priority = :priority::integer)
   AND (:finished_after::double precision IS NULL OR completed_at >= :finished_after::double precision)
   AND (:finished_before::double precision IS NULL OR completed_at < :finished_before::double precision)
@@ -838,10 +869,14 @@ WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::j
 RETURNING id;
 
 -- name: prune
-DELETE FROM jobs
-WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
-  AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
-    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
+-- Those that somebody else has locked go next time.
+DELETE FROM jobs WHERE id = ANY (ARRAY(
+  SELECT id FROM jobs
+  WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+    AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
+      OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before))
+    AND (unique_for IS NULL OR completed_at + unique_for < extract(epoch FROM clock_timestamp()))
+  FOR UPDATE SKIP LOCKED));
 
 -- name: prune_errors
 -- Rows of a job that is gone go with it, always: this engine has no way to leave them.
@@ -966,11 +1001,11 @@ SELECT set_config('application_name', :session, false);
 SELECT current_setting('transaction_read_only') = 'on';
 
 -- name: tables
--- `jobs`, as the search path finds it, and `job_meta` if both are in one schema: then they are ours.
+-- `jobs`, as the search path finds it, and those that are ours if they are in the same schema.
 SELECT 'jobs' WHERE to_regclass('jobs') IS NOT NULL
 UNION ALL
-SELECT 'job_meta' FROM pg_class j JOIN pg_class m ON m.relnamespace = j.relnamespace
-WHERE j.oid = to_regclass('jobs') AND m.oid = to_regclass('job_meta');
+SELECT m.relname::text FROM pg_class j JOIN pg_class m ON m.relnamespace = j.relnamespace
+WHERE j.oid = to_regclass('jobs') AND m.oid IN (to_regclass('job_meta'), to_regclass('job_limits'));
 
 -- name: search_path
 -- Where new tables would be, and where they are looked for. NULL: no such schema exists, or may be used.
@@ -992,6 +1027,31 @@ SELECT pg_advisory_xact_lock(7308604897285366885);
 
 
 -- Gates --------------------------------------------------------------------------------------------
+
+-- name: lock_gate
+-- Whoever admits jobs of the type meanwhile does so before, or knows the new limit.
+SELECT pg_advisory_xact_lock(hashtextextended(:type, 7308604897285366890));
+
+-- name: unapplied
+-- Also types whose limit was removed, if somebody had locked one of their jobs then.
+SELECT type FROM job_limits WHERE applied = 0
+UNION SELECT j.type FROM jobs j
+WHERE j.hold = 'type' AND j.status = 'held' AND NOT EXISTS (SELECT 1 FROM job_limits l WHERE l.type = j.type);
+
+-- name: limit_applied
+UPDATE job_limits SET applied = 1
+WHERE type = :type
+  AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.type = :type AND j.status = 'pending' AND j.hold IS NULL)
+  AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.type = :type AND j.status = 'running' AND j.hold IS NULL)
+  AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.type = :type AND j.hold = 'type' AND j.status = 'held'
+                    AND supervisor_wide_v1(ARRAY[:type]) = '{}');
+
+-- name: forget_keys
+-- What is known of keys that nothing depends on any more.
+DELETE FROM job_keys WHERE (type, key) IN (
+  SELECT k.type, k.key FROM job_keys k WHERE k.next_at < :now AND NOT EXISTS (
+    SELECT 1 FROM job_limits l WHERE l.type = k.type AND l.fair = 1 AND k.turn > l.turn)
+  FOR UPDATE OF k SKIP LOCKED);
 
 -- name: mark_pending
 -- Pending jobs are to pass the gates, once more if they have been admitted, and those that are held at a gate that there is
@@ -1059,38 +1119,26 @@ SELECT count(*) FROM jobs
 WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
   AND status = 'held' AND hold IN ('key', 'type');
 
--- name: pause_key
--- No other job with the concurrency_key of this one starts before :until.
-INSERT INTO job_keys AS k (type, key, next_at)
-SELECT type, concurrency_key, :until FROM jobs WHERE id = :id AND concurrency_key IS NOT NULL
-ON CONFLICT (type, key) DO UPDATE SET next_at = greatest(k.next_at, excluded.next_at);
-
--- name: pause_type
-UPDATE job_limits SET next_at = greatest(next_at, :until)
-WHERE type = (SELECT type FROM jobs WHERE id = :id AND concurrency_key IS NULL);
-
--- name: delay_admitted
-UPDATE jobs SET scheduled_at = :until
-WHERE id = ANY (ARRAY(SELECT o.id FROM jobs j JOIN jobs o ON o.type = j.type AND o.status = 'pending' AND o.hold = ''
-                      WHERE j.id = :id AND o.scheduled_at < :until
-                        AND o.concurrency_key IS NOT DISTINCT FROM j.concurrency_key
-                      ORDER BY o.id FOR NO KEY UPDATE OF o SKIP LOCKED));
-
 -- name: admitted_from_now
 -- What has passed the gates is due, or will be by a rate.
 UPDATE jobs SET scheduled_at = :now
-WHERE type IN (SELECT type FROM job_limits UNION SELECT type FROM job_keys) AND hold = '' AND status = 'pending'
-  AND scheduled_at > :now;
+WHERE id = ANY (ARRAY(
+  SELECT id FROM jobs
+  WHERE type IN (SELECT type FROM job_limits UNION SELECT type FROM job_keys) AND hold = '' AND status = 'pending'
+    AND scheduled_at > :now
+  ORDER BY id FOR NO KEY UPDATE SKIP LOCKED));
 
 -- name: cancel_expired
 UPDATE jobs SET status = 'cancelled', last_error = 'expired', completed_at = :now, updated_at = :now,
   claim_token = claim_token + 1
 WHERE id = ANY (ARRAY(SELECT id FROM jobs
-                      WHERE expires_at <= :now AND expires_at IS NOT NULL AND status IN ('pending', 'held')
+                      WHERE expires_at BETWEEN 0 AND :now AND expires_at IS NOT NULL AND status IN ('pending', 'held')
                       LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED));
 
 -- name: next_expiry
-SELECT expires_at FROM jobs WHERE expires_at IS NOT NULL AND status IN ('pending', 'held') ORDER BY expires_at LIMIT 1;
+SELECT expires_at FROM jobs
+WHERE expires_at >= 0 AND expires_at < 1e11 AND expires_at IS NOT NULL AND status IN ('pending', 'held')
+ORDER BY expires_at LIMIT 1;
 
 -- name: existing
 SELECT id FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));
@@ -1099,3 +1147,8 @@ SELECT id FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_e
 -- A job that is held waits for these. What becomes of it if they have ended, triggers say.
 INSERT INTO job_after (after_id, job_id, on_failed)
 SELECT value::bigint, :job::bigint, :on_failed FROM json_array_elements_text(:ids::json);
+
+-- name: sweep_batches
+-- Somebody has deleted the last jobs of these.
+INSERT INTO job_ends (batch) SELECT b.id FROM job_batches b WHERE b.closed = 1 AND b.ended_at IS NULL AND NOT EXISTS (
+  SELECT 1 FROM jobs j WHERE j.batch = b.id AND j.status IN ('held', 'pending', 'running'));

@@ -40,11 +40,13 @@ CREATE TABLE jobs (
   -- When it may run; see the gates below.
   concurrency_key     text COLLATE "C",
   fair_key            text COLLATE "C",
-  expires_at          double precision,
+  expires_at          double precision, -- what is no time, such as NaN, an infinity or less than 0, is none
   hold                text COLLATE "C", -- the gate at which it is held; '' once it has passed all, NULL if there are none
   turn                double precision, -- its place in the order of its gate
   followed            integer,
-  batch               bigint
+  batch               bigint,
+  waiting_key         text COLLATE "C", -- its unique_key, if that counts only until it starts: NULL there while it runs
+  unique_for          double precision  -- seconds after its success for which its unique_key counts, too
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 -- Claiming: one seek finds the first due row of a (type, requires, priority) group. Only pending rows: measured 1.2 to
@@ -57,6 +59,8 @@ CREATE INDEX jobs_running ON jobs (id) WHERE status = 'running';
 -- At most one unfinished job per type and key.
 CREATE UNIQUE INDEX jobs_unique_key ON jobs (type, unique_key)
   WHERE unique_key IS NOT NULL AND status IN ('pending', 'running', 'held');
+
+CREATE INDEX jobs_unique_after ON jobs (type, unique_key, completed_at) WHERE unique_for IS NOT NULL AND status = 'done';
 
 -- The jobs that are held, by the gate at which they are, and those that have passed all.
 CREATE INDEX jobs_at_gate ON jobs (type, hold, turn, id) WHERE status = 'held';
@@ -262,7 +266,9 @@ BEGIN
     NEW.locked_by := NULL;
     NEW.locked_at := NULL;
     NEW.lock_expires_at := NULL;
-    NEW.completed_at := CASE WHEN NEW.status = 'pending' THEN NULL ELSE at END;
+    NEW.completed_at := CASE WHEN NEW.status NOT IN ('pending', 'held') THEN at END;
+    -- One that another program has held is at no gate: it passes them all.
+    NEW.hold := CASE WHEN NEW.status = 'held' AND coalesce(NEW.hold, '') = '' THEN 'due' ELSE NEW.hold END;
   END IF;
   RETURN NEW;
 END $$;
@@ -348,9 +354,9 @@ CREATE TABLE job_limits (
   max_running   bigint,                -- pending and running jobs at most; NULL: any number
   per_key       bigint,                -- the same for each concurrency_key; NULL: 1
   on_conflict   text NOT NULL DEFAULT 'wait', -- what a job does whose key has others: wait, skip, cancel_running
-  interval      double precision,      -- seconds between two starts; NULL: no rate
+  interval      double precision CHECK (interval > 1e-9 AND interval < 1e11), -- seconds between two starts; NULL: no rate
   burst         bigint NOT NULL DEFAULT 1,    -- starts that may be saved up
-  key_interval  double precision,      -- the same for each concurrency_key
+  key_interval  double precision CHECK (key_interval > 1e-9 AND key_interval < 1e11), -- the same for each concurrency_key
   key_burst     bigint NOT NULL DEFAULT 1,
   fair          integer NOT NULL DEFAULT 0,   -- 1: jobs take turns by fair_key
   age_boost     double precision NOT NULL DEFAULT 1e9, -- seconds of waiting that count as much as one step of priority
@@ -392,7 +398,7 @@ BEGIN
     | CASE WHEN NEW.interval IS NULL AND NEW.key_interval IS NULL THEN 0 ELSE 1::bigint << 32 END);
   RETURN NULL;
 END $$;
-CREATE TRIGGER limits_known AFTER INSERT OR UPDATE ON job_limits FOR EACH ROW EXECUTE FUNCTION supervisor_limited_v1();
+CREATE TRIGGER limits_known AFTER INSERT OR UPDATE OF interval, key_interval ON job_limits FOR EACH ROW EXECUTE FUNCTION supervisor_limited_v1();
 
 -- A job that has gates to pass is held before the first, whoever makes it pending.
 CREATE FUNCTION supervisor_hold_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -401,6 +407,7 @@ DECLARE
 BEGIN
   SELECT l.on_conflict INTO conflict FROM job_limits l WHERE l.type = NEW.type;
   IF NOT FOUND AND NEW.concurrency_key IS NULL THEN
+    NEW.status := 'pending';
     NEW.hold := CASE WHEN TG_OP = 'UPDATE' THEN '' END;
     RETURN NEW;
   END IF;
@@ -421,8 +428,8 @@ BEGIN
 END $$;
 
 CREATE TRIGGER jobs_hold BEFORE INSERT ON jobs FOR EACH ROW
-WHEN (NEW.status = 'pending' AND NEW.hold IS NULL AND (NEW.concurrency_key IS NOT NULL
-      OR pg_sequence_last_value('job_limited'::regclass) >> (hashtextextended(NEW.type, 0) & 31)::integer & 1 = 1))
+WHEN (NEW.hold IS NULL AND (NEW.status = 'held' OR (NEW.status = 'pending' AND (NEW.concurrency_key IS NOT NULL
+      OR pg_sequence_last_value('job_limited'::regclass) >> (hashtextextended(NEW.type, 0) & 31)::integer & 1 = 1))))
 EXECUTE FUNCTION supervisor_hold_v1();
 
 -- What has passed the gates and is to run again passes them again.
@@ -430,6 +437,48 @@ CREATE TRIGGER jobs_hold_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
 WHEN (NEW.status = 'pending' AND OLD.status <> 'pending' AND NEW.hold IS NOT NULL
       AND (OLD.status <> 'held' OR NEW.hold <> ''))
 EXECUTE FUNCTION supervisor_hold_v1();
+
+-- A key that counts until its job starts is free during the run, and has it again then. What was to run again, or has
+-- failed, while another one waits with it, has been superseded by that. Who inserts such a job has a lock until the end of
+-- its transaction, for which nobody waits who settles: meanwhile, the job stays held without its key.
+CREATE FUNCTION supervisor_waiting_key_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+  lock constant bigint := hashtextextended(NEW.type || ' ' || NEW.waiting_key, 7308604897285366892);
+  at constant double precision := extract(epoch FROM clock_timestamp());
+  locked boolean;
+  twin bigint;
+BEGIN
+  IF TG_OP = 'INSERT' THEN
+    PERFORM pg_advisory_xact_lock(lock);
+  ELSIF NEW.status = 'running' THEN
+    NEW.unique_key := NULL;
+  ELSIF NEW.unique_key IS NULL THEN
+    IF NEW.status IN ('pending', 'held', 'failed') THEN
+      locked := pg_try_advisory_xact_lock(lock); -- before the look, which then sees what was committed
+      SELECT j.id INTO twin FROM jobs j
+      WHERE j.type = NEW.type AND j.unique_key = NEW.waiting_key AND j.unique_key IS NOT NULL
+        AND j.status IN ('pending', 'running', 'held');
+    END IF;
+    IF twin IS NOT NULL THEN
+      NEW.status := 'cancelled';
+      NEW.last_error := 'superseded by job ' || twin;
+      NEW.completed_at := at;
+    ELSIF NEW.status IN ('pending', 'held') AND NOT locked THEN
+      NEW.status := 'held';
+      NEW.hold := 'due';
+      NEW.scheduled_at := greatest(NEW.scheduled_at, at + 1);
+      RETURN NEW;
+    END IF;
+    NEW.unique_key := NEW.waiting_key;
+  END IF;
+  RETURN NEW;
+END $$;
+
+CREATE TRIGGER jobs_key_waits BEFORE INSERT ON jobs FOR EACH ROW
+WHEN (NEW.waiting_key IS NOT NULL AND NEW.status IN ('pending', 'held')) EXECUTE FUNCTION supervisor_waiting_key_v1();
+CREATE TRIGGER jobs_key_waits_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
+WHEN (NEW.waiting_key IS NOT NULL AND NEW.status IS DISTINCT FROM OLD.status)
+EXECUTE FUNCTION supervisor_waiting_key_v1();
 
 -- Those of these types that have more limits than a number for each key: all of their jobs pass one gate.
 CREATE FUNCTION supervisor_wide_v1(in_types text[]) RETURNS text[] LANGUAGE sql STABLE AS $$
@@ -441,13 +490,15 @@ $$;
 -- Admit the first jobs that are held at these gates, which are locked, where there is room, and let these rows pass the gate
 -- `due` before. A gate is a type and one of its keys; NULL: its jobs without a key. Returns how many are pending now.
 -- Locks, in this order everywhere: rows of jobs that are settled, that of the ends of jobs that others follow, those of
--- batches, those of gates. A row that is locked by somebody else is left where it is: nobody waits for one who waits.
+-- batches, those of gates; rows of job_limits and job_keys. A row of another job that somebody else has locked is left as it
+-- is: nobody waits for one who waits.
 -- Called by supervisor_settled_v1, with its settings.
 CREATE FUNCTION supervisor_admit_v1(in_types text[], in_keys text[], wide text[], in_rows bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
   at constant double precision := extract(epoch FROM clock_timestamp());
+  held constant text := 'held'; -- so that the planner looks for ids, and does not read all that are held
   others bigint[];
   changed bigint;
   admitted bigint;
@@ -475,7 +526,8 @@ BEGIN
 
   IF cardinality(in_rows) > 0 THEN
     UPDATE jobs SET hold = 'key', turn = scheduled_at - priority * 1e9
-    WHERE id = ANY (in_rows) AND status = 'held' AND hold = 'due';
+    WHERE id = ANY (ARRAY(SELECT j.id FROM jobs j WHERE j.id = ANY (in_rows) AND j.status = held AND j.hold = 'due'
+                          FOR NO KEY UPDATE SKIP LOCKED));
   END IF;
 
   -- Their keys. With a rate, only one of a key stands before its start. Jobs that take turns get theirs.
@@ -499,7 +551,7 @@ BEGIN
     SELECT j.id, j.type, j.type = ANY (wide), coalesce(l.fair, 0), coalesce(l.age_boost, 1e9), coalesce(j.fair_key, ''),
            j.turn
     FROM jobs j LEFT JOIN job_limits l ON l.type = j.type
-    WHERE j.id = ANY (in_rows) AND j.status = 'held' AND j.hold = 'key' AND j.concurrency_key IS NULL),
+    WHERE j.id = ANY (in_rows) AND j.status = held AND j.hold = 'key' AND j.concurrency_key IS NULL),
   turns AS (
     INSERT INTO job_keys AS k (type, key, turn)
     SELECT p.type, p.fair_key, l.turn + count(*) FROM passing p JOIN job_limits l ON l.type = p.type
@@ -513,7 +565,8 @@ BEGIN
     claim_token = claim_token + CASE WHEN p.wide THEN 0 ELSE 1 END,
     turn = coalesce(t.turn - p.behind, scheduled_at) - priority * p.age_boost,
     scheduled_at = CASE WHEN p.wide THEN scheduled_at ELSE greatest(scheduled_at, (
-      SELECT k.next_at FROM job_keys k WHERE k.type = jobs.type AND k.key = jobs.concurrency_key)) END
+      SELECT k.next_at FROM job_keys k
+      WHERE k.type = jobs.type AND k.key = jobs.concurrency_key AND k.next_at < 1e11)) END
   FROM (SELECT p.*, count(*) OVER (PARTITION BY p.type, p.fair_key ORDER BY p.turn DESC, p.id DESC) - 1 AS behind
         FROM passing p) AS p
        LEFT JOIN turns t ON p.fair = 1 AND t.type = p.type AND t.key = p.fair_key
@@ -556,9 +609,10 @@ BEGIN
       scheduled_at = greatest(
         scheduled_at,
         -- Those that take turns are claimed in the order in which they are admitted.
-        CASE WHEN gate.fair = 1 THEN at + p.place * 1e-6 ELSE gate.next_at - (gate.burst - 1) * coalesce(gate.interval, 0) END,
+        CASE WHEN gate.fair = 1 THEN at + p.place * 1e-6
+             WHEN gate.next_at < 1e11 THEN gate.next_at - (gate.burst - 1) * coalesce(gate.interval, 0) END,
         (SELECT k.next_at - (gate.key_burst - 1) * coalesce(gate.key_interval, 0) FROM job_keys k
-         WHERE k.type = gate.type AND k.key = jobs.concurrency_key))
+         WHERE k.type = gate.type AND k.key = jobs.concurrency_key AND k.next_at < 1e11))
     FROM passing p WHERE jobs.id = p.id;
     GET DIAGNOSTICS changed = ROW_COUNT;
     admitted := admitted + changed;
@@ -579,16 +633,20 @@ CREATE TABLE job_after (
 );
 CREATE INDEX job_after_job ON job_after (job_id);
 
--- Jobs of one batch; when its last one has ended, a job is enqueued, once.
+-- Jobs of one batch; when its last one has ended, a job is enqueued, once. It must be one that the table of jobs takes.
 CREATE TABLE job_batches (
-  id       bigint PRIMARY KEY,       -- microseconds of its creation
-  type     text,                     -- of the job that is enqueued; NULL: none
-  payload  text NOT NULL DEFAULT '{}',
-  closed   integer NOT NULL DEFAULT 0, -- 1: the program that makes it has added its jobs
-  callback bigint,                   -- the job that was enqueued
-  ended_at double precision
+  id         bigint PRIMARY KEY        -- microseconds of its creation
+             CHECK (id BETWEEN 1 AND 4611686018427387904),
+  type       text                      -- of the job that is enqueued; NULL: none
+             CHECK (length(type) BETWEEN 1 AND 100 AND type !~ '[^a-zA-Z0-9_.:/-]'),
+  payload    text NOT NULL DEFAULT '{}' CHECK (octet_length(payload) <= 1048576),
+  closed     integer NOT NULL DEFAULT 0, -- 1: the program that makes it has added its jobs
+  callback   bigint,                   -- the job that was enqueued
+  created_at double precision NOT NULL DEFAULT extract(epoch FROM now()) CHECK (created_at BETWEEN 0 AND 1e11),
+  ended_at   double precision CHECK (ended_at BETWEEN 0 AND 1e11)
 );
 CREATE INDEX jobs_in_batch ON jobs (batch) WHERE batch IS NOT NULL AND status IN ('held', 'pending', 'running');
+CREATE INDEX jobs_of_batch ON jobs (batch, id) WHERE batch IS NOT NULL; -- those that have ended, too
 
 -- What the maintainer has to look at: jobs with gates, with others that follow them, or of a batch, which somebody other
 -- than the worker that held them has ended or set back; those that another program has claimed; those that have got a
@@ -614,11 +672,24 @@ CREATE TRIGGER after_begins AFTER INSERT ON job_after FOR EACH ROW EXECUTE FUNCT
 CREATE TRIGGER batch_closes AFTER UPDATE OF closed ON job_batches FOR EACH ROW WHEN (NEW.closed = 1)
 EXECUTE FUNCTION supervisor_ended_v1();
 
+-- Those of these rows that nobody else has locked, locked. If some are, the maintainer looks at `in_again` once more.
+CREATE FUNCTION supervisor_lock_v1(in_rows bigint[], in_again bigint[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  locked constant bigint[] := ARRAY(SELECT id FROM jobs WHERE id = ANY (in_rows) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED);
+BEGIN
+  IF cardinality(locked) < cardinality(in_rows) THEN
+    INSERT INTO job_ends (job_id) SELECT unnest(in_again);
+  END IF;
+  RETURN locked;
+END $$;
+
 -- What follows from the ends of these jobs: for others after them, their batches, and the gates that they have left;
 -- `in_charged` are those whose attempt counts, for breakers. From the starts of others, for rates. The gates of types whose
--- jobs are to be claimed then are locked, too; batches may have been closed. Returns how many jobs have become pending.
+-- jobs are to be claimed then are locked, too; batches may have been closed. For so many seconds no other job with the
+-- concurrency_key of a paused one starts. Returns how many jobs have become pending.
 CREATE FUNCTION supervisor_settled_v1(
-  in_ids bigint[], in_charged bigint[], in_started bigint[], in_rated text[], in_batches bigint[])
+  in_ids bigint[], in_charged bigint[], in_started bigint[], in_rated text[], in_batches bigint[],
+  in_paused bigint[] DEFAULT NULL, in_pauses double precision[] DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -628,7 +699,11 @@ DECLARE
   settled record;
   gates record;
   wide text[];
-  later bigint[];
+  held constant text := 'held'; -- as above
+  wave bigint[];
+  ended bigint[];
+  near bigint[];
+  locked bigint[];
   admitted bigint := 0;
   one record;
 BEGIN
@@ -641,41 +716,58 @@ BEGIN
 
   IF settled.followed IS NOT NULL THEN
     PERFORM pg_advisory_xact_lock(7308604897285366891);
-    -- What was cancelled because of one that runs again, or has succeeded now, waits again.
-    WITH RECURSIVE later (id) AS (
-      SELECT j.id FROM jobs j WHERE j.id = ANY (settled.followed) AND j.status NOT IN ('failed', 'cancelled', 'quarantined')
-      UNION
-      SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id JOIN jobs j ON j.id = a.job_id
-      WHERE j.status = 'cancelled' AND j.hold = 'after')
-    UPDATE jobs SET status = 'held', completed_at = NULL, last_error = NULL, claim_token = claim_token + 1
-    WHERE id = ANY (ARRAY(SELECT l.id FROM later l)) AND status = 'cancelled' AND hold = 'after';
+    -- What was cancelled because of one that runs again, or has succeeded now, waits again, unless it is after another one
+    -- that has failed; and what follows that. Rows that somebody else has locked are for the maintainer.
+    wave := ARRAY(SELECT j.id FROM jobs j WHERE j.id = ANY (settled.followed)
+                    AND j.status NOT IN ('failed', 'cancelled', 'quarantined'));
+    WHILE cardinality(wave) > 0 LOOP
+      near := ARRAY(
+        SELECT DISTINCT j.id FROM job_after a JOIN jobs j ON j.id = a.job_id
+        WHERE a.after_id = ANY (wave) AND j.status = 'cancelled' AND j.hold = 'after' AND NOT EXISTS (
+          SELECT 1 FROM job_after b JOIN jobs o ON o.id = b.after_id
+          WHERE b.job_id = j.id AND b.on_failed = 'cancel' AND o.status IN ('failed', 'cancelled', 'quarantined')));
+      locked := supervisor_lock_v1(near, wave);
+      WITH changed AS (
+        UPDATE jobs SET status = 'held', completed_at = NULL, last_error = NULL, claim_token = claim_token + 1
+        WHERE id = ANY (locked) AND status = 'cancelled' AND hold = 'after'
+        RETURNING id)
+      SELECT coalesce(array_agg(c.id), '{}') INTO wave FROM changed c;
+    END LOOP;
     -- What follows only from the success of one that has failed is cancelled, and what follows that; the edges stay.
-    WITH RECURSIVE later (id, cause, ended) AS (
-      SELECT j.id, j.id, j.status FROM jobs j
-      WHERE j.id = ANY (settled.followed) AND j.status IN ('failed', 'cancelled', 'quarantined')
-      UNION
-      SELECT a.job_id, l.cause, l.ended FROM later l JOIN job_after a ON a.after_id = l.id WHERE a.on_failed = 'cancel')
-    UPDATE jobs SET status = 'cancelled', completed_at = at, claim_token = claim_token + 1,
-      last_error = format('cancelled: job %s, before it, ended %s', l.cause, l.ended)
-    FROM (SELECT id, min(cause) AS cause, min(ended) AS ended FROM later GROUP BY id) AS l
-    WHERE jobs.id = l.id AND jobs.status = 'held' AND jobs.hold = 'after';
-    WITH RECURSIVE later (id) AS (
-      SELECT j.id FROM jobs j WHERE j.id = ANY (settled.followed) AND j.status IN ('failed', 'cancelled', 'quarantined')
-      UNION
-      SELECT a.job_id FROM later l JOIN job_after a ON a.after_id = l.id JOIN jobs j ON j.id = a.job_id
-      WHERE j.status = 'cancelled' AND j.hold = 'after'),
-    gone AS (
+    wave := ARRAY(SELECT j.id FROM jobs j WHERE j.id = ANY (settled.followed)
+                    AND j.status IN ('failed', 'cancelled', 'quarantined'));
+    ended := settled.followed;
+    WHILE cardinality(wave) > 0 LOOP
+      near := ARRAY(
+        SELECT DISTINCT j.id FROM job_after a JOIN jobs j ON j.id = a.job_id
+        WHERE a.after_id = ANY (wave) AND a.on_failed = 'cancel' AND j.status = held AND j.hold = 'after');
+      locked := supervisor_lock_v1(near, wave);
+      WITH changed AS (
+        UPDATE jobs SET status = 'cancelled', completed_at = at, claim_token = claim_token + 1,
+          last_error = (
+            SELECT CASE WHEN o.status = 'cancelled' AND o.hold = 'after' AND o.last_error IS NOT NULL THEN o.last_error
+                        ELSE format('cancelled: job %s, before it, ended %s', o.id, o.status) END
+            FROM job_after a JOIN jobs o ON o.id = a.after_id
+            WHERE a.job_id = jobs.id AND a.on_failed = 'cancel' AND o.status IN ('failed', 'cancelled', 'quarantined')
+            ORDER BY o.id LIMIT 1)
+        WHERE id = ANY (locked) AND status = held AND hold = 'after'
+        RETURNING id)
+      SELECT coalesce(array_agg(c.id), '{}') INTO wave FROM changed c;
+      ended := ended || wave;
+    END LOOP;
+    near := ARRAY(
+      SELECT DISTINCT a.job_id FROM job_after a JOIN jobs j ON j.id = a.after_id
+      WHERE a.after_id = ANY (ended)
+        AND (j.status = 'done' OR (a.on_failed = 'run' AND j.status IN ('failed', 'cancelled', 'quarantined'))));
+    IF cardinality(near) > 0 THEN
+      locked := supervisor_lock_v1(near, ended);
       DELETE FROM job_after a USING jobs j
-      WHERE a.after_id = j.id AND (
-        (j.id = ANY (settled.followed) AND j.status = 'done')
-        OR (j.id = ANY (ARRAY(SELECT l.id FROM later l)) AND a.on_failed = 'run'))
-      RETURNING a.job_id)
-    SELECT array_agg(g.job_id) INTO later FROM gone g;
-    IF later IS NOT NULL THEN
+      WHERE a.after_id = j.id AND a.after_id = ANY (ended) AND a.job_id = ANY (locked)
+        AND (j.status = 'done' OR (a.on_failed = 'run' AND j.status IN ('failed', 'cancelled', 'quarantined')));
       -- A trigger lets them pass, or holds them at their own gates.
       WITH free AS (
         UPDATE jobs SET status = 'pending', claim_token = claim_token + 1
-        WHERE id = ANY (later) AND status = 'held' AND hold = 'after'
+        WHERE id = ANY (locked) AND status = held AND hold = 'after'
           AND NOT EXISTS (SELECT 1 FROM job_after a WHERE a.job_id = jobs.id)
         RETURNING id, type, concurrency_key, status, scheduled_at)
       SELECT settled.types || coalesce(array_agg(f.type) FILTER (WHERE f.status = 'held'), '{}') AS types,
@@ -699,8 +791,14 @@ BEGIN
       RETURNING b.id, b.type, b.payload
     LOOP
       IF one.type IS NOT NULL THEN
-        WITH made AS (INSERT INTO jobs (type, payload) VALUES (one.type, one.payload) RETURNING id)
-        UPDATE job_batches b SET callback = made.id FROM made WHERE b.id = one.id;
+        FOR tried IN 1 .. 1000 LOOP -- ids that others have given by hand are passed over
+          WITH made AS (
+            INSERT INTO jobs (type, payload, meta)
+            VALUES (one.type, one.payload, json_build_object('batch', one.id)::text)
+            ON CONFLICT (id) DO NOTHING RETURNING id)
+          UPDATE job_batches b SET callback = made.id FROM made WHERE b.id = one.id;
+          EXIT WHEN FOUND;
+        END LOOP;
         admitted := admitted + 1;
       END IF;
     END LOOP;
@@ -712,7 +810,8 @@ BEGIN
         UNION SELECT j.type, j.concurrency_key FROM jobs j WHERE j.id = ANY (in_started)
         UNION SELECT t, NULL FROM unnest(in_rated) AS t) AS g (type, key);
   IF cardinality(gates.types) > 0 THEN
-    wide := supervisor_wide_v1(gates.types);
+    -- Those with a rate as if they were, so that the call for what is started after the first one takes no further lock.
+    wide := supervisor_wide_v1(gates.types) || in_rated;
     -- A statement of its own: the next one sees what others have committed before they let go of these locks. All at once,
     -- or two would wait for each other.
     PERFORM CASE WHEN s.shared THEN pg_advisory_xact_lock_shared(s.lock) ELSE pg_advisory_xact_lock(s.lock) END
@@ -733,18 +832,39 @@ BEGIN
       WHERE l.type = s.type AND l.max_failures IS NOT NULL AND NOT (s.worked AND l.failures = 0);
     END IF;
     IF cardinality(in_started) > 0 THEN
-      UPDATE job_limits l SET next_at = greatest(l.next_at, at - 0.005) + s.starts * l.interval
+      UPDATE job_limits l SET next_at = greatest(CASE WHEN l.next_at < 1e11 THEN l.next_at END, at - 0.012) + s.starts * l.interval
       FROM (SELECT j.type, count(*) AS starts FROM jobs j WHERE j.id = ANY (in_started) GROUP BY j.type) AS s
       WHERE l.type = s.type AND l.interval IS NOT NULL;
       INSERT INTO job_keys AS k (type, key, next_at)
-      SELECT j.type, j.concurrency_key, at - 0.005 + l.key_interval
+      SELECT j.type, j.concurrency_key, at - 0.012 + l.key_interval
       FROM jobs j JOIN job_limits l ON l.type = j.type AND l.key_interval IS NOT NULL
       WHERE j.id = ANY (in_started) AND j.concurrency_key IS NOT NULL
       GROUP BY j.type, j.concurrency_key, l.key_interval
       ON CONFLICT (type, key) DO UPDATE SET next_at = greatest(
         excluded.next_at, k.next_at + (SELECT l.key_interval FROM job_limits l WHERE l.type = excluded.type));
     END IF;
-    admitted := admitted + supervisor_admit_v1(gates.types, gates.keys, wide, settled.due);
+    IF cardinality(in_paused) > 0 THEN
+      INSERT INTO job_keys AS k (type, key, next_at)
+      SELECT j.type, j.concurrency_key, at + max(p.pause) FROM unnest(in_paused, in_pauses) AS p (id, pause) JOIN jobs j ON j.id = p.id
+      WHERE j.concurrency_key IS NOT NULL GROUP BY 1, 2
+      ON CONFLICT (type, key) DO UPDATE SET next_at = greatest(k.next_at, excluded.next_at);
+      UPDATE job_limits l SET next_at = greatest(l.next_at, at + p.pause)
+      FROM (SELECT j.type, max(u.pause) AS pause FROM unnest(in_paused, in_pauses) AS u (id, pause) JOIN jobs j ON j.id = u.id
+            WHERE j.concurrency_key IS NULL GROUP BY j.type) AS p
+      WHERE l.type = p.type AND l.type = ANY (wide);
+      UPDATE jobs SET scheduled_at = greatest(scheduled_at, at + o.pause)
+      FROM (SELECT o.id, p.pause FROM unnest(in_paused, in_pauses) AS p (id, pause) JOIN jobs j ON j.id = p.id
+                 JOIN jobs o ON o.type = j.type AND o.status = 'pending' AND o.hold = ''
+                            AND o.concurrency_key IS NOT DISTINCT FROM j.concurrency_key
+            FOR NO KEY UPDATE OF o SKIP LOCKED) AS o
+      WHERE jobs.id = o.id;
+    END IF;
+    IF supervisor_wide_v1(gates.types) <@ wide THEN
+      wide := supervisor_wide_v1(gates.types);
+      admitted := admitted + supervisor_admit_v1(gates.types, gates.keys, wide, settled.due);
+    ELSE -- A limit was set before the locks were taken, and needs others: this is for the maintainer.
+      INSERT INTO job_ends (job_id) SELECT unnest(in_ids || in_started);
+    END IF;
   END IF;
   RETURN admitted;
 END $$;
@@ -873,7 +993,8 @@ CREATE FUNCTION supervisor_settle_and_claim_v1(
   ids bigint[], tokens bigint[], results text[], progresses double precision[], starts double precision[],
   wanted text[], capabilities text, want integer,
   in_types text[], in_requires text[], in_priorities integer[], from_times double precision[], from_ids bigint[],
-  most bigint, others bigint[] DEFAULT NULL, charged bigint[] DEFAULT NULL)
+  most bigint, others bigint[] DEFAULT NULL, charged bigint[] DEFAULT NULL,
+  paused bigint[] DEFAULT NULL, pauses double precision[] DEFAULT NULL)
 RETURNS TABLE (id bigint, claim_token bigint, type text, payload text, attempts bigint, max_attempts bigint,
                crashes bigint, scheduled_at double precision, lost boolean, requires text, priority integer)
 LANGUAGE plpgsql VOLATILE
@@ -910,7 +1031,7 @@ BEGIN
         DELETE FROM jobs
         WHERE jobs.id = ANY (ids) AND jobs.status = held AND jobs.locked_by = by_owner
           AND jobs.claim_token = tokens[width_bucket(jobs.id, ids)]
-          AND hold IS NULL AND followed IS NULL AND batch IS NULL
+          AND hold IS NULL AND followed IS NULL AND batch IS NULL AND unique_for IS NULL
         RETURNING jobs.id)
       SELECT coalesce(array_agg(ended.id), '{}') INTO settled FROM ended;
     END IF;
@@ -948,9 +1069,9 @@ BEGIN
   END IF;
   -- Once for all that this transaction has settled: the locks are taken in one order.
   IF gated IS NOT NULL OR cardinality(rated) > 0 OR cardinality(others) > 0 THEN
-    admitted := supervisor_settled_v1(gated || others, gated || charged, NULL, rated, NULL);
+    admitted := supervisor_settled_v1(gated || others, gated || charged, NULL, rated, NULL, paused, pauses);
     IF NOT (keep OR watched) THEN
-      DELETE FROM jobs WHERE jobs.id = ANY (gated) AND followed IS NULL AND batch IS NULL;
+      DELETE FROM jobs WHERE jobs.id = ANY (gated) AND followed IS NULL AND batch IS NULL AND unique_for IS NULL;
     END IF;
   END IF;
   IF want > 0 THEN
@@ -984,7 +1105,7 @@ BEGIN
                LATERAL (SELECT j.scheduled_at, j.id FROM jobs j
                         WHERE j.status = 'pending' AND j.type = g.type AND j.requires = g.requires
                           AND j.priority = tier.priority AND (j.scheduled_at, j.id) >= (g.since, g.first)
-                          AND j.scheduled_at <= at AND (j.expires_at IS NULL OR j.expires_at > at)
+                          AND j.scheduled_at <= at AND (j.expires_at BETWEEN 0 AND at) IS NOT TRUE
                         ORDER BY j.scheduled_at, j.id LIMIT want) c
           ORDER BY c.scheduled_at, c.id LIMIT want);
       END IF;
@@ -995,7 +1116,7 @@ BEGIN
              LATERAL (SELECT j.ctid FROM jobs j
                       WHERE j.status = 'pending' AND j.type = g.type AND j.requires = g.requires
                         AND j.priority = tier.priority AND (j.scheduled_at, j.id) >= (g.since, g.first)
-                        AND j.scheduled_at <= at AND (j.expires_at IS NULL OR j.expires_at > at)
+                        AND j.scheduled_at <= at AND (j.expires_at BETWEEN 0 AND at) IS NOT TRUE
                       ORDER BY j.scheduled_at, j.id LIMIT coalesce(cardinality(array_positions(places, g.place)), want)
                       FOR NO KEY UPDATE SKIP LOCKED) c
         WHERE places IS NULL OR g.place = ANY (places));
@@ -1006,7 +1127,7 @@ BEGIN
             SELECT j.ctid FROM jobs j
             WHERE j.status = 'pending' AND j.type = tier.types[place] AND j.requires = tier.kinds[place]
               AND j.priority = tier.priority AND (j.scheduled_at, j.id) >= (tier.times[place], tier.firsts[place])
-              AND j.scheduled_at <= at AND (j.expires_at IS NULL OR j.expires_at > at) AND j.ctid <> ALL (picked)
+              AND j.scheduled_at <= at AND (j.expires_at BETWEEN 0 AND at) IS NOT TRUE AND j.ctid <> ALL (picked)
             ORDER BY j.scheduled_at, j.id LIMIT want - cardinality(picked) FOR NO KEY UPDATE SKIP LOCKED);
           EXIT WHEN cardinality(picked) >= want;
         END LOOP;
@@ -1041,7 +1162,7 @@ BEGIN
                           NULL::double precision, NULL::boolean, NULL::text, NULL::integer;
     END IF;
     IF cardinality(started) > 0 THEN
-      admitted := greatest(admitted, claimed) + supervisor_settled_v1(NULL, NULL, started, NULL, NULL);
+      admitted := greatest(admitted, claimed) + supervisor_settled_v1(NULL, NULL, started, rated, NULL);
     END IF;
   END IF;
   -- Somebody else is to run these.

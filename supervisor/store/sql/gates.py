@@ -47,25 +47,26 @@ class Gates(Concern):
             there, wanted = before.get(type_), limits.get(type_)
             if (there is not None and there.chosen) or (None if there is None else there.limits) == wanted:
                 continue
-            self._write(type_, wanted, now, chosen=False)
+            self._write(type_, wanted, chosen=False)
             changed.append(type_)
+        self.sweep(now)  # even if nothing has changed: whoever changed it may have been killed before
         return changed
 
     def choose(self, type_: str, limits: Limits | None, now: float, *, chosen: bool = True) -> None:
         """Let these be the limits of a type; if an operator has `chosen` them, whatever the configuration says."""
-        self._write(type_, limits, now, chosen=chosen)
+        self._write(type_, limits, chosen=chosen)
+        self.sweep(now)
 
-    def _write(self, type_: str, limits: Limits | None, now: float, *, chosen: bool) -> None:
+    def _write(self, type_: str, limits: Limits | None, *, chosen: bool) -> None:
         with self._connection.write() as raw:
+            if "lock_gate" in self._queries.statements:
+                raw.execute(self._queries.lock_gate, {"type": type_})
             if limits is None:
                 raw.execute(self._queries.drop_limit, {"type": type_})
             else:
                 row = limits._asdict() | {"type": type_, "fair": int(limits.fair), "chosen": int(chosen)}
                 raw.execute(self._queries.set_limit, row)
         self._pass_again(type_)
-        while self.admit_due(now):
-            pass
-        self.sweep(now)
 
     def _pass_again(self, type_: str) -> None:
         """Pending jobs pass the gates again: those from before there was a limit, and those that a larger one let pass.
@@ -104,11 +105,18 @@ class Gates(Concern):
         admitted = 0
         for (type_,) in self._connection.rows(self._queries.unapplied):
             self._pass_again(type_)
-        while heads := [row[0] for row in self._connection.rows(self._queries.gate_heads, {"limit": _SLICE})]:
-            self._connection.apply(self._queries.try_gates, {"ids": json.dumps(heads)})
-            [(still,)] = self._connection.rows(self._queries.count_heads, {"ids": json.dumps(heads)})
-            admitted += len(heads) - still
-            if still == len(heads):
-                break
+        while self.admit_due(now):
+            pass
+        passed = 1
+        while passed and (heads := self._connection.rows(self._queries.gate_heads, {"limit": _SLICE})):
+            ids = {"ids": json.dumps([row[0] for row in heads])}
+            with self._connection.write() as raw:
+                # What others admit meanwhile does not count: on a busy table, this would not end.
+                [(before,)] = raw.execute(self._queries.count_heads, ids).fetchall()
+                tried = raw.execute(self._queries.try_gates, ids).fetchall()  # SQLite does not say how many have passed
+                [(still,)] = raw.execute(self._queries.count_heads, ids).fetchall()
+                passed = tried[0][0] if tried else before - still
+            admitted += passed
         self._connection.apply(self._queries.forget_keys, {"now": now})
+        self._connection.apply(self._queries.sweep_batches, {})
         return admitted

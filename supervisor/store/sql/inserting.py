@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from supervisor.domain.errors import Conflict, InvalidJob
-from supervisor.domain.job import NewJob
+from supervisor.domain.errors import Conflict, DuplicateJob, InvalidJob
+from supervisor.domain.job import Delay, NewJob
 from supervisor.store.sql.connection import Queries, RowRefused, Transaction
 
 Answer = TypeVar("Answer")
 Now = float | None  # Unix seconds; None: by the server's clock
+
+_TRIES = 10  # without a transaction, others may insert, start or end one with the key between two statements
 
 Put = tuple[int, bool]
 """The id of a job, and whether it is new."""
@@ -28,16 +30,46 @@ class Inserting:
         self._insert_job = insert_job
 
     def insert_or_find(self, raw: Transaction, job: NewJob, now: Now) -> Put:
-        """A job that is not new is the unfinished one with its key. Raises Conflict if anything else keeps it out."""
-        key = {"type": job.type, "unique_key": job.unique_key}
-        for _ in range(3):  # without a transaction, another job with the key may come or finish between two statements
+        """A job that is not new is the one with its key. Raises DuplicateJob if it is to, and Conflict if anything else
+        keeps it out.
+        """
+        lock = self._queries.statements.get("lock_key") if "unique_for" in job.extra else None
+        for _ in range(_TRIES):
             # Looked for first: an INSERT of a duplicate uses up an id, and the commit would write that.
-            if job.unique_key is not None and (row := raw.execute(self._queries.find_unique, key).fetchone()):
-                return int(row[0]), False
+            if job.unique_key is not None and (row := self._twin(raw, job, now)) is not None:
+                if self._agreed(raw, job, now, *row):
+                    return int(row[0]), False
+                continue
+            if lock:  # or one might be inserted and done before the INSERT: only then does nothing else notice it
+                raw.execute(lock, {"type": job.type, "key": job.unique_key})
+                lock = None
+                continue
             job_id = self._insert_after(raw, job, now) if job.after else self._insert_job(raw, job, now)
             if job_id is not None:
                 return job_id, True
         raise Conflict(f"a job of type {job.type!r} breaks a UNIQUE rule of the jobs table, or a trigger refuses it")
+
+    def _twin(self, raw: Transaction, job: NewJob, now: Now) -> tuple[Any, ...] | None:
+        """The id and the status of the job that has its key."""
+        query = self._queries.find_recent if "unique_for" in job.extra else self._queries.find_unique
+        key = {"type": job.type, "unique_key": job.unique_key, "now": now}
+        twin: tuple[Any, ...] | None = raw.execute(query, key).fetchone()
+        return twin
+
+    def _agreed(self, raw: Transaction, job: NewJob, now: Now, twin: int, status: str) -> bool:
+        """Do what is to be done if another job has the key. False: it has started since it was looked for."""
+        if job.on_duplicate == "error":
+            raise DuplicateJob(twin)
+        if job.on_duplicate != "replace" or status not in ("pending", "held"):
+            return True
+        due, after = (None, job.scheduled_at) if isinstance(job.scheduled_at, Delay) else (job.scheduled_at, None)
+        times = {"due": due, "due_after": after, "now": now}
+        values = {"id": twin, "payload": job.payload, "priority": job.priority} | times
+        replaced = raw.execute(self._queries.replace_waiting, values).fetchall()
+        for name in ("refill_gates", "announce"):  # what an engine needs
+            if replaced and (statement := self._queries.statements.get(name)):
+                raw.execute(statement, values)
+        return bool(replaced)
 
     def _insert_after(self, raw: Transaction, job: NewJob, now: Now) -> int | None:
         """A job that waits for others. Raises InvalidJob if one of them does not exist."""

@@ -135,6 +135,7 @@ class FinishedJobs(Concern):
         """Look at `limit` rows after an id. Returns (jobs deleted, id reached; 0 at the end of the table)."""
         row = self._connection.row(self._queries.prune_until, {"after": after, "limit": limit})
         if row is None or row[0] is None:
+            self._connection.apply(self._queries.prune_batches, {"before": max(done_before, failed_before)})
             return 0, 0
         bounds = {"after": after, "until": row[0], "done_before": done_before, "failed_before": failed_before}
         jobs = [job for (job,) in self._connection.rows(self._queries.prunable, bounds)]

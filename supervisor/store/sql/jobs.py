@@ -40,6 +40,7 @@ class Filter(NamedTuple):
     tags: tuple[str, ...] = ()
     ids: tuple[int, ...] = ()
     text: str = ""
+    batch: int | None = None
 
 
 class Sort(enum.StrEnum):
@@ -175,10 +176,17 @@ class Jobs(Concern):
         return [RecordedRun(row[0], shown(row[11]), row[12], Run(*row[1:11])) for row in reversed(rows)]
 
     def latest(
-        self, *, status: Status | None, type: str | None, before: int | None, limit: int, tags: tuple[str, ...] = ()
+        self,
+        *,
+        status: Status | None,
+        type: str | None,
+        before: int | None,
+        limit: int,
+        tags: tuple[str, ...] = (),
+        batch: int | None = None,
     ) -> list[Job]:
         """The latest matching jobs, however long that takes."""
-        which = Filter(() if status is None else (status,), () if type is None else (type,), tags=tags)
+        which = Filter(() if status is None else (status,), () if type is None else (type,), tags=tags, batch=batch)
         found, _ = self.some_ids(which, before=before, limit=limit)
         return _jobs(self._connection, found)
 
@@ -244,6 +252,10 @@ def looks(connection: Connection, which: Filter, before: int | None) -> Iterator
 
 def _indexed(connection: Connection, which: Filter, latest: int) -> Iterator[int] | None:
     """Candidates in descending order, if the indexes know all of them."""
+    if which.batch is not None:
+        rows = connection.rows(connection.queries.batch_ids, {"batch": which.batch, "limit": _FEW + 1})
+        if len(rows) <= _FEW:
+            return iter([row[0] for row in rows if row[0] <= latest])
     statuses = set(which.statuses)
     if not statuses or statuses - _UNSUCCESSFUL - UNFINISHED:
         return None
@@ -325,6 +337,7 @@ def _parameters(which: Filter) -> dict[str, Any]:
         "finished_after": which.finished_after,
         "finished_before": which.finished_before,
         "tags": json.dumps([_text(tag) for tag in which.tags]),
+        "batch": which.batch,
     }
 
 

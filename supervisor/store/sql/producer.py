@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from supervisor.domain.errors import Conflict, InvalidJob, QueueFull, WriteFailed
 from supervisor.domain.job import Job, JobEvent, NewJob, NewJobs
 from supervisor.store.moving import MOVED_TO
-from supervisor.store.sql.connection import Connection, Queries, Row, RowRefused, Transaction
+from supervisor.store.sql.batches import close_batch, open_batch
+from supervisor.store.sql.connection import Connection, Queries, RowRefused, Transaction
 from supervisor.store.sql.inserting import Put, in_order_of_keys, in_places
 from supervisor.store.sql.jobs import event_of, job_of
 from supervisor.store.sql.stores import Operations
@@ -149,7 +150,7 @@ class Requests:
             return self._insert_or_find(job)
         self.begin()
         if (found := self._earlier(job)) is not None:
-            return found, False
+            return (found, False) if job.once else self._insert_or_find(job)
         if job.max_waiting is not None and self._ahead(job, job.max_waiting) >= job.max_waiting:
             raise QueueFull(job.type, job.max_waiting)
         job_id, new = self._insert_or_find(job)
@@ -206,6 +207,7 @@ class TransactionalInsert:
     awaited_kinds: Set[str]  # connections of asynchronous drivers
     takes: str  # in words
     takes_awaited: str
+    queries: Queries
 
     def prepare(self, connection: Any, *, create: bool) -> bool:
         """Make sure that the caller's connection finds the tables. Returns whether they are committed.
@@ -225,8 +227,17 @@ class TransactionalInsert:
 
     def job(self, connection: Any, job_id: int) -> Job | None:
         """The job as the caller's transaction sees it."""
-        row = self.on_driver(connection, lambda raw: self._row(raw, job_id))
+        query, which = self.queries.job, {"id": job_id}
+        row = self.on_driver(connection, lambda raw: self._plain(raw).execute(query, which).fetchone())
         return None if row is None else job_of(row)
+
+    def open_batch(self, connection: Any, type_: str | None, payload: str) -> int:
+        """See `Batches.open`."""
+        return self.on_driver(connection, lambda raw: open_batch(self.queries, self._plain(raw), type_, payload))
+
+    def close_batch(self, connection: Any, batch: int) -> None:
+        """See `Batches.close`. Raises BatchNotFound."""
+        self.on_driver(connection, lambda raw: close_batch(self.queries, self._plain(raw), batch))
 
     def is_asynchronous(self, connection: Any) -> bool:
         """Whether it is for `awaited`."""
@@ -281,8 +292,9 @@ class TransactionalInsert:
     def _put(self, raw: Any, job: NewJob) -> tuple[int, bool]:
         raise NotImplementedError
 
-    def _row(self, raw: Any, job_id: int) -> Row | None:
-        raise NotImplementedError
+    def _plain(self, raw: Any) -> Any:
+        """What executes statements and has rows as tuples."""
+        return raw
 
     async def _in_thread(self, connection: Any, call: Callable[[Any], Answer]) -> Answer:
         """Run `call` in a thread, with a synchronous form of an asynchronous driver's connection."""

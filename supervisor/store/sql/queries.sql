@@ -4,8 +4,8 @@
 
 -- Enqueueing ---------------------------------------------------------------------------------------
 
--- name: job_meta
-SELECT meta FROM jobs WHERE id = :id;
+-- name: about_job
+SELECT meta, batch FROM jobs WHERE id = :id;
 
 -- name: job_status
 SELECT status FROM jobs WHERE id = :id;
@@ -153,6 +153,14 @@ WHERE id > :after AND id <= :until
   AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
     OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
 
+-- name: prune_batches
+-- An open one whose program was killed stays for another week.
+DELETE FROM job_batches WHERE id IN (
+  SELECT b.id FROM job_batches b
+  WHERE (b.ended_at < :before OR (b.closed = 0 AND b.created_at + 604800 < :before))
+    AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.batch = b.id)
+    AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = b.callback) LIMIT 1000);
+
 -- name: prune_until
 SELECT max(id) FROM (SELECT id FROM jobs WHERE id > :after ORDER BY id LIMIT :limit) AS next;
 
@@ -224,6 +232,12 @@ DELETE FROM job_limits WHERE type = :type;
 DELETE FROM job_keys WHERE next_at < :now AND NOT EXISTS (
   SELECT 1 FROM job_limits l WHERE l.type = job_keys.type AND l.fair = 1 AND job_keys.turn > l.turn);
 
+-- name: limits_from_now
+UPDATE job_limits SET next_at = :now WHERE next_at > :now;
+
+-- name: keys_from_now
+UPDATE job_keys SET next_at = :now WHERE next_at > :now;
+
 -- name: run_now
 -- A job that waits passes all its gates at once, by hand. Those that are let through later count it.
 UPDATE jobs SET
@@ -231,12 +245,6 @@ UPDATE jobs SET
   scheduled_at = CASE WHEN scheduled_at > :now THEN CAST(:now AS double precision) ELSE scheduled_at END,
   claim_token = CASE WHEN claim_token BETWEEN 0 AND 9007199254740990 THEN claim_token + 1 ELSE 1 END, updated_at = :now
 WHERE id = :id AND status IN ('pending', 'held');
-
--- name: limits_from_now
-UPDATE job_limits SET next_at = :now WHERE next_at > :now;
-
--- name: keys_from_now
-UPDATE job_keys SET next_at = :now WHERE next_at > :now;
 
 -- name: hold
 -- Where an unfinished job stands.
@@ -272,3 +280,22 @@ SELECT count(*) FROM (
   SELECT 1 FROM jobs
   WHERE type = :type AND status = 'held' AND hold = 'type' AND (turn < :turn OR (turn = :turn AND id < :id))
   LIMIT :limit) AS before;
+
+-- name: open_batch
+INSERT INTO job_batches (id, type, payload) VALUES (:id, :type, :payload) ON CONFLICT DO NOTHING RETURNING id;
+
+-- name: close_batch
+UPDATE job_batches SET closed = 1 WHERE id = :id RETURNING id;
+
+-- name: batch
+SELECT id, type, closed, callback, created_at, ended_at FROM job_batches WHERE id = :id;
+
+-- name: unfinished_batches
+SELECT id, type, closed, callback, created_at, ended_at FROM job_batches WHERE ended_at IS NULL
+ORDER BY id DESC LIMIT :limit;
+
+-- name: batch_counts
+SELECT status, count(*) FROM jobs WHERE batch = :id GROUP BY status;
+
+-- name: batch_ids
+SELECT id FROM jobs WHERE batch = :batch ORDER BY id DESC LIMIT :limit;

@@ -73,6 +73,22 @@ def settle(
     """Inside the caller's transaction; `bare`: without rows of `job_errors` and `job_runs`. Returns False if the claim
     is lost.
     """
+    queries = connection.queries
+    grown = sorted({batch for child in s.children if isinstance(batch := child.extra.get("batch"), int)})
+    reopen = queries.statements.get("reopen_batch") if grown else None
+    if reopen is None:
+        return _settle(connection, raw, owner, s, now, worker, bare)
+    # Otherwise a trigger would end the batch before the children are there.
+    grown = [batch for batch in grown if raw.execute(reopen, {"id": batch}).rowcount]
+    settled = _settle(connection, raw, owner, s, now, worker, bare)
+    for batch in grown:
+        raw.execute(queries.close_batch, {"id": batch}).fetchall()
+    return settled
+
+
+def _settle(
+    connection: Connection, raw: Transaction, owner: str, s: Settlement, now: float, worker: str | None, bare: bool
+) -> bool:
     queries, failure = connection.queries, s.failure
     message = None if failure is None else clipped(failure.message, MAX_MESSAGE)
     about = {"id": s.job_id, "token": s.token, "attempts": s.attempts, "worker": worker, "now": now}
@@ -89,9 +105,10 @@ def settle(
     settled = raw.execute(queries.settle, about | outcome)
     if not settled.rowcount:
         return False
-    if hasattr(raw, "settled") and settled.fetchone()[0]:
-        raw.settled.append(s)
-    if s.pause > 0:
+    if hasattr(raw, "settled"):  # what follows is seen to once for all of a transaction
+        if settled.fetchone()[0]:
+            raw.settled.append(s)
+    elif s.pause > 0:
         until = {"id": s.job_id, "until": now + min(s.pause, LONGEST_DELAY)}
         for statement in (queries.pause_key, queries.pause_type, queries.delay_admitted):
             raw.execute(statement, until)

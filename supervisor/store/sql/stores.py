@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.store.sql.backlog import Backlog
+from supervisor.store.sql.batches import Batches
 from supervisor.store.sql.claims import ClaimLocks
 from supervisor.store.sql.connection import Connection
 from supervisor.store.sql.gates import Gates
@@ -80,6 +81,7 @@ class Operations(_Store):
         super().__init__(connection, registry, Backlog(connection))
         self.jobs = Jobs(connection)
         self.actions = JobActions(connection)
+        self.batches = Batches(connection)
         self.statistics = statistics
 
     def check(self, *, writable: bool = False) -> None:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from supervisor.domain.errors import holdable
 from supervisor.domain.job import NewJob, NewJobs
-from supervisor.store.sql.connection import Row
 from supervisor.store.sql.inserting import Put
 from supervisor.store.sql.producer import Producer, TransactionalInsert
 from supervisor.store.sql.stores import Operations
@@ -30,6 +29,7 @@ _CHECK_EVERY = 10.0  # seconds between two checks whether a supervisor is runnin
 class SqliteTransactionalInsert(TransactionalInsert):
     vendor = "sqlite"
     driver = sqlite3.Connection
+    queries = QUERIES
     awaited_kinds = frozenset({"aiosqlite.Connection"})
     takes = "SQLite's: a sqlite3.Connection, SQLAlchemy's Session or Connection, Django's connection, peewee's database"
     takes_awaited = "an aiosqlite.Connection, or SQLAlchemy's AsyncSession or AsyncConnection with aiosqlite"
@@ -55,9 +55,8 @@ class SqliteTransactionalInsert(TransactionalInsert):
         self.used = True
         return insert_or_find(plain_cursor(raw), job, time.time())
 
-    def _row(self, raw: sqlite3.Connection, job_id: int) -> Row | None:
-        row: Row | None = plain_cursor(raw).execute(QUERIES.job, {"id": job_id}).fetchone()
-        return row
+    def _plain(self, raw: sqlite3.Connection) -> sqlite3.Cursor:
+        return plain_cursor(raw)
 
     def _inside_run_sync(self, connection: Any, found: Any, work: Callable[[Any], Answer]) -> Answer:
         answer: Answer = sys.modules["sqlalchemy.util"].await_only(self._in_thread(found, work))

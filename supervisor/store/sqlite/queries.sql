@@ -25,9 +25,43 @@ SELECT count(*) FROM jobs WHERE id BETWEEN ?1 AND ?2 AND created_at = ?3;
 
 -- name: find_unique
 -- The existing job of a duplicate.
-SELECT id FROM jobs INDEXED BY jobs_unique_key
+SELECT id, status FROM jobs INDEXED BY jobs_unique_key
 WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL
   AND status IN ('pending', 'running', 'held');
+
+-- name: find_recent
+-- The same, or else the latest one that is done, as long as its key counts.
+SELECT id, status FROM jobs INDEXED BY jobs_unique_key
+WHERE type = :type AND unique_key = :unique_key AND unique_key IS NOT NULL
+  AND status IN ('pending', 'running', 'held')
+UNION ALL
+SELECT id, status FROM (
+  SELECT id, status, completed_at + unique_for AS until FROM jobs INDEXED BY jobs_unique_after
+  WHERE type = :type AND unique_key = :unique_key AND unique_for IS NOT NULL AND status = 'done'
+  ORDER BY completed_at DESC LIMIT 1)
+WHERE until > :now
+LIMIT 1;
+
+-- name: replace_waiting
+-- What a job that waits is to do. If it is not due yet, it passes its gates again.
+UPDATE jobs SET
+  payload = :payload, priority = :priority, scheduled_at = coalesce(:due, :now + :due_after, :now), updated_at = :now,
+  attempts = 0, claim_token = claim_token + 1,
+  status = iif(coalesce(hold, 'after') = 'after', status, 'held'),
+  hold = iif(coalesce(hold, 'after') = 'after', hold, 'due')
+WHERE id = :id AND status IN ('pending', 'held')
+RETURNING id;
+
+-- name: refill_gates
+-- It may have left room at its gates.
+UPDATE jobs SET hold = hold WHERE id IN (
+  SELECT id FROM (SELECT o.id FROM jobs j CROSS JOIN jobs o INDEXED BY jobs_at_gate
+                  WHERE j.id = :id AND o.type = j.type AND o.status = 'held' AND o.hold = 'type' AND j.hold IS NOT NULL
+                  ORDER BY o.turn, o.id LIMIT 1)
+  UNION ALL
+  SELECT id FROM (SELECT o.id FROM jobs j CROSS JOIN jobs o INDEXED BY jobs_by_key
+                  WHERE j.id = :id AND o.type = j.type AND o.concurrency_key = j.concurrency_key AND o.status = 'held'
+                    AND o.hold = 'key' ORDER BY o.turn, o.id LIMIT 1));
 
 -- name: find_once
 -- The job of an earlier request, in whatever state. The bounds are those of the index; without `likelihood`, SQLite would
@@ -532,6 +566,7 @@ WHERE id IN (SELECT value FROM json_each(:ids))
   AND (:unique_key IS NULL OR unique_key = :unique_key)
   AND (:requires IS NULL OR requires = :requires
        OR (:requires <> '' AND instr(' ' || requires || ' ', ' ' || :requires || ' ') > 0))
+  AND (:batch IS NULL OR batch = :batch)
   AND (:priority IS NULL OR priority = :priority)
   AND (:finished_after IS NULL OR completed_at >= :finished_after)
   AND (:finished_before IS NULL OR completed_at < :finished_before)
@@ -552,6 +587,7 @@ WHERE id >= :floor AND id <= :latest
   AND (:unique_key IS NULL OR unique_key = :unique_key)
   AND (:requires IS NULL OR requires = :requires
        OR (:requires <> '' AND instr(' ' || requires || ' ', ' ' || :requires || ' ') > 0))
+  AND (:batch IS NULL OR batch = :batch)
   AND (:priority IS NULL OR priority = :priority)
   AND (:finished_after IS NULL OR completed_at >= :finished_after)
   AND (:finished_before IS NULL OR completed_at < :finished_before)
@@ -674,7 +710,8 @@ RETURNING id;
 DELETE FROM jobs
 WHERE id IN (SELECT value FROM json_each(:ids))
   AND ((status IN ('done', 'cancelled') AND completed_at < :done_before)
-    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before));
+    OR (status IN ('failed', 'quarantined') AND completed_at < :failed_before))
+  AND (unique_for IS NULL OR completed_at + unique_for < (SELECT now FROM job_clock));
 
 -- name: prune_errors
 -- Errors of jobs that another program deleted with foreign keys off.
@@ -801,9 +838,10 @@ WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
                AND hold <> '');
 
 -- name: admit_due
+-- A trigger decides by the clock, which may have been set back since.
 UPDATE jobs SET hold = 'due' WHERE id IN (
   SELECT id FROM jobs INDEXED BY jobs_due_later
-  WHERE hold = 'due' AND status = 'held' AND scheduled_at <= :now + 0.001 ORDER BY scheduled_at LIMIT :limit);
+  WHERE hold = 'due' AND status = 'held' AND scheduled_at <= min(:now, (SELECT now FROM job_clock)) + 0.001 ORDER BY scheduled_at LIMIT :limit);
 
 -- name: next_due
 SELECT scheduled_at FROM jobs INDEXED BY jobs_due_later WHERE hold = 'due' AND status = 'held'
@@ -864,3 +902,13 @@ SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
 -- name: follow
 -- A job that is held waits for these. What becomes of it if they have ended, triggers say.
 INSERT INTO job_after (after_id, job_id, on_failed) SELECT value, :job, :on_failed FROM json_each(:ids);
+
+-- name: reopen_batch
+-- Until the jobs are there that one of its last is about to add.
+UPDATE job_batches SET closed = 0 WHERE id = :id AND closed = 1 AND ended_at IS NULL;
+
+-- name: sweep_batches
+-- Somebody has deleted the last jobs of these.
+UPDATE job_batches SET closed = 1 WHERE closed = 1 AND ended_at IS NULL AND NOT EXISTS (
+  SELECT 1 FROM jobs INDEXED BY jobs_in_batch
+  WHERE batch = job_batches.id AND hold IN ('', 'after', 'due', 'key', 'type') AND status IN ('held', 'pending', 'running'));

@@ -58,7 +58,9 @@ CREATE TABLE jobs (
   hold                TEXT,             -- the gate at which it is held; '' once it has passed all; NULL: no gates, or ended
   turn                REAL,             -- its place in the order of its gate
   followed            INTEGER,
-  batch               INTEGER
+  batch               INTEGER,
+  waiting_key         TEXT,             -- its unique_key, if that counts only until it starts: NULL there while it runs
+  unique_for          REAL              -- seconds after its success for which its unique_key counts, too
 ) STRICT;
 
 -- Every index is partial: a finished job costs nothing, however many there are.
@@ -71,6 +73,8 @@ CREATE INDEX jobs_unfinished ON jobs (type, requires, priority DESC, status DESC
 -- At most one unfinished job per type and key.
 CREATE UNIQUE INDEX jobs_unique_key ON jobs (type, unique_key)
   WHERE unique_key IS NOT NULL AND status IN ('pending', 'running', 'held');
+
+CREATE INDEX jobs_unique_after ON jobs (type, unique_key, completed_at) WHERE unique_for IS NOT NULL AND status = 'done';
 
 -- The jobs that are held, by the gate at which they are, and those that have passed. This and the other indexes of gates
 -- ask for `hold`, not for the status: so a claim and a settlement of a job without gates touch none of them.
@@ -329,11 +333,30 @@ BEGIN
     claim_token = claim_token + 1,
     completed_at = CASE WHEN status NOT IN ('pending', 'held') THEN (SELECT now FROM job_clock) END
   WHERE id = NEW.id AND NEW.is_foreign AND status <> 'running';
+  INSERT INTO job_key_moves SELECT id, type, waiting_key, NEW.before, status FROM jobs
+    WHERE id = NEW.id AND waiting_key IS NOT NULL;
   -- One that another program has held is at no gate: it passes them all.
   UPDATE jobs SET hold = 'due' WHERE id = NEW.id AND NEW.is_foreign AND status = 'held' AND coalesce(hold, '') = '';
   INSERT INTO job_moves
     SELECT id, type, concurrency_key, NEW.before, status, NEW.charged, hold, followed, batch FROM jobs
     WHERE id = NEW.id AND status <> NEW.before AND status <> 'held' AND NOT (NEW.before = 'held' AND status = 'pending');
+END;
+
+-- A key that counts until the start is free during the run. What was to run again, or has failed, while another job waits
+-- with it, has been superseded by that.
+CREATE VIEW job_key_moves AS SELECT id, type, waiting_key AS key, status AS before, status AS now FROM jobs;
+
+CREATE TRIGGER jobs_key_moved INSTEAD OF INSERT ON job_key_moves WHEN NEW.now = 'running' OR NEW.before = 'running'
+BEGIN
+  UPDATE jobs SET unique_key = NULL WHERE id = NEW.id AND NEW.now = 'running';
+  UPDATE jobs SET status = 'cancelled', completed_at = (SELECT now FROM job_clock), claim_token = claim_token + 1,
+    last_error = 'superseded by job ' || (
+      SELECT id FROM jobs INDEXED BY jobs_unique_key
+      WHERE type = NEW.type AND unique_key = NEW.key AND unique_key IS NOT NULL AND status IN ('pending', 'running', 'held'))
+  WHERE id = NEW.id AND NEW.now IN ('pending', 'held', 'failed') AND EXISTS (
+    SELECT 1 FROM jobs INDEXED BY jobs_unique_key
+    WHERE type = NEW.type AND unique_key = NEW.key AND unique_key IS NOT NULL AND status IN ('pending', 'running', 'held'));
+  UPDATE jobs SET unique_key = waiting_key WHERE id = NEW.id AND NEW.now <> 'running';
 END;
 
 
@@ -382,13 +405,14 @@ CREATE INDEX jobs_due_later ON jobs (scheduled_at) WHERE hold = 'due';
 CREATE VIEW job_arrivals AS SELECT id, type, concurrency_key FROM jobs;
 CREATE TRIGGER jobs_arrive AFTER INSERT ON jobs
 WHEN NEW.hold IS NULL AND (NEW.status = 'held' OR (NEW.status = 'pending' AND (
-  coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at) IS NOT NULL
+  coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at, NEW.waiting_key) IS NOT NULL
   OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type))))
 BEGIN
   INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
 END;
-CREATE TRIGGER jobs_arrive_late AFTER UPDATE OF concurrency_key, batch, expires_at ON jobs
-WHEN NEW.status = 'pending' AND NEW.hold IS NULL AND coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at) IS NOT NULL
+CREATE TRIGGER jobs_arrive_late AFTER UPDATE OF concurrency_key, batch, expires_at, waiting_key ON jobs
+WHEN NEW.status = 'pending' AND NEW.hold IS NULL
+  AND coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at, NEW.waiting_key) IS NOT NULL
 BEGIN
   INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
 END;
@@ -402,9 +426,12 @@ BEGIN
   UPDATE jobs SET status = iif(status = 'running', status, 'cancelled'), cancel_requested_at = (SELECT now FROM job_clock),
     completed_at = iif(status = 'running', NULL, (SELECT now FROM job_clock)),
     hold = iif(status = 'running', hold, NULL), claim_token = claim_token + (status <> 'running')
-  WHERE (SELECT on_conflict FROM job_limits WHERE type = NEW.type) = 'cancel_running' AND id IN (
-    SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
-      AND hold IS NOT NULL AND status IN ('held', 'pending', 'running') AND id <> NEW.id);
+  WHERE id IN (
+    -- The limit first: otherwise all jobs of the key would be read for nothing.
+    SELECT j.id FROM job_limits l CROSS JOIN jobs j INDEXED BY jobs_by_key
+    WHERE l.type = NEW.type AND l.on_conflict = 'cancel_running' AND j.type = NEW.type
+      AND j.concurrency_key = NEW.concurrency_key AND j.hold IS NOT NULL AND j.status IN ('held', 'pending', 'running')
+      AND j.id <> NEW.id);
   UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
   WHERE id = NEW.id AND status IN ('pending', 'held');
 END;
@@ -418,6 +445,8 @@ END;
 
 CREATE TRIGGER jobs_pass_key AFTER UPDATE OF hold ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'key' AND (NEW.concurrency_key IS NULL OR (
+  NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
+                AND hold = 'key' AND hold IS NOT NULL AND status = 'held' AND (turn, id) < (NEW.turn, NEW.id)) AND
   (SELECT count(*) FROM (
      SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
        AND status IN ('held', 'pending', 'running') AND hold IN ('', 'type')
@@ -442,6 +471,9 @@ END;
 -- the breaker is open or has just closed, one runs at a time.
 CREATE TRIGGER jobs_pass_type AFTER UPDATE OF hold ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'type' AND NOT EXISTS (
+  SELECT 1 FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND hold = 'type' AND hold IS NOT NULL
+    AND status = 'held' AND (turn, id) < (NEW.turn, NEW.id))
+AND NOT EXISTS (
   SELECT 1 FROM job_limits l WHERE l.type = NEW.type AND (
     (l.max_running IS NOT NULL AND l.max_running <= (SELECT count(*) FROM (
        SELECT 1 FROM jobs INDEXED BY jobs_unfinished WHERE type = NEW.type AND (status = 'pending' OR status = 'running')
@@ -471,10 +503,10 @@ CREATE TRIGGER jobs_moved INSTEAD OF INSERT ON job_moves
 BEGIN
   UPDATE jobs SET hold = NULL WHERE id = NEW.id AND NEW.now NOT IN ('pending', 'running') AND hold <> 'failed';
   -- A start counts for the rates.
-  UPDATE job_limits SET next_at = max(next_at, (SELECT now - 0.005 FROM job_clock)) + interval
+  UPDATE job_limits SET next_at = max(next_at, (SELECT now - 0.012 FROM job_clock)) + interval
   WHERE type = NEW.type AND interval IS NOT NULL AND NEW.now = 'running';
   INSERT INTO job_keys (type, key, next_at)
-    SELECT NEW.type, NEW.concurrency_key, c.now - 0.005 + l.key_interval FROM job_limits l, job_clock c
+    SELECT NEW.type, NEW.concurrency_key, c.now - 0.012 + l.key_interval FROM job_limits l, job_clock c
     WHERE l.type = NEW.type AND l.key_interval IS NOT NULL AND NEW.now = 'running' AND NEW.concurrency_key IS NOT NULL
     ON CONFLICT (type, key) DO UPDATE SET next_at = max(
       excluded.next_at, job_keys.next_at + (SELECT key_interval FROM job_limits WHERE type = excluded.type));
@@ -486,7 +518,7 @@ BEGIN
   WHERE type = NEW.type AND failures >= max_failures AND NEW.before = 'running' AND NEW.charged;
   -- What is to run again passes the gates again.
   UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
-  WHERE id = NEW.id AND NEW.now = 'pending' AND (coalesce(hold, concurrency_key, batch, expires_at) IS NOT NULL
+  WHERE id = NEW.id AND NEW.now = 'pending' AND (coalesce(hold, concurrency_key, batch, expires_at, waiting_key) IS NOT NULL
     OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type));
   UPDATE jobs SET hold = 'key' WHERE id = (
     SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
@@ -573,14 +605,21 @@ BEGIN
     ) SELECT id FROM later);
 END;
 
--- Jobs of one batch; when its last one has ended, a job is enqueued, once.
+-- Jobs of one batch; when its last one has ended, a job is enqueued, once. It must be one that the table of jobs takes.
 CREATE TABLE job_batches (
-  id         INTEGER PRIMARY KEY,      -- microseconds of its creation
-  type       TEXT,                     -- of the job that is enqueued; NULL: none
-  payload    TEXT NOT NULL DEFAULT '{}',
+  id         INTEGER PRIMARY KEY       -- microseconds of its creation
+             CHECK (id BETWEEN 1 AND 4611686018427387904),
+  type       TEXT                      -- of the job that is enqueued; NULL: none
+             CHECK (length(type) BETWEEN 1 AND 100 AND length(type) = length(CAST(type AS BLOB))
+                    AND type NOT GLOB '*[^a-zA-Z0-9_.:/-]*'),
+  payload    TEXT NOT NULL DEFAULT '{}'
+             CHECK (length(CAST(payload AS BLOB)) <= 1048576),
   closed     INTEGER NOT NULL DEFAULT 0, -- 1: the program that makes it has added its jobs
   callback   INTEGER,                  -- the job that was enqueued
+  created_at REAL NOT NULL DEFAULT ((julianday('now') - 2440587.5) * 86400.0)
+             CHECK (created_at BETWEEN 0 AND 1e11),
   ended_at   REAL
+             CHECK (ended_at BETWEEN 0 AND 1e11)
 ) STRICT;
 CREATE INDEX jobs_in_batch ON jobs (batch, hold) WHERE batch IS NOT NULL;
 
@@ -596,7 +635,7 @@ WHEN EXISTS (SELECT 1 FROM job_batches WHERE id = NEW.id AND closed AND ended_at
     AND status IN ('held', 'pending', 'running'))
 BEGIN
   UPDATE job_batches SET ended_at = (SELECT now FROM job_clock) WHERE id = NEW.id;
-  INSERT INTO jobs (type, payload)
-    SELECT type, payload FROM job_batches WHERE id = NEW.id AND type IS NOT NULL;
+  INSERT INTO jobs (type, payload, meta)
+    SELECT type, payload, json_object('batch', id) FROM job_batches WHERE id = NEW.id AND type IS NOT NULL;
   UPDATE job_batches SET callback = last_insert_rowid() WHERE id = NEW.id AND type IS NOT NULL;
 END;

@@ -56,8 +56,8 @@ class Gates:
         where = f"WHERE type = '{type_}' AND status = 'pending' ORDER BY priority DESC, scheduled_at, id"
         return [row[0] for row in execute(self._raw, f"SELECT id FROM jobs {where}")]
 
-    def claim(self, want: int = 1, type_: str = "tag") -> list[Claim]:
-        return self.desk.claim([type_], want, now=time.time())
+    def claim(self, want: int = 1, type_: str = "tag", now: float | None = None) -> list[Claim]:
+        return self.desk.claim([type_], want, now=time.time() if now is None else now)
 
     def settle(self, *settlements: Settlement) -> None:
         assert self.desk.settle(*settlements, now=time.time()) == []

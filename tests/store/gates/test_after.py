@@ -80,6 +80,38 @@ def test_a_retry_of_the_failed_one_rearms_what_was_cancelled(gates: Gates) -> No
     assert edges(gates) == 0
 
 
+def test_only_the_retry_of_all_that_have_failed_rearms_what_came_after_them(gates: Gates) -> None:
+    a, b = gates.put(2)
+    c = after(gates, a, b)
+    d = after(gates, c, a)
+    for job in (a, b):
+        gates.work(job, Status.FAILED)
+    for again, held in ((a, False), (b, True)):
+        gates.desk.operations.actions.retry([again], time.time())
+        gates.tend()
+        assert (gates.status(c, d) == ["held", "held"]) is held
+        assert (gates.status(c, d) == ["cancelled", "cancelled"]) is not held
+    gates.work(a, Status.FAILED)
+    assert gates.status(c, d) == ["cancelled", "cancelled"]
+    gates.desk.operations.actions.retry([a], time.time())
+    gates.tend()
+    for job in (a, b, c, d):
+        gates.work(job)
+    assert edges(gates) == 0
+
+
+def test_what_has_succeeded_rearms_nothing_that_another_failure_has_cancelled(gates: Gates) -> None:
+    a, b = gates.put(2)
+    c = after(gates, a, b)
+    gates.work(a, Status.FAILED)
+    gates.work(b)
+    assert gates.status(c) == ["cancelled"]
+    gates.desk.operations.actions.retry([a], time.time())
+    gates.tend()
+    gates.work(a)
+    assert gates.pending() == [c]
+
+
 def test_an_attempt_that_is_to_be_repeated_ends_nothing(gates: Gates) -> None:
     a = gates.one()
     b = after(gates, a)

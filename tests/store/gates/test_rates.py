@@ -17,8 +17,8 @@ def starts(gates: Gates, count: int, patience: float = 20.0) -> list[tuple[float
     deadline = time.time() + patience
     while len(found) < count:
         assert time.time() < deadline
-        now = time.time()
-        for claim in gates.claim(10):
+        now = time.time()  # what the claim sees: however late it is carried out, it takes nothing that is due later
+        for claim in gates.claim(10, now=now):
             found.append((now, claim.job_id))
             gates.settle(done(claim, None))
         gates.tend()
@@ -43,7 +43,7 @@ def test_after_a_pause_nothing_is_caught_up(gates: Gates) -> None:
     [first] = starts(gates, 1)
     time.sleep(0.5)
     times = [first[0], *(at for at, _ in starts(gates, 3))]
-    assert all(later - at > 0.09 for at, later in itertools.pairwise(times))
+    assert all(later - at > 0.08 for at, later in itertools.pairwise(times))
 
 
 def test_starts_are_saved_up_for_a_burst(gates: Gates) -> None:
@@ -66,8 +66,8 @@ def test_the_rate_of_a_key_concerns_no_other(gates: Gates) -> None:
 def test_a_start_by_a_foreign_program_counts(gates: Gates) -> None:
     gates.limit(interval=0.3)
     first, second = gates.put(2)
-    gates.sql(f"UPDATE jobs SET status = 'running' WHERE id = {first}")
     at = time.time()
+    gates.sql(f"UPDATE jobs SET status = 'running' WHERE id = {first}")
     assert gates.pending() == [second]
     assert starts(gates, 1)[0][0] - at > 0.28
 

@@ -21,7 +21,11 @@ from tests.store.kit import NOW, Desk, supervisor_record, worker_record
 
 NO_TIMES = ["NaN", "Infinity", "-Infinity", "-1e300", "1e300"]
 
-KEPT = {("jobs", "scheduled_at"), ("job_history", "minute")}  # constrained; part of a key
+# Constrained, or part of a key.
+KEPT = {
+    *(("jobs", "scheduled_at"), ("job_history", "minute")),
+    *(("job_limits", "interval"), ("job_limits", "key_interval")),
+}
 
 
 def spoil(foreign: psycopg.Connection, value: str) -> None:
@@ -69,9 +73,11 @@ def test_a_supervisor_works_and_tells_its_state_whatever_is_in_the_tables(
 ) -> None:
     site = make_site(
         '[pools.work]\nhandler = "jobs:work"\n[[schedules]]\nname = "often"\ntype = "work"\nevery = "1s"\n'
+        '[types.work]\nmax_running = 9\nrate = "100/s"\nrate_per_key = "100/s"\n'
+        'breaker = { failures = 2, pause = "1s" }\n'
     )
     site.start()
-    first = site.queue.enqueue("work")
+    first = site.queue.enqueue("work", concurrency_key="a")
     site.done(first)
     wait_for(lambda: site.rows("SELECT 1 FROM job_schedules WHERE last_at IS NOT NULL"), "the schedule")
     supervisor = site.supervisors[-1]
@@ -83,7 +89,8 @@ def test_a_supervisor_works_and_tells_its_state_whatever_is_in_the_tables(
         spoil(foreign, value)
         before = foreign.execute("SELECT max(id) FROM jobs").fetchone()
         assert before is not None
-        site.done(site.queue.enqueue("work"))
+        site.done(site.queue.enqueue("work", concurrency_key="a"))
+        assert foreign.execute("SELECT 1 FROM job_limits, job_keys").fetchone()
         wait_for(lambda: foreign.execute("SELECT max(id) FROM jobs").fetchone() > before, "the schedule to fire")
         spoil(foreign, value)
         for words in (["status"], ["jobs", "list"], ["jobs", "show", "1"], ["schedules", "list"], ["logs"]):

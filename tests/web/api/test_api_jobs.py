@@ -304,6 +304,17 @@ def test_a_duplicate_key_answers_with_the_job_that_has_it(site: Site) -> None:
     assert site.post(JOBS, {"type": "tag", "unique_key": "k"}, 201)["id"] > first["id"]
 
 
+def test_a_duplicate_may_replace_the_job_or_be_a_conflict(site: Site) -> None:
+    body = {"type": "tag", "unique_key": "k", "unique": "pending"}
+    first = site.post(JOBS, body, 201)["id"]
+
+    refused = site.post(JOBS, body | {"on_duplicate": "error"}, 409)
+    assert (refused["duplicate_of"], "unique key" in refused["error"]) == (first, True)
+    assert site.post(JOBS, body | {"on_duplicate": "replace", "payload": 2}, 200) == {"id": first, "duplicate": True}
+    assert site.desk.job(first).payload == 2
+    assert site.post(JOBS, {"type": "tag", "unique_for": "1h"}, 422)["field"] == "unique_for"
+
+
 BAD_JOBS = [
     ({}, "type"),
     ({"type": ""}, "type"),

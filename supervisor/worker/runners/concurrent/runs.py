@@ -90,8 +90,8 @@ class ConcurrentRun(SlotBoard):
     def epoch(self) -> str:
         return self._common.epoch()
 
-    def meta(self, job: int) -> Any:
-        return self._common.meta(job)
+    def about(self, job: int, what: str) -> tuple[Any, int | None]:
+        return self._common.about(job, what)
 
 
 class Runs(dict[RunKey, ConcurrentRun]):
