@@ -183,7 +183,7 @@ def test_a_rate_holds_in_every_second_after_the_workers_were_stopped(make_site: 
 
 
 def test_who_comes_late_is_not_starved_by_10_000_jobs_of_another(make_site: MakeSite) -> None:
-    site = make_site(pool(2, "fair = true\n"), HANDLERS)
+    site = make_site(pool(1, "fair = true\n"), HANDLERS)  # one worker: they begin in the order of their claims
     insert = NUMBERS + "INSERT INTO jobs (type, fair_key, payload) SELECT 't', ?, '{\"seconds\": 0.005}' FROM n"
     site.rows(insert, MANY, "bob")
     site.start()

@@ -528,7 +528,8 @@ BEGIN
     SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND status = 'held' AND hold = 'type'
     ORDER BY turn, id
     LIMIT 1 + EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type AND max_failures IS NOT NULL AND failures = 0));
-  INSERT INTO job_ends SELECT NEW.id, NEW.now WHERE NEW.followed IS NOT NULL;
+  INSERT INTO job_ends SELECT NEW.id, NEW.now WHERE NEW.followed IS NOT NULL
+    AND NOT (NEW.before IN ('pending', 'running') AND NEW.now IN ('pending', 'running'));
   INSERT INTO job_batch_ends SELECT NEW.batch WHERE NEW.batch IS NOT NULL AND NEW.now NOT IN ('pending', 'running');
 END;
 
@@ -553,7 +554,8 @@ BEGIN
   -- One that had ended may have let it pass, although it has more.
   UPDATE jobs SET status = 'held', hold = 'after', claim_token = claim_token + 1
   WHERE id = NEW.job_id AND (status = 'pending' OR (status = 'held' AND hold <> 'after'));
-  INSERT INTO job_ends SELECT id, status FROM jobs WHERE id = NEW.after_id;
+  INSERT INTO job_ends SELECT id, status FROM jobs
+    WHERE id = NEW.after_id AND status IN ('done', 'failed', 'cancelled', 'quarantined');
 END;
 
 CREATE TRIGGER job_after_ends AFTER DELETE ON job_after
@@ -567,14 +569,16 @@ BEGIN
   UPDATE jobs SET hold = 'due' WHERE id = NEW.id;
 END;
 
--- A job that others follow has another status. If it has failed, whatever follows only from its success is cancelled, and
--- what follows that; the edges stay, so that it waits again once the job is retried.
+-- A job that others follow has ended, or is to run again. If it has failed, whatever follows only from its success is
+-- cancelled, and what follows that; the edges stay, so that it waits again once the job is retried. Its status is asked
+-- where each walk begins: SQLite would walk before it tested a condition beside that.
 CREATE TRIGGER jobs_ended INSTEAD OF INSERT ON job_ends
 BEGIN
   UPDATE jobs SET status = 'held', hold = 'after', completed_at = NULL, last_error = NULL, claim_token = claim_token + 1
-  WHERE NEW.status NOT IN ('done', 'failed', 'cancelled', 'quarantined') AND status = 'cancelled' AND hold = 'failed'
+  WHERE status = 'cancelled' AND hold = 'failed'
     AND id IN (WITH RECURSIVE later (id) AS (
-      VALUES (NEW.id) UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id
+      SELECT NEW.id WHERE NEW.status NOT IN ('done', 'failed', 'cancelled', 'quarantined')
+      UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id
                             JOIN jobs j ON j.id = a.job_id WHERE j.status = 'cancelled' AND j.hold = 'failed'
     ) SELECT id FROM later WHERE id <> NEW.id);
   -- Also what is armed again, as long as another job before it has failed.
@@ -582,9 +586,10 @@ BEGIN
     claim_token = claim_token + 1, last_error = 'cancelled: ' || CASE
       WHEN NEW.status IN ('failed', 'cancelled', 'quarantined') THEN 'job ' || NEW.id || ', before it, ended ' || NEW.status
       ELSE 'another job before it has not succeeded' END
-  WHERE NEW.status <> 'done' AND status = 'held' AND hold = 'after'
+  WHERE status = 'held' AND hold = 'after'
     AND id IN (WITH RECURSIVE reached (id) AS (
-      VALUES (NEW.id) UNION SELECT a.job_id FROM reached JOIN job_after a ON a.after_id = reached.id
+      SELECT NEW.id WHERE NEW.status <> 'done'
+      UNION SELECT a.job_id FROM reached JOIN job_after a ON a.after_id = reached.id
     ), later (id) AS (
       SELECT a.job_id FROM reached JOIN job_after a ON a.job_id = reached.id JOIN jobs j ON j.id = a.after_id
         WHERE a.on_failed = 'cancel' AND j.status IN ('failed', 'cancelled', 'quarantined')
@@ -592,15 +597,16 @@ BEGIN
     ) SELECT id FROM later);
   -- The trigger of a change of status is at work already, so it does not see these.
   INSERT INTO job_batch_ends
-    SELECT DISTINCT batch FROM jobs WHERE NEW.status IN ('failed', 'cancelled', 'quarantined') AND batch IS NOT NULL
-      AND status = 'cancelled' AND hold = 'failed'
+    SELECT DISTINCT batch FROM jobs WHERE batch IS NOT NULL AND status = 'cancelled' AND hold = 'failed'
       AND id IN (WITH RECURSIVE later (id) AS (
-        VALUES (NEW.id) UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id WHERE a.on_failed = 'cancel'
+        SELECT NEW.id WHERE NEW.status IN ('failed', 'cancelled', 'quarantined')
+        UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id WHERE a.on_failed = 'cancel'
       ) SELECT id FROM later);
   DELETE FROM job_after WHERE NEW.status = 'done' AND after_id = NEW.id;
-  DELETE FROM job_after WHERE NEW.status IN ('failed', 'cancelled', 'quarantined') AND on_failed = 'run'
+  DELETE FROM job_after WHERE on_failed = 'run'
     AND after_id IN (WITH RECURSIVE later (id) AS (
-      VALUES (NEW.id) UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id
+      SELECT NEW.id WHERE NEW.status IN ('failed', 'cancelled', 'quarantined')
+      UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id
                             JOIN jobs j ON j.id = a.job_id WHERE j.status = 'cancelled' AND j.hold = 'failed'
     ) SELECT id FROM later);
 END;
