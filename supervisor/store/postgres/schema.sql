@@ -388,7 +388,7 @@ CREATE FUNCTION supervisor_limited_v1() RETURNS trigger LANGUAGE plpgsql SECURIT
 BEGIN
   PERFORM pg_advisory_xact_lock(7308604897285366889);
   PERFORM setval('job_limited', (SELECT last_value FROM job_limited)
-    | (1::bigint << (hashtextextended(NEW.type, 0) & 31)::integer)
+    | (1::bigint << (hashtext(NEW.type) & 31))
     | CASE WHEN NEW.interval IS NULL AND NEW.key_interval IS NULL THEN 0 ELSE 1::bigint << 32 END);
   RETURN NULL;
 END $$;
@@ -399,6 +399,10 @@ CREATE FUNCTION supervisor_hold_v1() RETURNS trigger LANGUAGE plpgsql SECURITY D
 DECLARE
   conflict text;
 BEGIN
+  IF NEW.status <> 'pending' OR (TG_OP = 'INSERT' AND NEW.hold IS NOT NULL)
+     OR (TG_OP = 'UPDATE' AND (OLD.status = 'pending' OR (OLD.status = 'held' AND NEW.hold = ''))) THEN
+    RETURN NEW;
+  END IF;
   SELECT l.on_conflict INTO conflict FROM job_limits l WHERE l.type = NEW.type;
   IF NOT FOUND AND NEW.concurrency_key IS NULL THEN
     NEW.hold := CASE WHEN TG_OP = 'UPDATE' THEN '' END;
@@ -420,15 +424,13 @@ BEGIN
   RETURN NEW;
 END $$;
 
+-- The conditions here and below are short: the server reads them anew for each statement, whatever its rows.
 CREATE TRIGGER jobs_hold BEFORE INSERT ON jobs FOR EACH ROW
-WHEN (NEW.status = 'pending' AND NEW.hold IS NULL AND (NEW.concurrency_key IS NOT NULL
-      OR pg_sequence_last_value('job_limited'::regclass) >> (hashtextextended(NEW.type, 0) & 31)::integer & 1 = 1))
+WHEN (NEW.concurrency_key IS NOT NULL OR pg_sequence_last_value('job_limited'::regclass) >> (hashtext(NEW.type) & 31) & 1 = 1)
 EXECUTE FUNCTION supervisor_hold_v1();
 
 -- What has passed the gates and is to run again passes them again.
-CREATE TRIGGER jobs_hold_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
-WHEN (NEW.status = 'pending' AND OLD.status <> 'pending' AND NEW.hold IS NOT NULL
-      AND (OLD.status <> 'held' OR NEW.hold <> ''))
+CREATE TRIGGER jobs_hold_again BEFORE UPDATE OF status ON jobs FOR EACH ROW WHEN (NEW.hold IS NOT NULL)
 EXECUTE FUNCTION supervisor_hold_v1();
 
 -- Those of these types that have more limits than a number for each key: all of their jobs pass one gate.
@@ -604,16 +606,18 @@ CREATE TRIGGER ends_announce AFTER INSERT ON job_ends FOR EACH STATEMENT EXECUTE
 CREATE FUNCTION supervisor_ended_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
   CASE TG_TABLE_NAME
-    WHEN 'jobs' THEN INSERT INTO job_ends (job_id, started) VALUES (NEW.id, NEW.status = 'running');
+    WHEN 'jobs' THEN
+      IF NEW.status IS DISTINCT FROM OLD.status AND NEW.claim_token IS DISTINCT FROM OLD.claim_token
+         AND (NEW.status <> 'running' OR NEW.locked_by = 'foreign') AND NOT (OLD.status = 'held' AND NEW.status = 'pending') THEN
+        INSERT INTO job_ends (job_id, started) VALUES (NEW.id, NEW.status = 'running');
+      END IF;
     WHEN 'job_after' THEN INSERT INTO job_ends (job_id) VALUES (NEW.after_id);
     ELSE INSERT INTO job_ends (batch) VALUES (NEW.id);
   END CASE;
   RETURN NULL;
 END $$;
 CREATE TRIGGER jobs_ended AFTER UPDATE OF status ON jobs FOR EACH ROW
-WHEN ((NEW.hold IS NOT NULL OR NEW.followed IS NOT NULL OR NEW.batch IS NOT NULL)
-      AND NEW.status IS DISTINCT FROM OLD.status AND NEW.claim_token IS DISTINCT FROM OLD.claim_token
-      AND (NEW.status <> 'running' OR NEW.locked_by = 'foreign') AND NOT (OLD.status = 'held' AND NEW.status = 'pending'))
+WHEN (NEW.hold IS NOT NULL OR NEW.followed IS NOT NULL OR NEW.batch IS NOT NULL)
 EXECUTE FUNCTION supervisor_ended_v1();
 CREATE TRIGGER after_begins AFTER INSERT ON job_after FOR EACH ROW EXECUTE FUNCTION supervisor_ended_v1();
 CREATE TRIGGER batch_closes AFTER UPDATE OF closed ON job_batches FOR EACH ROW WHEN (NEW.closed = 1)
