@@ -394,32 +394,36 @@ BEGIN
 END $$;
 CREATE TRIGGER limits_known AFTER INSERT OR UPDATE OF interval, key_interval ON job_limits FOR EACH ROW EXECUTE FUNCTION supervisor_limited_v1();
 
--- A job that has gates to pass is held before the first, whoever makes it pending.
+-- A job that has gates to pass is held before the first, whoever makes it pending. What follows from other ends, and from the
+-- starts of other programs, is noted for the maintainer, see job_ends.
 CREATE FUNCTION supervisor_hold_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
   conflict text;
 BEGIN
-  IF NEW.status <> 'pending' OR (TG_OP = 'INSERT' AND NEW.hold IS NOT NULL)
-     OR (TG_OP = 'UPDATE' AND (OLD.status = 'pending' OR (OLD.status = 'held' AND NEW.hold = ''))) THEN
-    RETURN NEW;
-  END IF;
-  SELECT l.on_conflict INTO conflict FROM job_limits l WHERE l.type = NEW.type;
-  IF NOT FOUND AND NEW.concurrency_key IS NULL THEN
-    NEW.hold := CASE WHEN TG_OP = 'UPDATE' THEN '' END;
-    RETURN NEW;
-  END IF;
-  NEW.status := 'held';
-  NEW.hold := 'due';
-  IF TG_OP = 'UPDATE' THEN
-    IF (SELECT last_value FROM job_sleepers) > extract(epoch FROM clock_timestamp()) THEN
-      PERFORM pg_notify('job_supervisor', '');
+  IF NEW.status = 'pending' AND ((TG_OP = 'INSERT' AND NEW.hold IS NULL) OR (TG_OP = 'UPDATE' AND NEW.hold IS NOT NULL
+     AND OLD.status <> 'pending' AND (OLD.status <> 'held' OR NEW.hold <> ''))) THEN
+    SELECT l.on_conflict INTO conflict FROM job_limits l WHERE l.type = NEW.type;
+    IF NOT FOUND AND NEW.concurrency_key IS NULL THEN
+      NEW.hold := CASE WHEN TG_OP = 'UPDATE' THEN '' END;
+    ELSE
+      NEW.status := 'held';
+      NEW.hold := 'due';
+      IF TG_OP = 'UPDATE' THEN
+        IF (SELECT last_value FROM job_sleepers) > extract(epoch FROM clock_timestamp()) THEN
+          PERFORM pg_notify('job_supervisor', '');
+        END IF;
+      ELSIF conflict = 'skip' AND EXISTS (
+          SELECT 1 FROM jobs j WHERE j.type = NEW.type AND j.concurrency_key = NEW.concurrency_key
+            AND j.status IN ('held', 'pending', 'running')) THEN
+        NEW.status := 'cancelled';
+        NEW.last_error := 'skipped: its concurrency_key had another job';
+        NEW.completed_at := extract(epoch FROM clock_timestamp());
+      END IF;
     END IF;
-  ELSIF conflict = 'skip' AND EXISTS (
-      SELECT 1 FROM jobs j WHERE j.type = NEW.type AND j.concurrency_key = NEW.concurrency_key
-        AND j.status IN ('held', 'pending', 'running')) THEN
-    NEW.status := 'cancelled';
-    NEW.last_error := 'skipped: its concurrency_key had another job';
-    NEW.completed_at := extract(epoch FROM clock_timestamp());
+  END IF;
+  IF TG_OP = 'UPDATE' AND NEW.status IS DISTINCT FROM OLD.status AND NEW.claim_token IS DISTINCT FROM OLD.claim_token
+     AND (NEW.status <> 'running' OR NEW.locked_by = 'foreign') AND NOT (OLD.status = 'held' AND NEW.status = 'pending') THEN
+    INSERT INTO job_ends (job_id, started) VALUES (NEW.id, NEW.status = 'running');
   END IF;
   RETURN NEW;
 END $$;
@@ -430,7 +434,8 @@ WHEN (NEW.concurrency_key IS NOT NULL OR pg_sequence_last_value('job_limited'::r
 EXECUTE FUNCTION supervisor_hold_v1();
 
 -- What has passed the gates and is to run again passes them again.
-CREATE TRIGGER jobs_hold_again BEFORE UPDATE OF status ON jobs FOR EACH ROW WHEN (NEW.hold IS NOT NULL)
+CREATE TRIGGER jobs_hold_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
+WHEN (NEW.hold IS NOT NULL OR NEW.followed IS NOT NULL OR NEW.batch IS NOT NULL)
 EXECUTE FUNCTION supervisor_hold_v1();
 
 -- Those of these types that have more limits than a number for each key: all of their jobs pass one gate.
@@ -606,19 +611,11 @@ CREATE TRIGGER ends_announce AFTER INSERT ON job_ends FOR EACH STATEMENT EXECUTE
 CREATE FUNCTION supervisor_ended_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
   CASE TG_TABLE_NAME
-    WHEN 'jobs' THEN
-      IF NEW.status IS DISTINCT FROM OLD.status AND NEW.claim_token IS DISTINCT FROM OLD.claim_token
-         AND (NEW.status <> 'running' OR NEW.locked_by = 'foreign') AND NOT (OLD.status = 'held' AND NEW.status = 'pending') THEN
-        INSERT INTO job_ends (job_id, started) VALUES (NEW.id, NEW.status = 'running');
-      END IF;
     WHEN 'job_after' THEN INSERT INTO job_ends (job_id) VALUES (NEW.after_id);
     ELSE INSERT INTO job_ends (batch) VALUES (NEW.id);
   END CASE;
   RETURN NULL;
 END $$;
-CREATE TRIGGER jobs_ended AFTER UPDATE OF status ON jobs FOR EACH ROW
-WHEN (NEW.hold IS NOT NULL OR NEW.followed IS NOT NULL OR NEW.batch IS NOT NULL)
-EXECUTE FUNCTION supervisor_ended_v1();
 CREATE TRIGGER after_begins AFTER INSERT ON job_after FOR EACH ROW EXECUTE FUNCTION supervisor_ended_v1();
 CREATE TRIGGER batch_closes AFTER UPDATE OF closed ON job_batches FOR EACH ROW WHEN (NEW.closed = 1)
 EXECUTE FUNCTION supervisor_ended_v1();
