@@ -14,6 +14,7 @@ from supervisor.domain.enqueueing import new_job
 from supervisor.domain.errors import DuplicateJob
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import cancelled, crashed, done, failed, released
+from supervisor.store.base import Filter
 from tests.store.gates.conftest import Gates, connect, execute
 from tests.store.kit import BROKEN, POLICY, python
 
@@ -32,6 +33,7 @@ def test_a_key_that_counts_until_the_start_lets_one_wait_while_one_runs(gates: G
     second, new = put(gates)
     assert new
     assert put(gates) == (second, False)
+    assert gates.desk.operations.jobs.ids(Filter(unique_key="k")) == [first, second]
     gates.settle(done(claim, None))
     assert put(gates) == (second, False)
     gates.work(second)
