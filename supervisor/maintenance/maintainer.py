@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 
@@ -91,7 +91,7 @@ class Maintainer:
     def _duties(
         self,
         orders: Orders,
-        types: Sequence[str],
+        types: tuple[str, ...],
         board: Scoreboard,
         watch: CommitWatch,
         waker: Waker,

@@ -599,7 +599,7 @@ UNION ALL
 -- name: left_behind
 -- Jobs that wait for more than their own time, when nothing else is left to do.
 SELECT id FROM jobs
-WHERE (status = 'held' AND hold <> 'due' OR status = 'pending' AND hold = '')
+WHERE hold IN ('', 'after', 'key', 'type') AND status IN ('held', 'pending')
   AND type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json)))
 LIMIT :limit;
 
@@ -921,6 +921,10 @@ UNION ALL
 SELECT type, status, count(*) FROM jobs WHERE status = 'held' GROUP BY type, status
 UNION ALL
 SELECT type, status, count(*) FROM jobs WHERE status IN ('failed', 'quarantined') GROUP BY status, type;
+
+-- name: count_held
+SELECT type, hold, count(*) FROM jobs WHERE status = 'held' AND hold IN ('after', 'due', 'key', 'type')
+GROUP BY type, hold;
 
 -- name: count_closed
 -- The others, which are in no index. Of a table with more than :most rows only so many are read, in pages from all over

@@ -791,10 +791,14 @@ BEGIN
       RETURNING b.id, b.type, b.payload
     LOOP
       IF one.type IS NOT NULL THEN
-        WITH made AS (
-          INSERT INTO jobs (type, payload, meta)
-          VALUES (one.type, one.payload, json_build_object('batch', one.id)::text) RETURNING id)
-        UPDATE job_batches b SET callback = made.id FROM made WHERE b.id = one.id;
+        FOR tried IN 1 .. 1000 LOOP -- ids that others have given by hand are passed over
+          WITH made AS (
+            INSERT INTO jobs (type, payload, meta)
+            VALUES (one.type, one.payload, json_build_object('batch', one.id)::text)
+            ON CONFLICT (id) DO NOTHING RETURNING id)
+          UPDATE job_batches b SET callback = made.id FROM made WHERE b.id = one.id;
+          EXIT WHEN FOUND;
+        END LOOP;
         admitted := admitted + 1;
       END IF;
     END LOOP;

@@ -452,11 +452,8 @@ WHERE priority >= :least AND (requires = '' OR covers(:capabilities, CAST(requir
 -- name: left_behind
 -- Jobs that wait for more than their own time, when nothing else is left to do.
 SELECT id FROM jobs INDEXED BY jobs_at_gate
-WHERE status = 'held' AND hold <> 'due' AND type IN (SELECT value FROM json_each(:types))
-UNION ALL
-SELECT id FROM jobs INDEXED BY jobs_unfinished
-WHERE status = 'pending' AND hold = '' AND type IN (SELECT value FROM json_each(:types))
-LIMIT :limit;
+WHERE hold IN ('', 'after', 'key', 'type') AND status IN ('held', 'pending')
+  AND type IN (SELECT value FROM json_each(:types)) LIMIT :limit;
 
 -- name: written_later
 -- Pending rows that will be due and that were written after a time to come, as far as that is known: the clock was set
@@ -767,6 +764,10 @@ SELECT type, 'held', count(*) FROM jobs INDEXED BY jobs_at_gate WHERE hold IN ('
 UNION ALL
 SELECT type, status, count(*) FROM jobs INDEXED BY jobs_unsuccessful_type
 WHERE status IN ('failed', 'quarantined') GROUP BY status, type;
+
+-- name: count_held
+SELECT type, hold, count(*) FROM jobs INDEXED BY jobs_at_gate WHERE hold IN ('after', 'due', 'key', 'type')
+GROUP BY type, hold;
 
 -- name: count_closed
 -- The others, which are in no index: this reads the whole table.

@@ -426,9 +426,12 @@ BEGIN
   UPDATE jobs SET status = iif(status = 'running', status, 'cancelled'), cancel_requested_at = (SELECT now FROM job_clock),
     completed_at = iif(status = 'running', NULL, (SELECT now FROM job_clock)),
     hold = iif(status = 'running', hold, NULL), claim_token = claim_token + (status <> 'running')
-  WHERE (SELECT on_conflict FROM job_limits WHERE type = NEW.type) = 'cancel_running' AND id IN (
-    SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
-      AND hold IS NOT NULL AND status IN ('held', 'pending', 'running') AND id <> NEW.id);
+  WHERE id IN (
+    -- The limit first: otherwise all jobs of the key would be read for nothing.
+    SELECT j.id FROM job_limits l CROSS JOIN jobs j INDEXED BY jobs_by_key
+    WHERE l.type = NEW.type AND l.on_conflict = 'cancel_running' AND j.type = NEW.type
+      AND j.concurrency_key = NEW.concurrency_key AND j.hold IS NOT NULL AND j.status IN ('held', 'pending', 'running')
+      AND j.id <> NEW.id);
   UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
   WHERE id = NEW.id AND status IN ('pending', 'held');
 END;
@@ -442,6 +445,8 @@ END;
 
 CREATE TRIGGER jobs_pass_key AFTER UPDATE OF hold ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'key' AND (NEW.concurrency_key IS NULL OR (
+  NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
+                AND hold = 'key' AND hold IS NOT NULL AND status = 'held' AND (turn, id) < (NEW.turn, NEW.id)) AND
   (SELECT count(*) FROM (
      SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
        AND status IN ('held', 'pending', 'running') AND hold IN ('', 'type')
@@ -466,6 +471,9 @@ END;
 -- the breaker is open or has just closed, one runs at a time.
 CREATE TRIGGER jobs_pass_type AFTER UPDATE OF hold ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'type' AND NOT EXISTS (
+  SELECT 1 FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND hold = 'type' AND hold IS NOT NULL
+    AND status = 'held' AND (turn, id) < (NEW.turn, NEW.id))
+AND NOT EXISTS (
   SELECT 1 FROM job_limits l WHERE l.type = NEW.type AND (
     (l.max_running IS NOT NULL AND l.max_running <= (SELECT count(*) FROM (
        SELECT 1 FROM jobs INDEXED BY jobs_unfinished WHERE type = NEW.type AND (status = 'pending' OR status = 'running')
