@@ -201,6 +201,17 @@ def test_a_duplicate_may_be_an_error(gates: Gates) -> None:
         gates.desk.producer.put(limited)
 
 
+def test_a_run_that_enqueues_such_a_duplicate_fails(gates: Gates) -> None:
+    twin, _ = put(gates)
+    parent = gates.one("sum")
+    [claim] = gates.claim(type_="sum")
+    child = new_job("tag", unique_key="k", on_duplicate="error")
+    gates.settle(done(claim, None, children=(new_job("tag"), child)))
+    assert gates.status(parent, twin) == ["failed", "pending"]
+    assert f"job {twin} has this unique key" in str(gates.desk.job(parent).last_error)
+    assert gates.pending() == [twin]
+
+
 # Puts many keys, tells which were new, and lets each new one run at once and be done.
 PUTTER = """
 import sys, time
