@@ -115,7 +115,8 @@ SELECT count(*) FROM (
 
 -- name: job
 SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
-       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
+       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, coalesce(unique_key, waiting_key) AS unique_key,
+       progress,
        CASE WHEN length(CAST(result AS BLOB)) <= 4194304 THEN result ELSE substr(result, 1, 65536) END AS result,
        substr(last_error, 1, 65536) AS last_error, created_at, updated_at, started_at, completed_at, meta, progress_text
 FROM jobs WHERE id = :id;
@@ -563,7 +564,7 @@ WHERE id IN (SELECT value FROM json_each(:ids))
   AND (:error = '' OR instr(lower(last_error), lower(:error)) > 0)
   AND (:text = '' OR instr(lower(substr(payload, 1, 65536)), lower(:text)) > 0
        OR instr(lower(substr(result, 1, 65536)), lower(:text)) > 0 OR instr(lower(last_error), lower(:text)) > 0)
-  AND (:unique_key IS NULL OR unique_key = :unique_key)
+  AND (:unique_key IS NULL OR coalesce(unique_key, waiting_key) = :unique_key)
   AND (:requires IS NULL OR requires = :requires
        OR (:requires <> '' AND instr(' ' || requires || ' ', ' ' || :requires || ' ') > 0))
   AND (:batch IS NULL OR batch = :batch)
@@ -584,7 +585,7 @@ WHERE id >= :floor AND id <= :latest
   AND (:error = '' OR instr(lower(last_error), lower(:error)) > 0)
   AND (:text = '' OR instr(lower(substr(payload, 1, 65536)), lower(:text)) > 0
        OR instr(lower(substr(result, 1, 65536)), lower(:text)) > 0 OR instr(lower(last_error), lower(:text)) > 0)
-  AND (:unique_key IS NULL OR unique_key = :unique_key)
+  AND (:unique_key IS NULL OR coalesce(unique_key, waiting_key) = :unique_key)
   AND (:requires IS NULL OR requires = :requires
        OR (:requires <> '' AND instr(' ' || requires || ' ', ' ' || :requires || ' ') > 0))
   AND (:batch IS NULL OR batch = :batch)
@@ -633,7 +634,8 @@ SELECT id FROM jobs_held LIMIT :limit;
 -- For lists: only the beginnings of long texts, so that a page of large rows does not take hundreds of megabytes.
 SELECT id, type, CASE WHEN length(CAST(payload AS BLOB)) <= 4096 THEN payload ELSE substr(payload, 1, 4096) END,
        status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
-       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
+       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, coalesce(unique_key, waiting_key) AS unique_key,
+       progress,
        CASE WHEN length(CAST(result AS BLOB)) <= 4096 THEN result ELSE substr(result, 1, 4096) END,
        substr(last_error, 1, 4096), created_at, updated_at, started_at, completed_at,
        CASE WHEN length(CAST(meta AS BLOB)) <= 16384 THEN meta ELSE substr(meta, 1, 4096) END, progress_text
