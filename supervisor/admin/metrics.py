@@ -181,7 +181,7 @@ def _jobs(overview: Overview, types: Iterable[TypeView], labels: dict[str, str])
     for view in types:
         label = labels[view.type]
         counts.update({(label, status): view.jobs.get(status, 0) for status in map(str, Status)})
-        held.update({(label, gate): count for gate, count in view.held.items() if gate})
+        held.update({(label, gate): count for gate, count in view.held.items()})
         oldest[label] = max(oldest.get(label, 0.0), view.oldest_age or 0.0)
         paused[label] = paused.get(label, False) or view.paused
     about = "Rows of the jobs table. In a large table the counts of finished jobs may be slightly out of date."

@@ -75,7 +75,8 @@ class Queue(Administration):
 
         `delay` is "10s" or seconds, `at` an aware datetime or Unix seconds, `priority` −100…100 (higher
         first), `requires` the capabilities a worker must have. If an unfinished job of this type has the same
-        `unique_key`, that job's id is returned. `meta` is a mapping of your own, at most 16 KiB of JSON: a trace, tags,
+        `unique_key`, that job's id is returned; `unique`, `unique_for` and `on_duplicate` change that, and the last may
+        have DuplicateJob raised. `meta` is a mapping of your own, at most 16 KiB of JSON: a trace, tags,
         a tenant; it is shown with the job and has no effect. Raises InvalidJob (a ValueError), with nothing
         written, for invalid values; StoreError if the database cannot be used.
         """

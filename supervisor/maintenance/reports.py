@@ -6,7 +6,7 @@ The size of a message is bounded, whatever the database holds: the channel limit
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -88,7 +88,7 @@ def control_settings(
     return [{"controls": {"sizes": sizes, "reloads": found.reloads}, "drained": drained}]
 
 
-def unhandled_types(backlog: Backlog, types: tuple[str, ...], registry: Registry) -> list[Message]:
+def unhandled_types(backlog: Backlog, types: Sequence[str], registry: Registry) -> list[Message]:
     """Types with pending jobs that none of our pools takes, and none of another host's; the store returns a bounded
     number of them.
     """

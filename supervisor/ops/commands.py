@@ -89,10 +89,7 @@ def rerun(operations: Operations, job_id: int, now: float, *, payload: str | Non
 
 
 def run_now(operations: Operations, job_id: int, now: float) -> None:
-    """Let a job run that is held or not due yet, whatever its limits, the jobs before it and its time.
-
-    Raises JobNotFound, and Conflict if it does not wait.
-    """
+    """Let a job run that waits, whatever its gates and its time. Raises JobNotFound, and Conflict if it does not."""
     job = operations.jobs.get(job_id)
     if job is None:
         raise JobNotFound(job_id)
@@ -253,9 +250,7 @@ def limit(
 def reset_limits(
     operations: Operations, type_: str, configured: Mapping[str, Limits], now: float, types: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Let the limits of a type be the configured ones again. Returns them. Raises InvalidJob, and Unknown as `pause`
-    does; the configuration takes these `types`.
-    """
+    """Let the limits of a type be the configured ones again. Returns them. Raises as `pause` does."""
     checked_type(type_)
     limits_of_type(operations, type_, {*configured, *types})
     operations.gates.choose(type_, configured.get(type_), now, chosen=False)

@@ -197,11 +197,10 @@ def _jobs(counts: Iterable[tuple[Any, Status, int]]) -> tuple[dict[str, int], di
 
 
 def _held(counts: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
-    """How many jobs of each type are held, by the gates; what other programs have written as one is the gate ""."""
+    """How many jobs of each type are held, by the gates."""
     found: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(GATES, 0))
     for type_, gate, count in counts:
-        known = gate if gate in GATES else ""
-        found[text_of(type_)][known] = found[text_of(type_)].get(known, 0) + count
+        found[text_of(type_)][gate] += count
     return found
 
 

@@ -277,7 +277,7 @@ class ScheduleView:
 
 def by_gate(held: Mapping[str, int]) -> str:
     """How many are held at each gate: ` (70 key, 6 after)`; "" for none."""
-    parts = [f"{count} {gate or 'unknown'}" for gate, count in held.items() if count]
+    parts = [f"{count} {gate}" for gate, count in held.items() if count]
     return f" ({', '.join(parts)})" if parts else ""
 
 

@@ -157,9 +157,8 @@ def _at_gate(job: Job, held: Held, now: float, present: Present) -> Reason:
     code, text, jobs = f"held_{held.gate}", f"{who} has no room", held.running
     total = len(jobs) if held.total is None else held.total
     if held.failures:
-        code, text = "breaker", _broken(job, held)
-        text += f"; one job may start at {_when(next_at, now)}" if next_at else "; one job at a time may start"
-        text += ", until one succeeds"
+        since = f", from {_when(next_at, now)} on" if next_at else ""
+        code, text = "breaker", f"{_broken(job, held)}; one job at a time may start{since}, until one succeeds"
     elif total and held.limit is not None and total >= held.limit:
         text += f": {_beside(held, total, now, present)}"
     elif held.rate:

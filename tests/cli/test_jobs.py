@@ -156,7 +156,7 @@ def test_why_a_job_does_not_run_is_told_with_what_helps(cli: Run, put: Make, dat
 def test_held_jobs_have_a_column_where_there_are_any(cli: Run, put: Make) -> None:
     put("pending", "held", "held")
     shown = cli("status").out
-    assert "\n1 pending, 2 held\n" in shown
+    assert "\n1 pending, 2 held (2 after)\n" in shown
     assert re.search(r"^TYPE +PENDI\S+ +HELD +RUNNING .*\ngreet +1 +2 +0 ", shown, re.MULTILINE)
     cli("jobs", "cancel", "--all", "--status", "held", "--yes")
     assert "HELD" not in cli("status").out

@@ -150,7 +150,8 @@ def of_python(camel: dict[str, str], type_: Any, payload: Any, options: dict[str
         job = new_job(type_, payload, **options)
     except InvalidJob as error:
         return {"refused": camel.get(error.field, error.field)}
-    of_requests = ("max_waiting", "once", "durable", "awaited", "after", "on_failed")  # which the package does not make
+    # Which the package does not make.
+    of_requests = ("max_waiting", "once", "durable", "awaited", "after", "on_failed", "on_duplicate")
     row = {name: value for name, value in job._asdict().items() if name not in ("scheduled_at", *of_requests)}
     later = {"7d": 604_800_000, "250ms": 250, " 2h ": 7_200_000}
     return {**row, "later": later[options["delay"]] if "delay" in options else None}

@@ -273,6 +273,7 @@ def _of_maintenance() -> dict[str, tuple[Callable[[Any], Any], bool]]:
         "unhandled": (lambda r: r.backlog.unhandled(["tag"]), True),
         "unfinished": (lambda r: r.backlog.unfinished(JobSelector(("nothing",)), NOW, 600.0), True),
         "bring forward": (lambda r: r.backlog.bring_forward(T0 - 9000, T0 - 8000), False),
+        "count from now": (lambda r: r.gates.count_from(NOW), True),
         "has_claims": (lambda r: r.locks.has_claims("s1"), True),
         "progress": (lambda r: (r.backlog.progress_of(["tag"], T0), r.backlog.left_behind(["tag"], 9)), True),
         "controls": (lambda r: r.controls.current(), True),

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from supervisor.domain.errors import Conflict
-from supervisor.domain.job import Held, Status
+from supervisor.domain.job import Status
 from supervisor.ops import commands
 from supervisor.store.base import Filter, JobSelector
 from tests.store.kit import NOW, T0, Desk, execute
@@ -47,23 +47,6 @@ class TestHeld:
             desk.engine.url, f"UPDATE jobs SET status = 'held', hold = {hold}, turn = 1, concurrency_key = 'user:42'"
         )
         return job_id
-
-    @pytest.mark.parametrize(
-        ("hold", "known"),
-        [
-            ("'key'", Held("key", "user:42", limit=0, ahead=0)),
-            ("'type'", Held("type", "user:42", limit=0, ahead=0)),
-            ("'due'", Held("due", "user:42", next_at=LATER)),
-            ("NULL", Held("", "user:42")),
-        ],
-    )
-    def test_its_row_says_at_which_gate_it_stands(self, desk: Desk, hold: str, known: Held) -> None:
-        held = desk.job(self.held(desk, hold, at=LATER))
-        assert held.status is Status.HELD
-        assert desk.operations.jobs.held(held) == known
-
-    def test_one_that_is_not_held_stands_at_no_gate(self, desk: Desk) -> None:
-        assert desk.operations.jobs.held(desk.job(desk.put())) is None
 
     def test_it_is_counted_and_listed_apart_and_nobody_claims_it(self, desk: Desk) -> None:
         held, other = self.held(desk, "'key'"), desk.put("mail")

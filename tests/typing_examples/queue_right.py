@@ -3,7 +3,19 @@
 from collections.abc import Iterator
 from typing import assert_type
 
-from supervisor import AsyncQueue, Enqueue, FollowEvent, Job, JobEvent, JobPage, Progress, Queue, Status
+from supervisor import (
+    AsyncQueue,
+    BatchView,
+    Enqueue,
+    FollowEvent,
+    Job,
+    JobEvent,
+    JobPage,
+    Progress,
+    Queue,
+    Status,
+    task,
+)
 
 
 async def use(queue: AsyncQueue) -> None:
@@ -17,6 +29,9 @@ async def use(queue: AsyncQueue) -> None:
     assert_type(await queue.cancel(1), Status)
     assert_type(await queue.pause("tag", force=True), bool)
     assert_type(await queue.wait(1, timeout=3), Job)
+    async with queue.batch(on_done="mail") as batch:
+        assert_type(await batch.enqueue("tag", priority=5), int)
+    assert_type(await queue.batches.get(batch.id), BatchView)
     async for event in queue.events(1):
         assert_type(event, JobEvent)
     async for news in queue.follow(1, timeout=3):
@@ -24,6 +39,9 @@ async def use(queue: AsyncQueue) -> None:
 
 
 def block(queue: Queue) -> None:
+    with queue.batch(on_done=task(print)) as batch:
+        assert_type(batch.enqueue_many("tag", [1]), list[int])
+    assert_type(queue.batches.unfinished(), list[BatchView])
     assert_type(queue.put("tag"), tuple[int, bool])
     assert_type(queue.jobs()[0], Job)
     assert_type(queue.events(1), Iterator[JobEvent])

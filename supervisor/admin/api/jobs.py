@@ -82,7 +82,7 @@ async def list_jobs(state: TheState, query: Annotated[models.JobQuery, Query()])
     tags=["jobs"],
     response_model=models.Enqueued,
     status_code=201,
-    responses={200: {"model": models.Enqueued, "description": "An unfinished job has this key."}, **changing(409)},
+    responses={200: {"model": models.Enqueued, "description": "A job has this key."}, **changing(409)},
 )
 async def enqueue(state: TheState, job: models.NewJob) -> JSONResponse:
     """Enqueue a job. When the answer comes, the job survives a power loss."""

@@ -142,7 +142,8 @@ SELECT pg_xact_status(:transaction::text::xid8), EXISTS (SELECT FROM jobs WHERE 
 
 -- name: job
 SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
-       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
+       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, coalesce(unique_key, waiting_key) AS unique_key,
+       progress,
        CASE WHEN octet_length(result) <= 4194304 THEN result ELSE left(result, 65536) END AS result,
        left(last_error, 65536) AS last_error, created_at, updated_at, started_at, completed_at, meta, progress_text
 FROM jobs WHERE id = :id;
@@ -598,7 +599,7 @@ UNION ALL
 -- name: left_behind
 -- Jobs that wait for more than their own time, when nothing else is left to do.
 SELECT id FROM jobs
-WHERE (status = 'held' AND hold <> 'due' OR status = 'pending' AND hold = '')
+WHERE hold IN ('', 'after', 'key', 'type') AND status IN ('held', 'pending')
   AND type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json)))
 LIMIT :limit;
 
@@ -711,7 +712,7 @@ WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::j
   AND (:text::text = '' OR strpos(lower(left(payload, 65536)), lower(:text::text)) > 0
        OR strpos(lower(left(result, 65536)), lower(:text::text)) > 0
        OR strpos(lower(last_error), lower(:text::text)) > 0)
-  AND (:unique_key::text IS NULL OR unique_key = :unique_key::text)
+  AND (:unique_key::text IS NULL OR coalesce(unique_key, waiting_key) = :unique_key::text)
   AND (:requires::text IS NULL OR requires = :requires::text
        OR (:requires::text <> '' AND strpos(' ' || requires || ' ', ' ' || :requires::text || ' ') > 0))
   AND (:batch::bigint IS NULL OR batch = :batch::bigint)
@@ -731,7 +732,7 @@ WHERE id >= :floor AND id <= :latest
   AND (:text::text = '' OR strpos(lower(left(payload, 65536)), lower(:text::text)) > 0
        OR strpos(lower(left(result, 65536)), lower(:text::text)) > 0
        OR strpos(lower(last_error), lower(:text::text)) > 0)
-  AND (:unique_key::text IS NULL OR unique_key = :unique_key::text)
+  AND (:unique_key::text IS NULL OR coalesce(unique_key, waiting_key) = :unique_key::text)
   AND (:requires::text IS NULL OR requires = :requires::text
        OR (:requires::text <> '' AND strpos(' ' || requires || ' ', ' ' || :requires::text || ' ') > 0))
   AND (:batch::bigint IS NULL OR batch = :batch::bigint)
@@ -781,7 +782,8 @@ SELECT id FROM jobs WHERE status = 'running' LIMIT :limit;
 -- For lists: only the beginnings of long texts, so that a page of large rows does not take hundreds of megabytes.
 SELECT id, type, CASE WHEN octet_length(payload) <= 4096 THEN payload ELSE left(payload, 4096) END,
        status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
-       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
+       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, coalesce(unique_key, waiting_key) AS unique_key,
+       progress,
        CASE WHEN octet_length(result) <= 4096 THEN result ELSE left(result, 4096) END,
        left(last_error, 4096), created_at, updated_at, started_at, completed_at, meta, progress_text
 FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json))) ORDER BY id DESC;
@@ -919,6 +921,10 @@ UNION ALL
 SELECT type, status, count(*) FROM jobs WHERE status = 'held' GROUP BY type, status
 UNION ALL
 SELECT type, status, count(*) FROM jobs WHERE status IN ('failed', 'quarantined') GROUP BY status, type;
+
+-- name: count_held
+SELECT type, hold, count(*) FROM jobs WHERE status = 'held' AND hold IN ('after', 'due', 'key', 'type')
+GROUP BY type, hold;
 
 -- name: count_closed
 -- The others, which are in no index. Of a table with more than :most rows only so many are read, in pages from all over

@@ -63,8 +63,8 @@ CREATE UNIQUE INDEX jobs_unique_key ON jobs (type, unique_key)
 CREATE INDEX jobs_unique_after ON jobs (type, unique_key, completed_at) WHERE unique_for IS NOT NULL AND status = 'done';
 
 -- The jobs that are held, by the gate at which they are, and those that have passed all.
-CREATE INDEX jobs_at_gate ON jobs (type, hold, turn, id) WHERE status = 'held';
-CREATE INDEX jobs_admitted ON jobs (type) WHERE hold = '' AND status IN ('pending', 'running');
+-- Every index costs each statement that changes jobs, also if its condition leaves them out.
+CREATE INDEX jobs_at_gate ON jobs (type, hold, turn, id) WHERE hold IS NOT NULL AND status IN ('held', 'pending', 'running');
 
 -- Requests that are repeated find the job of the first one, also after its end. Only keys of requests are in here.
 CREATE INDEX jobs_once ON jobs (type, unique_key) WHERE unique_key >= 'run:' AND unique_key < 'run;';
@@ -394,48 +394,57 @@ CREATE FUNCTION supervisor_limited_v1() RETURNS trigger LANGUAGE plpgsql SECURIT
 BEGIN
   PERFORM pg_advisory_xact_lock(7308604897285366889);
   PERFORM setval('job_limited', (SELECT last_value FROM job_limited)
-    | (1::bigint << (hashtextextended(NEW.type, 0) & 31)::integer)
+    | (1::bigint << (hashtext(NEW.type) & 31))
     | CASE WHEN NEW.interval IS NULL AND NEW.key_interval IS NULL THEN 0 ELSE 1::bigint << 32 END);
   RETURN NULL;
 END $$;
 CREATE TRIGGER limits_known AFTER INSERT OR UPDATE OF interval, key_interval ON job_limits FOR EACH ROW EXECUTE FUNCTION supervisor_limited_v1();
 
--- A job that has gates to pass is held before the first, whoever makes it pending.
+-- A job that has gates to pass is held before the first, whoever makes it pending. What follows from other ends, and from the
+-- starts of other programs, is noted for the maintainer, see job_ends.
 CREATE FUNCTION supervisor_hold_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
   conflict text;
 BEGIN
-  SELECT l.on_conflict INTO conflict FROM job_limits l WHERE l.type = NEW.type;
-  IF NOT FOUND AND NEW.concurrency_key IS NULL THEN
-    NEW.status := 'pending';
-    NEW.hold := CASE WHEN TG_OP = 'UPDATE' THEN '' END;
-    RETURN NEW;
-  END IF;
-  NEW.status := 'held';
-  NEW.hold := 'due';
-  IF TG_OP = 'UPDATE' THEN
-    IF (SELECT last_value FROM job_sleepers) > extract(epoch FROM clock_timestamp()) THEN
-      PERFORM pg_notify('job_supervisor', '');
+  IF (TG_OP = 'INSERT' AND NEW.hold IS NULL AND NEW.status IN ('pending', 'held'))
+     OR (TG_OP = 'UPDATE' AND NEW.status = 'pending' AND NEW.hold IS NOT NULL AND OLD.status <> 'pending'
+         AND (OLD.status <> 'held' OR NEW.hold <> '')) THEN
+    SELECT l.on_conflict INTO conflict FROM job_limits l WHERE l.type = NEW.type;
+    IF NOT FOUND AND NEW.concurrency_key IS NULL THEN
+      NEW.status := 'pending';
+      NEW.hold := CASE WHEN TG_OP = 'UPDATE' THEN '' END;
+    ELSE
+      NEW.status := 'held';
+      NEW.hold := 'due';
+      IF TG_OP = 'UPDATE' THEN
+        IF (SELECT last_value FROM job_sleepers) > extract(epoch FROM clock_timestamp()) THEN
+          PERFORM pg_notify('job_supervisor', '');
+        END IF;
+      ELSIF conflict = 'skip' AND EXISTS (
+          SELECT 1 FROM jobs j WHERE j.type = NEW.type AND j.concurrency_key = NEW.concurrency_key
+            AND j.status IN ('held', 'pending', 'running')) THEN
+        NEW.status := 'cancelled';
+        NEW.last_error := 'skipped: its concurrency_key had another job';
+        NEW.completed_at := extract(epoch FROM clock_timestamp());
+      END IF;
     END IF;
-  ELSIF conflict = 'skip' AND EXISTS (
-      SELECT 1 FROM jobs j WHERE j.type = NEW.type AND j.concurrency_key = NEW.concurrency_key
-        AND j.status IN ('held', 'pending', 'running')) THEN
-    NEW.status := 'cancelled';
-    NEW.last_error := 'skipped: its concurrency_key had another job';
-    NEW.completed_at := extract(epoch FROM clock_timestamp());
+  END IF;
+  IF TG_OP = 'UPDATE' AND NEW.status IS DISTINCT FROM OLD.status AND NEW.claim_token IS DISTINCT FROM OLD.claim_token
+     AND (NEW.status <> 'running' OR NEW.locked_by = 'foreign') AND NOT (OLD.status = 'held' AND NEW.status = 'pending') THEN
+    INSERT INTO job_ends (job_id, started) VALUES (NEW.id, NEW.status = 'running');
   END IF;
   RETURN NEW;
 END $$;
 
+-- The conditions here and below are short: the server reads them anew for each statement, whatever its rows.
 CREATE TRIGGER jobs_hold BEFORE INSERT ON jobs FOR EACH ROW
-WHEN (NEW.hold IS NULL AND (NEW.status = 'held' OR (NEW.status = 'pending' AND (NEW.concurrency_key IS NOT NULL
-      OR pg_sequence_last_value('job_limited'::regclass) >> (hashtextextended(NEW.type, 0) & 31)::integer & 1 = 1))))
+WHEN (NEW.concurrency_key IS NOT NULL OR NEW.status = 'held'
+      OR pg_sequence_last_value('job_limited'::regclass) >> (hashtext(NEW.type) & 31) & 1 = 1)
 EXECUTE FUNCTION supervisor_hold_v1();
 
 -- What has passed the gates and is to run again passes them again.
 CREATE TRIGGER jobs_hold_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
-WHEN (NEW.status = 'pending' AND OLD.status <> 'pending' AND NEW.hold IS NOT NULL
-      AND (OLD.status <> 'held' OR NEW.hold <> ''))
+WHEN (NEW.hold IS NOT NULL OR NEW.followed IS NOT NULL OR NEW.batch IS NOT NULL)
 EXECUTE FUNCTION supervisor_hold_v1();
 
 -- A key that counts until its job starts is free during the run, and has it again then. What was to run again, or has
@@ -463,7 +472,6 @@ BEGIN
       NEW.status := 'cancelled';
       NEW.last_error := 'superseded by job ' || twin;
       NEW.completed_at := at;
-      NEW.hold := OLD.hold;
     ELSIF NEW.status IN ('pending', 'held') AND NOT locked THEN
       NEW.status := 'held';
       NEW.hold := 'due';
@@ -658,17 +666,11 @@ CREATE TRIGGER ends_announce AFTER INSERT ON job_ends FOR EACH STATEMENT EXECUTE
 CREATE FUNCTION supervisor_ended_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
   CASE TG_TABLE_NAME
-    WHEN 'jobs' THEN INSERT INTO job_ends (job_id, started) VALUES (NEW.id, NEW.status = 'running');
     WHEN 'job_after' THEN INSERT INTO job_ends (job_id) VALUES (NEW.after_id);
     ELSE INSERT INTO job_ends (batch) VALUES (NEW.id);
   END CASE;
   RETURN NULL;
 END $$;
-CREATE TRIGGER jobs_ended AFTER UPDATE OF status ON jobs FOR EACH ROW
-WHEN ((NEW.hold IS NOT NULL OR NEW.followed IS NOT NULL OR NEW.batch IS NOT NULL)
-      AND NEW.status IS DISTINCT FROM OLD.status AND NEW.claim_token IS DISTINCT FROM OLD.claim_token
-      AND (NEW.status <> 'running' OR NEW.locked_by = 'foreign') AND NOT (OLD.status = 'held' AND NEW.status = 'pending'))
-EXECUTE FUNCTION supervisor_ended_v1();
 CREATE TRIGGER after_begins AFTER INSERT ON job_after FOR EACH ROW EXECUTE FUNCTION supervisor_ended_v1();
 CREATE TRIGGER batch_closes AFTER UPDATE OF closed ON job_batches FOR EACH ROW WHEN (NEW.closed = 1)
 EXECUTE FUNCTION supervisor_ended_v1();
@@ -792,10 +794,14 @@ BEGIN
       RETURNING b.id, b.type, b.payload
     LOOP
       IF one.type IS NOT NULL THEN
-        WITH made AS (
-          INSERT INTO jobs (type, payload, meta)
-          VALUES (one.type, one.payload, json_build_object('batch', one.id)::text) RETURNING id)
-        UPDATE job_batches b SET callback = made.id FROM made WHERE b.id = one.id;
+        FOR tried IN 1 .. 1000 LOOP -- ids that others have given by hand are passed over
+          WITH made AS (
+            INSERT INTO jobs (type, payload, meta)
+            VALUES (one.type, one.payload, json_build_object('batch', one.id)::text)
+            ON CONFLICT (id) DO NOTHING RETURNING id)
+          UPDATE job_batches b SET callback = made.id FROM made WHERE b.id = one.id;
+          EXIT WHEN FOUND;
+        END LOOP;
         admitted := admitted + 1;
       END IF;
     END LOOP;

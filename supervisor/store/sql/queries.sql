@@ -238,10 +238,6 @@ UPDATE job_limits SET next_at = :now WHERE next_at > :now;
 -- name: keys_from_now
 UPDATE job_keys SET next_at = :now WHERE next_at > :now;
 
--- name: count_held
-SELECT type, hold, count(*) FROM jobs
-WHERE status = 'held' AND hold IN ('after', 'due', 'key', 'type') GROUP BY type, hold;
-
 -- name: run_now
 -- A job that waits passes all its gates at once, by hand. Those that are let through later count it.
 UPDATE jobs SET

@@ -38,7 +38,7 @@ UNION ALL
 SELECT id, status FROM (
   SELECT id, status, completed_at + unique_for AS until FROM jobs INDEXED BY jobs_unique_after
   WHERE type = :type AND unique_key = :unique_key AND unique_for IS NOT NULL AND status = 'done'
-  ORDER BY completed_at DESC LIMIT 1)
+  ORDER BY id DESC LIMIT 1)
 WHERE until > :now
 LIMIT 1;
 
@@ -115,7 +115,8 @@ SELECT count(*) FROM (
 
 -- name: job
 SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
-       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
+       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, coalesce(unique_key, waiting_key) AS unique_key,
+       progress,
        CASE WHEN length(CAST(result AS BLOB)) <= 4194304 THEN result ELSE substr(result, 1, 65536) END AS result,
        substr(last_error, 1, 65536) AS last_error, created_at, updated_at, started_at, completed_at, meta, progress_text
 FROM jobs WHERE id = :id;
@@ -451,11 +452,8 @@ WHERE priority >= :least AND (requires = '' OR covers(:capabilities, CAST(requir
 -- name: left_behind
 -- Jobs that wait for more than their own time, when nothing else is left to do.
 SELECT id FROM jobs INDEXED BY jobs_at_gate
-WHERE status = 'held' AND hold <> 'due' AND type IN (SELECT value FROM json_each(:types))
-UNION ALL
-SELECT id FROM jobs INDEXED BY jobs_unfinished
-WHERE status = 'pending' AND hold = '' AND type IN (SELECT value FROM json_each(:types))
-LIMIT :limit;
+WHERE hold IN ('', 'after', 'key', 'type') AND status IN ('held', 'pending')
+  AND type IN (SELECT value FROM json_each(:types)) LIMIT :limit;
 
 -- name: written_later
 -- Pending rows that will be due and that were written after a time to come, as far as that is known: the clock was set
@@ -566,7 +564,7 @@ WHERE id IN (SELECT value FROM json_each(:ids))
   AND (:error = '' OR instr(lower(last_error), lower(:error)) > 0)
   AND (:text = '' OR instr(lower(substr(payload, 1, 65536)), lower(:text)) > 0
        OR instr(lower(substr(result, 1, 65536)), lower(:text)) > 0 OR instr(lower(last_error), lower(:text)) > 0)
-  AND (:unique_key IS NULL OR unique_key = :unique_key)
+  AND (:unique_key IS NULL OR coalesce(unique_key, waiting_key) = :unique_key)
   AND (:requires IS NULL OR requires = :requires
        OR (:requires <> '' AND instr(' ' || requires || ' ', ' ' || :requires || ' ') > 0))
   AND (:batch IS NULL OR batch = :batch)
@@ -587,7 +585,7 @@ WHERE id >= :floor AND id <= :latest
   AND (:error = '' OR instr(lower(last_error), lower(:error)) > 0)
   AND (:text = '' OR instr(lower(substr(payload, 1, 65536)), lower(:text)) > 0
        OR instr(lower(substr(result, 1, 65536)), lower(:text)) > 0 OR instr(lower(last_error), lower(:text)) > 0)
-  AND (:unique_key IS NULL OR unique_key = :unique_key)
+  AND (:unique_key IS NULL OR coalesce(unique_key, waiting_key) = :unique_key)
   AND (:requires IS NULL OR requires = :requires
        OR (:requires <> '' AND instr(' ' || requires || ' ', ' ' || :requires || ' ') > 0))
   AND (:batch IS NULL OR batch = :batch)
@@ -636,7 +634,8 @@ SELECT id FROM jobs_held LIMIT :limit;
 -- For lists: only the beginnings of long texts, so that a page of large rows does not take hundreds of megabytes.
 SELECT id, type, CASE WHEN length(CAST(payload AS BLOB)) <= 4096 THEN payload ELSE substr(payload, 1, 4096) END,
        status, priority, requires, scheduled_at, attempts, max_attempts, crashes,
-       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, unique_key, progress,
+       locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, coalesce(unique_key, waiting_key) AS unique_key,
+       progress,
        CASE WHEN length(CAST(result AS BLOB)) <= 4096 THEN result ELSE substr(result, 1, 4096) END,
        substr(last_error, 1, 4096), created_at, updated_at, started_at, completed_at,
        CASE WHEN length(CAST(meta AS BLOB)) <= 16384 THEN meta ELSE substr(meta, 1, 4096) END, progress_text
@@ -765,6 +764,10 @@ SELECT type, 'held', count(*) FROM jobs INDEXED BY jobs_at_gate WHERE hold IN ('
 UNION ALL
 SELECT type, status, count(*) FROM jobs INDEXED BY jobs_unsuccessful_type
 WHERE status IN ('failed', 'quarantined') GROUP BY status, type;
+
+-- name: count_held
+SELECT type, hold, count(*) FROM jobs INDEXED BY jobs_at_gate WHERE hold IN ('after', 'due', 'key', 'type')
+GROUP BY type, hold;
 
 -- name: count_closed
 -- The others, which are in no index: this reads the whole table.

@@ -74,7 +74,7 @@ CREATE INDEX jobs_unfinished ON jobs (type, requires, priority DESC, status DESC
 CREATE UNIQUE INDEX jobs_unique_key ON jobs (type, unique_key)
   WHERE unique_key IS NOT NULL AND status IN ('pending', 'running', 'held');
 
-CREATE INDEX jobs_unique_after ON jobs (type, unique_key, completed_at) WHERE unique_for IS NOT NULL AND status = 'done';
+CREATE INDEX jobs_unique_after ON jobs (type, unique_key) WHERE unique_for IS NOT NULL;
 
 -- The jobs that are held, by the gate at which they are, and those that have passed. This and the other indexes of gates
 -- ask for `hold`, not for the status: so a claim and a settlement of a job without gates touch none of them.
@@ -445,6 +445,8 @@ END;
 
 CREATE TRIGGER jobs_pass_key AFTER UPDATE OF hold ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'key' AND (NEW.concurrency_key IS NULL OR (
+  NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
+                AND hold = 'key' AND hold IS NOT NULL AND status = 'held' AND (turn, id) < (NEW.turn, NEW.id)) AND
   (SELECT count(*) FROM (
      SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
        AND status IN ('held', 'pending', 'running') AND hold IN ('', 'type')
@@ -469,6 +471,9 @@ END;
 -- the breaker is open or has just closed, one runs at a time.
 CREATE TRIGGER jobs_pass_type AFTER UPDATE OF hold ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'type' AND NOT EXISTS (
+  SELECT 1 FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND hold = 'type' AND hold IS NOT NULL
+    AND status = 'held' AND (turn, id) < (NEW.turn, NEW.id))
+AND NOT EXISTS (
   SELECT 1 FROM job_limits l WHERE l.type = NEW.type AND (
     (l.max_running IS NOT NULL AND l.max_running <= (SELECT count(*) FROM (
        SELECT 1 FROM jobs INDEXED BY jobs_unfinished WHERE type = NEW.type AND (status = 'pending' OR status = 'running')

@@ -252,6 +252,16 @@ def test_an_asynchronous_program_has_the_same(gates: Gates, queue: Queue) -> Non
     assert queue.batches.get(number).done == 4
 
 
+def test_the_job_that_follows_passes_over_ids_that_were_given_by_hand(gates: Gates, queue: Queue) -> None:
+    with queue.batch(on_done="sum") as batch:
+        job = batch.enqueue("tag")
+    for number in range(1, 20):
+        gates.sql(f"INSERT INTO jobs (id, type) VALUES ({job + number}, 'mail')")
+    gates.work(job)
+    assert callbacks(gates) == [job + 20]
+    assert queue.batches.get(batch.id).callback == job + 20
+
+
 def test_ids_of_batches_that_begin_at_the_same_moment_differ(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 1_800_000_000_000_000_000)
     batches = gates.desk.operations.batches

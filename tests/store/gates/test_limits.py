@@ -68,13 +68,13 @@ def test_both_limits_hold_at_once(gates: Gates) -> None:
 
 
 def test_a_later_job_is_held_until_its_time_and_takes_no_place(gates: Gates) -> None:
-    later = gates.one(concurrency_key="a", scheduled_at=time.time() + 0.3)
+    later = gates.one(concurrency_key="a", scheduled_at=time.time() + 1.0)
     now = gates.one(concurrency_key="a")
     assert gates.hold(later) == "due"
     assert gates.pending() == [now]
     gates.work(now)
     assert gates.pending() == []
-    time.sleep(0.35)
+    time.sleep(1.05)
     gates.tend()
     assert gates.pending() == [later]
 

@@ -14,6 +14,7 @@ from supervisor.domain.enqueueing import new_job
 from supervisor.domain.errors import DuplicateJob
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import cancelled, crashed, done, failed, released
+from supervisor.store.base import Filter
 from tests.store.gates.conftest import Gates, connect, execute
 from tests.store.kit import BROKEN, POLICY, python
 
@@ -32,6 +33,7 @@ def test_a_key_that_counts_until_the_start_lets_one_wait_while_one_runs(gates: G
     second, new = put(gates)
     assert new
     assert put(gates) == (second, False)
+    assert gates.desk.operations.jobs.ids(Filter(unique_key="k")) == [first, second]
     gates.settle(done(claim, None))
     assert put(gates) == (second, False)
     gates.work(second)
@@ -197,6 +199,17 @@ def test_a_duplicate_may_be_an_error(gates: Gates) -> None:
     limited = new_job("tag", unique_key="k", on_duplicate="error")._replace(max_waiting=1)
     with pytest.raises(DuplicateJob):
         gates.desk.producer.put(limited)
+
+
+def test_a_run_that_enqueues_such_a_duplicate_fails(gates: Gates) -> None:
+    twin, _ = put(gates)
+    parent = gates.one("sum")
+    [claim] = gates.claim(type_="sum")
+    child = new_job("tag", unique_key="k", on_duplicate="error")
+    gates.settle(done(claim, None, children=(new_job("tag"), child)))
+    assert gates.status(parent, twin) == ["failed", "pending"]
+    assert f"job {twin} has this unique key" in str(gates.desk.job(parent).last_error)
+    assert gates.pending() == [twin]
 
 
 # Puts many keys, tells which were new, and lets each new one run at once and be done.

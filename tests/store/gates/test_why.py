@@ -94,6 +94,14 @@ def twin(gates: Gates) -> int:
     return job
 
 
+def superseded(gates: Gates) -> int:
+    job = gates.one(unique_key="k", waiting_key="k")
+    gates.sql(f"UPDATE jobs SET status = 'running' WHERE id = {job}")
+    gates.one(unique_key="k", waiting_key="k")
+    gates.sql(f"UPDATE jobs SET status = 'pending' WHERE id = {job}")
+    return job
+
+
 def foreign(gates: Gates) -> int:
     job = gates.one()
     gates.sql(f"UPDATE jobs SET status = 'running' WHERE id = {job}")
@@ -141,7 +149,7 @@ CASES: dict[str, tuple[Callable[[Gates], int], str, str, str]] = {
     "a pause of the key": (closed, "rate",
         f"its concurrency key user:42 is closed until {AT}, as a job has asked with `whole_key`", ""),
     "an open breaker": (lambda g: broken(g, first=False), "breaker",
-        f"{BREAKER}; one job may start at {AT}, until one succeeds", LOOK),
+        f"{BREAKER}; one job at a time may start, from {AT} on, until one succeeds", LOOK),
     "an open breaker, the first": (lambda g: broken(g, first=True), "breaker",
         f"{BREAKER}; this job starts first, at {AT}", ""),
     "others": (lambda g: after(g, *g.put(2)), "held_after", r"it waits for 2 jobs \(\d+, \d+\) to end", LOOK),
@@ -157,6 +165,8 @@ CASES: dict[str, tuple[Callable[[Gates], int], str, str, str]] = {
                              f"it expired {AGO}, and a supervisor has to cancel it", ""),
     "unique": (twin, "failed", f"it failed {AGO}, after 1 attempt: ValueError: no such picture",
                rf"once job \d+ has ended, {RUN}"),
+    "superseded": (superseded, "cancelled", rf"it was cancelled {AGO}: superseded by job \d+",
+                   rf"once job \d+ has ended, {RUN}"),
     "skipped": (skipped, "cancelled", f"it was cancelled {AGO}: skipped: its concurrency_key had another job", RUN),
     "another's lock": (foreign, "foreign", f"another program has claimed it; its lock ends at {AT}",
                        "if that does not settle it by then, it returns to the queue"),
@@ -170,7 +180,7 @@ def test_each_reason_is_told_from_the_rows(gates: Gates, case: str) -> None:
     assert found[0][0] == code
     assert re.fullmatch(text, found[0][1]), found[0][1]
     assert re.fullmatch(advice, found[0][2]), found[0][2]
-    assert [each[0] for each in found[1:]] == (["unique"] if case == "unique" else [])
+    assert [each[0] for each in found[1:]] == (["unique"] if case in ("unique", "superseded") else [])
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import psycopg
 import pytest
 
 from supervisor.domain.errors import StoreBusy
+from supervisor.domain.job import Status
 from supervisor.domain.limits import Limits
-from supervisor.domain.settlement import Settlement, done, failed
+from supervisor.domain.settlement import Settlement, done, failed, released
 from supervisor.store.base import Claims, Engine, JobSelector
 from tests.store.kit import BROKEN, LOCK, POLICY, Desk, until
 from tests.store.postgres.statistics import FLUSH, sessions
@@ -184,3 +185,21 @@ def test_nobody_waits_for_somebody_who_waits(
     assert foreign.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").fetchone() == (
         0,
     )
+
+
+@pytest.mark.parametrize("key", ["NULL", "'a'"])
+def test_what_has_expired_is_not_started_even_if_its_worker_died_with_it(
+    desk: Desk, foreign: psycopg.Connection, key: str
+) -> None:
+    now = time.time()
+    values = f"('tag', {key}, {now + 60})"
+    foreign.execute(f"INSERT INTO jobs (type, concurrency_key, expires_at) VALUES {values}".encode())
+    gates = desk.maintenance.gates
+    gates.admit_due(now)
+    claim = desk.one(now=now + 1)
+    assert desk.maintenance.locks.settle_dead("w1", [released(claim)], now + 61) == 1
+    gates.admit_due(now + 61)
+    assert foreign.execute("SELECT status FROM jobs").fetchone() == ("pending",)
+    assert desk.claim(now=now + 61) == []
+    gates.cancel_expired(now + 61)
+    assert (desk.status(claim.job_id), desk.job(claim.job_id).last_error) == (Status.CANCELLED, "expired")

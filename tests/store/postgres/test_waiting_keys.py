@@ -1,4 +1,4 @@
-"""Who settles does not wait for the open transaction of an application that has enqueued the same key."""
+"""Others with the same key at the same moment: who settles waits for no application, and no replacement is lost."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from supervisor.domain.limits import Limits
 from supervisor.domain.settlement import released
 from supervisor.store.base import Engine
 from tests.store.kit import Desk, until
+from tests.store.postgres.meanwhile import Meanwhile
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -46,3 +47,17 @@ def test_a_settlement_waits_for_no_transaction_with_its_key(
     else:
         assert desk.status(first) is Status.PENDING
         assert desk.producer.put(job) == (first, False)
+
+
+def test_what_would_replace_a_job_that_is_just_being_claimed_is_a_new_one(
+    engine: Engine, desk: Desk, foreign: psycopg.Connection
+) -> None:
+    [first] = desk.producer.enqueue([new_job("tag", {"n": 1}, unique_key="k", unique="pending")])
+    late = new_job("tag", {"n": 2}, unique_key="k", unique="pending", on_duplicate="replace")
+    with closing(psycopg.connect(engine.url)) as claiming:
+        claiming.execute("UPDATE jobs SET status = 'running' WHERE id = %s", (first,))
+        answer = Meanwhile(foreign, lambda: desk.producer.put(late))
+        claiming.commit()
+    second, new = answer.result()
+    assert new
+    assert [desk.job(job).payload for job in (first, second)] == [{"n": 1}, {"n": 2}]
