@@ -1116,11 +1116,6 @@ UNION ALL
 -- name: try_gates
 SELECT supervisor_settled_v1(ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)), NULL, NULL, NULL, NULL);
 
--- name: count_heads
-SELECT count(*) FROM jobs
-WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
-  AND status = 'held' AND hold IN ('key', 'type');
-
 -- name: admitted_from_now
 -- What has passed the gates is due, or will be by a rate.
 UPDATE jobs SET scheduled_at = :now

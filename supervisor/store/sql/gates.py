@@ -68,6 +68,17 @@ class Gates(Concern):
                 raw.execute(self._queries.set_limit, row)
         self._pass_again(type_)
 
+    def _try_gates(self, heads: Sequence[int]) -> int:
+        """How many jobs this lets pass. What others let pass meanwhile does not count: a sweep would not end."""
+        ids = {"ids": json.dumps(heads)}
+        with self._connection.write() as raw:
+            if "try_gates" in self._queries.statements:
+                return int(raw.execute(self._queries.try_gates, ids).fetchall()[0][0])
+            [(before,)] = raw.execute(self._queries.count_heads, ids).fetchall()
+            raw.executemany(self._queries.try_gate, [{"id": head} for head in heads])
+            [(after,)] = raw.execute(self._queries.count_heads, ids).fetchall()
+        return int(before) - int(after)
+
     def _pass_again(self, type_: str) -> None:
         """Pending jobs pass the gates again: those from before there was a limit, and those that a larger one let pass.
         Until all have, the limit counts as not applied, so that it is done again after a kill.
@@ -108,14 +119,9 @@ class Gates(Concern):
         while self.admit_due(now):
             pass
         passed = 1
-        while passed and (heads := self._connection.rows(self._queries.gate_heads, {"limit": _SLICE})):
-            ids = {"ids": json.dumps([row[0] for row in heads])}
-            with self._connection.write() as raw:
-                # What others admit meanwhile does not count: on a busy table, this would not end.
-                [(before,)] = raw.execute(self._queries.count_heads, ids).fetchall()
-                tried = raw.execute(self._queries.try_gates, ids).fetchall()  # SQLite does not say how many have passed
-                [(still,)] = raw.execute(self._queries.count_heads, ids).fetchall()
-                passed = tried[0][0] if tried else before - still
+        while passed:
+            heads = [row[0] for row in self._connection.rows(self._queries.gate_heads, {"limit": _SLICE})]
+            passed = sum(self._try_gates(heads[at : at + _SLICE]) for at in range(0, len(heads), _SLICE))
             admitted += passed
         self._connection.apply(self._queries.forget_keys, {"now": now})
         self._connection.apply(self._queries.sweep_batches, {})

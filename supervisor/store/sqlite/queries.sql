@@ -850,16 +850,20 @@ SELECT scheduled_at FROM jobs INDEXED BY jobs_due_later WHERE hold = 'due' AND s
 ORDER BY scheduled_at LIMIT 1;
 
 -- name: gate_heads
--- The first job of each type and of each key that is held there.
+-- The first jobs that are held at each type, and as many at each key as it has room for, in their order.
 SELECT id FROM (
-  SELECT id, min(turn) FROM jobs INDEXED BY jobs_at_gate WHERE status = 'held' AND hold = 'type' GROUP BY type)
-UNION ALL
-SELECT id FROM (
-  SELECT id, min(turn) FROM jobs INDEXED BY jobs_at_gate WHERE status = 'held' AND hold = 'key'
-  GROUP BY type, concurrency_key LIMIT :limit);
+  SELECT id, type, concurrency_key AS key, row_number() OVER (PARTITION BY type ORDER BY turn, id) AS place, :limit AS most
+  FROM jobs INDEXED BY jobs_at_gate WHERE hold = 'type' AND status = 'held'
+  UNION ALL
+  SELECT id, type, concurrency_key, row_number() OVER (PARTITION BY type, concurrency_key ORDER BY turn, id),
+    coalesce((SELECT per_key FROM job_limits l WHERE l.type = jobs.type), 1) - (
+      SELECT count(*) FROM jobs j INDEXED BY jobs_by_key
+      WHERE j.type = jobs.type AND j.concurrency_key = jobs.concurrency_key AND j.hold IN ('', 'type'))
+  FROM jobs INDEXED BY jobs_by_key WHERE concurrency_key IS NOT NULL AND hold = 'key' AND status = 'held')
+WHERE place <= min(most, :limit) ORDER BY place;
 
--- name: try_gates
-UPDATE jobs SET hold = hold WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'held';
+-- name: try_gate
+UPDATE jobs SET hold = hold WHERE id = :id AND status = 'held';
 
 -- name: count_heads
 SELECT count(*) FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'held' AND hold IN ('key', 'type');

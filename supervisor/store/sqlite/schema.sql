@@ -445,8 +445,8 @@ END;
 
 CREATE TRIGGER jobs_pass_key AFTER UPDATE OF hold ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'key' AND (NEW.concurrency_key IS NULL OR (
-  NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
-                AND hold = 'key' AND hold IS NOT NULL AND status = 'held' AND (turn, id) < (NEW.turn, NEW.id)) AND
+  NEW.id = (SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
+              AND hold = 'key' AND status = 'held' ORDER BY turn, id LIMIT 1) AND
   (SELECT count(*) FROM (
      SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
        AND status IN ('held', 'pending', 'running') AND hold IN ('', 'type')
@@ -467,12 +467,13 @@ BEGIN
   WHERE id = NEW.id;
 END;
 
--- With a rate, one stands before its start, and is due when it may start; above 100 starts a second, those of 10 ms. While
+-- With a rate, one stands before its start, and is due when it may start; above 100 starts a second, those of 10 ms. Those
+-- that take turns in one millisecond are due in the order of their turns. While
 -- the breaker is open or has just closed, one runs at a time.
 CREATE TRIGGER jobs_pass_type AFTER UPDATE OF hold ON jobs
-WHEN NEW.status = 'held' AND NEW.hold = 'type' AND NOT EXISTS (
-  SELECT 1 FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND hold = 'type' AND hold IS NOT NULL
-    AND status = 'held' AND (turn, id) < (NEW.turn, NEW.id))
+WHEN NEW.status = 'held' AND NEW.hold = 'type' AND NEW.id = (
+  SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND hold = 'type' AND status = 'held'
+  ORDER BY turn, id LIMIT 1)
 AND NOT EXISTS (
   SELECT 1 FROM job_limits l WHERE l.type = NEW.type AND (
     (l.max_running IS NOT NULL AND l.max_running <= (SELECT count(*) FROM (
@@ -487,7 +488,7 @@ AND NOT EXISTS (
 BEGIN
   UPDATE job_limits SET turn = max(turn, NEW.turn + NEW.priority * age_boost) WHERE type = NEW.type AND fair;
   UPDATE jobs SET status = 'pending', hold = '', claim_token = claim_token + 1,
-    scheduled_at = max(scheduled_at, coalesce((SELECT iif(fair, (SELECT now FROM job_clock), next_at - (burst - 1) * coalesce(interval, 0))
+    scheduled_at = max(scheduled_at, coalesce((SELECT iif(fair, (SELECT now - 0.001 + NEW.turn % 1000 * 1e-6 FROM job_clock), next_at - (burst - 1) * coalesce(interval, 0))
                                                FROM job_limits WHERE type = NEW.type), 0),
                        coalesce((SELECT k.next_at - coalesce((l.key_burst - 1) * l.key_interval, 0)
                                  FROM job_keys k LEFT JOIN job_limits l ON l.type = k.type
