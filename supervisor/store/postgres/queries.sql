@@ -73,14 +73,17 @@ LIMIT 1;
 SELECT pg_advisory_xact_lock(hashtextextended(:type || ' ' || :key, 7308604897285366892));
 
 -- name: replace_waiting
--- What a job that waits is to do. If it has gates, it passes them again.
+-- What a job that waits is to do. It keeps its place if it is due at once with the same priority; else, if it has gates, it
+-- passes them again.
 UPDATE jobs SET
-  payload = :payload, priority = :priority::integer,
-  scheduled_at = coalesce(:due::double precision, c.called + :due_after::double precision, c.called), updated_at = c.called,
-  attempts = 0, claim_token = claim_token + 1,
-  status = CASE WHEN coalesce(hold, 'after') = 'after' THEN status ELSE 'held' END,
-  hold = CASE WHEN coalesce(hold, 'after') = 'after' THEN hold ELSE 'due' END
-FROM (SELECT coalesce(:now::double precision, extract(epoch FROM clock_timestamp()))) AS c (called)
+  payload = :payload, priority = :priority::integer, updated_at = c.called, attempts = 0, claim_token = claim_token + 1,
+  scheduled_at = CASE WHEN c.due > c.called THEN c.due ELSE least(scheduled_at, c.called) END,
+  status = CASE WHEN coalesce(hold, 'after') = 'after'
+                  OR (hold <> 'due' AND priority = :priority::integer AND c.due <= c.called) THEN status ELSE 'held' END,
+  hold = CASE WHEN coalesce(hold, 'after') = 'after'
+                OR (hold <> 'due' AND priority = :priority::integer AND c.due <= c.called) THEN hold ELSE 'due' END
+FROM (SELECT n.called, coalesce(:due::double precision, n.called + :due_after::double precision, n.called)
+      FROM (SELECT coalesce(:now::double precision, extract(epoch FROM clock_timestamp()))) AS n (called)) AS c (called, due)
 WHERE id = :id AND status IN ('pending', 'held')
 RETURNING id;
 

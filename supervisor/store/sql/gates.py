@@ -58,6 +58,7 @@ class Gates(Concern):
         self.sweep(now)
 
     def _write(self, type_: str, limits: Limits | None, *, chosen: bool) -> None:
+        was_fair = any(view.limits.fair for view in self.limits() if view.type == type_)
         with self._connection.write() as raw:
             if "lock_gate" in self._queries.statements:
                 raw.execute(self._queries.lock_gate, {"type": type_})
@@ -66,6 +67,9 @@ class Gates(Concern):
             else:
                 row = limits._asdict() | {"type": type_, "fair": int(limits.fair), "chosen": int(chosen)}
                 raw.execute(self._queries.set_limit, row)
+                if limits.fair and not was_fair:
+                    raw.execute(self._queries.give_turns, {"type": type_})
+                    raw.execute(self._queries.last_turns, {"type": type_})
         self._pass_again(type_)
 
     def _try_gates(self, heads: Sequence[int]) -> int:

@@ -66,8 +66,9 @@ class Inserting:
         times = {"due": due, "due_after": after, "now": now}
         values = {"id": twin, "payload": job.payload, "priority": job.priority} | times
         replaced = raw.execute(self._queries.replace_waiting, values).fetchall()
-        for name in ("refill_gates", "announce"):  # what an engine needs
-            if replaced and (statement := self._queries.statements.get(name)):
+        statements = self._queries.statements
+        for statement in (statements.get("refill_gates"), statements.get("announce")):  # what an engine needs
+            if replaced and statement is not None:
                 raw.execute(statement, values)
         return bool(replaced)
 

@@ -218,6 +218,21 @@ ON CONFLICT (type) DO UPDATE SET
   next_at = CASE WHEN excluded.interval IS NULL AND excluded.max_failures IS NULL THEN 0 ELSE job_limits.next_at END,
   failures = CASE WHEN excluded.max_failures IS NULL THEN 0 ELSE job_limits.failures END, applied = 0;
 
+-- name: give_turns
+-- To those that are held already when their type begins to let keys take turns.
+UPDATE jobs SET turn = t.turn FROM (
+  SELECT j.id, l.turn + row_number() OVER (PARTITION BY coalesce(j.fair_key, '') ORDER BY j.turn, j.id)
+               - j.priority * l.age_boost AS turn
+  FROM job_limits l JOIN jobs j ON j.type = l.type AND j.hold = 'type' AND j.status = 'held' WHERE l.type = :type) AS t
+WHERE jobs.id = t.id;
+
+-- name: last_turns
+INSERT INTO job_keys (type, key, turn)
+SELECT j.type, coalesce(j.fair_key, ''), max(j.turn + j.priority * l.age_boost)
+FROM job_limits l JOIN jobs j ON j.type = l.type AND j.hold = 'type' AND j.status = 'held' WHERE l.type = :type
+GROUP BY j.type, coalesce(j.fair_key, '')
+ON CONFLICT (type, key) DO UPDATE SET turn = CASE WHEN job_keys.turn > excluded.turn THEN job_keys.turn ELSE excluded.turn END;
+
 -- name: unapplied
 SELECT type FROM job_limits WHERE applied = 0;
 

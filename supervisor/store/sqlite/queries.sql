@@ -43,12 +43,18 @@ WHERE until > :now
 LIMIT 1;
 
 -- name: replace_waiting
--- What a job that waits is to do. If it is not due yet, it passes its gates again.
+-- What a job that waits is to do. It keeps its place if it is due at once with the same priority; else it passes its gates
+-- again.
 UPDATE jobs SET
-  payload = :payload, priority = :priority, scheduled_at = coalesce(:due, :now + :due_after, :now), updated_at = :now,
-  attempts = 0, claim_token = claim_token + 1,
-  status = iif(coalesce(hold, 'after') = 'after', status, 'held'),
-  hold = iif(coalesce(hold, 'after') = 'after', hold, 'due')
+  payload = :payload, priority = :priority, updated_at = :now, attempts = 0, claim_token = claim_token + 1,
+  scheduled_at = CASE WHEN coalesce(:due, :now + :due_after, :now) > :now THEN coalesce(:due, :now + :due_after)
+                      ELSE min(scheduled_at, :now) END,
+  status = CASE WHEN coalesce(hold, 'after') = 'after'
+                  OR (hold <> 'due' AND priority = :priority AND coalesce(:due, :now + :due_after, :now) <= :now)
+                THEN status ELSE 'held' END,
+  hold = CASE WHEN coalesce(hold, 'after') = 'after'
+                OR (hold <> 'due' AND priority = :priority AND coalesce(:due, :now + :due_after, :now) <= :now)
+              THEN hold ELSE 'due' END
 WHERE id = :id AND status IN ('pending', 'held')
 RETURNING id;
 
@@ -825,7 +831,7 @@ UPDATE jobs SET
   hold = CASE WHEN status = 'running' THEN ''
               WHEN scheduled_at > (SELECT now + 0.002 FROM job_clock) THEN 'due'
               WHEN concurrency_key IS NOT NULL THEN 'key'
-              WHEN hold IS NULL AND EXISTS (SELECT 1 FROM job_limits WHERE type = :type AND fair) THEN 'due'
+              WHEN EXISTS (SELECT 1 FROM job_limits WHERE type = :type AND fair) THEN 'due' -- where it gets its turn
               ELSE 'type' END
 WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
              WHERE type = :type AND status = 'pending' AND (status = 'pending' OR status = 'running')

@@ -175,6 +175,23 @@ def test_jobs_without_gates_are_as_they_were(gates: Gates) -> None:
     assert gates.sql(f"SELECT status, hold FROM jobs WHERE id = {job}") == [("pending", None)]
 
 
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("columns", [{}, {"batch": 1}])
+def test_jobs_take_turns_if_that_is_configured_when_they_wait_already(
+    gates: Gates, known: bool, columns: dict[str, int]
+) -> None:
+    if known:
+        gates.limit(max_running=1)
+    bob, alice = gates.put(9, fair_key="bob", **columns), gates.put(3, fair_key="alice", **columns)
+    gates.limit(max_running=1, fair=True)
+    order = []
+    for _ in range(8):
+        [job] = gates.pending()
+        gates.work(job)
+        order.append("bob" if job in bob else "alice")
+    assert order.count("alice") == len(alice)
+
+
 def test_jobs_take_turns_by_their_fair_key(gates: Gates) -> None:
     gates.limit(max_running=10, fair=True)
     bob = gates.put(1000, fair_key="bob")

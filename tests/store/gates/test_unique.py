@@ -166,6 +166,20 @@ def test_a_duplicate_may_replace_what_the_one_that_waits_is_to_do(gates: Gates, 
     assert answer[1] is (unique == "pending")
 
 
+def test_a_replaced_job_keeps_its_place(gates: Gates) -> None:
+    gates.limit(max_running=2)
+    busy, first = gates.one(), put(gates, {"n": 1})[0]
+    waiting, _ = put(gates, {"n": 1}, unique_key="l", at=time.time() - 9)
+    later = gates.one()
+    for key in ("k", "l"):
+        put(gates, {"n": 2}, unique_key=key, on_duplicate="replace")
+    assert gates.pending() == [busy, first]
+    gates.work(busy)
+    gates.work(first)
+    assert gates.pending() == [waiting, later]
+    assert [gates.desk.job(job).payload for job in (first, waiting)] == [{"n": 2}] * 2
+
+
 def test_what_is_put_off_leaves_its_room_to_others(gates: Gates) -> None:
     gates.limit(max_running=1)
     first, _ = put(gates, {"n": 1})
