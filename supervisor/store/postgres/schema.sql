@@ -654,8 +654,7 @@ CREATE TABLE job_batches (
   created_at double precision NOT NULL DEFAULT extract(epoch FROM now()) CHECK (created_at BETWEEN 0 AND 1e11),
   ended_at   double precision CHECK (ended_at BETWEEN 0 AND 1e11)
 );
-CREATE INDEX jobs_in_batch ON jobs (batch) WHERE batch IS NOT NULL AND status IN ('held', 'pending', 'running');
-CREATE INDEX jobs_of_batch ON jobs (batch, id) WHERE batch IS NOT NULL; -- those that have ended, too
+CREATE INDEX jobs_in_batch ON jobs (batch, status, id) WHERE batch IS NOT NULL;
 
 -- What the maintainer has to look at: jobs with gates, with others that follow them, or of a batch, which somebody other
 -- than the worker that held them has ended or set back; those that another program has claimed; those that have got a
