@@ -287,7 +287,7 @@ def _chosen(
         ids = operations.jobs.ids(commands.meant(what, which))
     else:
         ids = list(dict.fromkeys(job_ids))
-        commands.check(operations, what, ids, done=done)
+        commands.check(operations, what, ids, done=done, option="--done")
     confirm(what, len(ids), yes=yes)
     return ids
 

@@ -254,9 +254,9 @@ def test_a_done_job_runs_again_only_with_an_option_that_the_error_names(cli: Run
     refused = cli("jobs", "retry", "1", "2", "--yes")
     assert (refused.code, refused.errors()) == (
         4,
-        ["job 1 is done; only with `done` it runs again, and its result is deleted"],
+        ["job 1 is done; only with `--done` it runs again, and its result is deleted"],
     )
-    assert "`done`" not in cli("jobs", "retry", "4").err
+    assert "`--done`" not in cli("jobs", "retry", "4").err
     assert cli("jobs", "retry", "2", "4", "--done", "--yes").code == 4
     assert statuses(database) == ["done", "failed", "done", "pending"]
 
