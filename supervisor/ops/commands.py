@@ -34,7 +34,6 @@ RETRIABLE = (*UNSUCCESSFUL, Status.CANCELLED)
 CANCELLABLE = tuple(status for status in Status if not status.finished)
 DELETABLE = tuple(status for status in Status if status.finished)
 
-
 _MOST_COMPARED = 2000  # names that are compared to find similar ones
 
 # For each change: the states that allow it, those it applies to by default, and the rule in words.
