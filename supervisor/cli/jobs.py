@@ -93,7 +93,7 @@ def show(target: Target, job_id: int) -> Answer:
     from supervisor.ops.serving import why_waiting
 
     with target.operations() as operations:
-        job, attempts, runs, worker, doing, host = everything(operations, job_id)
+        job, attempts, runs, worker, doing, host, after = everything(operations, job_id)
         now = operations.statistics.now()
         waits = "; ".join(map(str, why_waiting(operations, job)))
         several = len({one.host for one in operations.registry.supervisors()}) > 1
@@ -106,11 +106,18 @@ def show(target: Target, job_id: int) -> Answer:
         from supervisor.cli import tables
 
         tried = trials(runs, attempts)
-        tables.job(job, now, tried, f"{worker} on {host}" if worker and host and several else worker, waits, limits)
+        who = f"{worker} on {host}" if worker and host and several else worker
+        tables.job(job, now, tried, who, waits, limits, after)
         tables.runs(runs)
         _logs_and_errors(job.id, job.type, tried)
 
-    more = {"worker": worker, "host": host, "waits": waits or None, "limits": [one.as_json() for one in limits]}
+    more = {
+        "worker": worker,
+        "host": host,
+        "after": after,
+        "waits": waits or None,
+        "limits": [one.as_json() for one in limits],
+    }
     return Answer(job.as_json() | more | {"errors": attempts, "runs": runs}, show=show)
 
 
@@ -287,7 +294,7 @@ def _chosen(
         ids = operations.jobs.ids(commands.meant(what, which))
     else:
         ids = list(dict.fromkeys(job_ids))
-        commands.check(operations, what, ids, done=done)
+        commands.check(operations, what, ids, done=done, option="--done")
     confirm(what, len(ids), yes=yes)
     return ids
 

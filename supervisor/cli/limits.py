@@ -64,8 +64,16 @@ def limit(target: Target, type: str, reset: bool, force: bool, **given: Any) -> 
             value = commands.limits_of_type(operations, type, known)
         else:
             found = commands.limits(operations)
-            return Answer(found, *map(_limited, found) if found else ["no type has limits"])
+            lines = [*map(_limited, found)] or ["no type has limits"]
+            return Answer(found, *lines, notes=_unwritten(target, {each["type"] for each in found}))
     return Answer(value, _limited(value), notes=notes)
+
+
+def _unwritten(target: Target, known: set[str]) -> list[str]:
+    """A note about the configured limits that no supervisor has written into the database."""
+    settings = target.settings_if_any()
+    types = ", ".join(sorted(settings.limits.keys() - known if settings else ()))
+    return [f"note: the configured limits of {types} hold from the next start or reload on"] if types else []
 
 
 def _limiting(key: str, text: str | bool) -> Any:

@@ -120,9 +120,17 @@ def _details(job: Job, now: float) -> str:
     return "; ".join(words) or compact(job.payload)
 
 
-def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: str, limits: list[Limits]) -> None:
+def job(
+    found: Job,
+    now: float,
+    tried: Sequence[Trial],
+    who: str | None,
+    waits: str,
+    limits: list[Limits],
+    after: Sequence[int],
+) -> None:
     """Print one job with everything that is known about it: its worker, why a pending one waits, its limits in the
-    pools that take it.
+    pools that take it, the jobs before it.
     """
     from supervisor.ops.job_details import in_words
 
@@ -132,12 +140,17 @@ def job(found: Job, now: float, tried: Sequence[Trial], who: str | None, waits: 
         ("type", found.type),
         ("status", found.status),
         ("waits", waits),
+        ("gate", found.hold if found.status == "held" and found.hold else ""),
+        ("after", ", ".join(map(str, after))),
+        ("batch", found.batch or ""),
         ("priority", found.priority),
         ("requires", found.requires or NOTHING),
         ("attempts", f"{found.attempts} of {(len(most) == 1 and most.pop()) or 'the pool’s limit'}"),
         ("limits", in_words(limits)),
         ("crashes", found.crashes),
         ("unique key", NOTHING if found.unique_key is None else found.unique_key),
+        ("concurrency key", found.concurrency_key or ""),
+        ("fair key", found.fair_key or ""),
         ("progress", f"{percent(found.progress)} {found.progress_text or ''}".rstrip()),
         ("payload", compact(found.payload)),
         ("result", NOTHING if found.result is None else compact(found.result)),

@@ -157,6 +157,10 @@ class Job:
     completed_at: float | None
     meta: Any = None
     progress_text: str | None = None
+    batch: int | None = None
+    concurrency_key: str | None = None
+    fair_key: str | None = None
+    hold: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """A dictionary that `json.dumps` accepts."""

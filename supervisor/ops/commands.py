@@ -34,7 +34,6 @@ RETRIABLE = (*UNSUCCESSFUL, Status.CANCELLED)
 CANCELLABLE = tuple(status for status in Status if not status.finished)
 DELETABLE = tuple(status for status in Status if status.finished)
 
-
 _MOST_COMPARED = 2000  # names that are compared to find similar ones
 
 # For each change: the states that allow it, those it applies to by default, and the rule in words.
@@ -45,9 +44,11 @@ _CHANGES: dict[Change, tuple[tuple[Status, ...], tuple[Status, ...], str]] = {
 }
 
 
-def check(operations: Operations, what: Change, ids: Iterable[int], *, done: bool = False) -> None:
+def check(
+    operations: Operations, what: Change, ids: Iterable[int], *, done: bool = False, option: str = "done"
+) -> None:
     """Raises JobNotFound or Conflict for the first of these jobs that cannot be changed so; with `done`, those that
-    have succeeded can.
+    have succeeded can. The message calls that `option`.
     """
     allowed, _, rule = _CHANGES[what]
     for job_id in ids:
@@ -56,7 +57,7 @@ def check(operations: Operations, what: Change, ids: Iterable[int], *, done: boo
             raise JobNotFound(job_id)
         if job.status not in allowed and not (done and job.status is Status.DONE):
             if what == "retry" and job.status is Status.DONE:
-                rule = "with `done` it runs again, and its result is deleted"
+                rule = f"with `{option}` it runs again, and its result is deleted"
             raise Conflict(f"job {job_id} is {job.status}; only {rule}")
         if what == "retry" and job.status is Status.CANCELLED and job.last_error == EXPIRED:
             raise Conflict(f"job {job_id} has expired, and would expire again; enqueue it again")

@@ -37,7 +37,9 @@ def running(operations: Operations) -> dict[int, Doing]:
 
 
 class Everything(NamedTuple):
-    """All that is known about one job; `worker` is the name of the worker that has claimed it, `host` where it runs."""
+    """All that is known about one job; `worker` is the name of the worker that has claimed it, `host` where it runs,
+    and `after` the jobs before it, see `Jobs.predecessors`.
+    """
 
     job: Job
     errors: list[Attempt]
@@ -45,6 +47,7 @@ class Everything(NamedTuple):
     worker: str | None
     doing: Doing | None
     host: str | None
+    after: list[int]
 
 
 def everything(operations: Operations, job_id: int) -> Everything:
@@ -57,7 +60,9 @@ def everything(operations: Operations, job_id: int) -> Everything:
     worker = None if owner is None else text_of(owner.name)
     known = [] if owner is None else operations.registry.supervisors()
     host = next((text_of(one.host) for one in known if owner is not None and one.id == owner.supervisor), None)
-    return Everything(job, operations.jobs.attempts(job_id), operations.jobs.runs(job_id), worker, doing, host)
+    jobs = operations.jobs
+    about = (jobs.attempts(job_id), jobs.runs(job_id), worker, doing, host)
+    return Everything(job, *about, jobs.predecessors(job_id))
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,7 @@ def _at_gate(job: Job, held: Held, now: float, present: Present) -> Reason:
     """Of one whose key or type has no room."""
     who, next_at = _whose(job, held), held.next_at if held.next_at is not None and held.next_at > now else None
     code, text, jobs = f"held_{held.gate}", f"{who} has no room", held.running
+    advice = _look_at(jobs)
     total = len(jobs) if held.total is None else held.total
     if held.failures:
         since = f", from {_when(next_at, now)} on" if next_at else ""
@@ -163,12 +164,16 @@ def _at_gate(job: Job, held: Held, now: float, present: Present) -> Reason:
         text += f": {_beside(held, total, now, present)}"
     elif held.rate:
         code, text = "rate", f"{who} keeps to {held.rate}"
-        text += f"; the next job may start at {_when(next_at, now)}" if next_at else "; the next job may start now"
+        at = f" at {_when(next_at, now)}" if next_at else ""
+        if total == 1 and held.since is None:  # it is let through, and has not started
+            text += f"; job {jobs[0]} starts next{at and ',' + at}"
+        else:  # which of several is the next is not known
+            text, advice = f"{text}; the next job {f'may start{at}' if at else 'starts soon'}", ""
     elif held.limit is None or held.limit > 0:
         text = f"{who} has room, and a supervisor has to let it through"
     if held.ahead:
-        text += f"; {counted(held.ahead, 'other job waits', 'other jobs wait')} there before it"
-    return Reason(code, text, _look_at(jobs), next_at, jobs)
+        text += f"; {counted(held.ahead, 'other job waits', 'other jobs wait')} there before this one"
+    return Reason(code, text, advice, next_at, jobs)
 
 
 def _admitted(job: Job, held: Held, now: float) -> Reason:
@@ -211,7 +216,7 @@ def _jobs(ids: Sequence[int], total: int | None) -> str:
 
 
 def _look_at(jobs: Sequence[int]) -> str:
-    return f"`supervisor jobs why {jobs[0]}` says how that one is" if jobs else ""
+    return f"`supervisor jobs why {jobs[0]}` says how job {jobs[0]} is" if jobs else ""
 
 
 def _running(job: Job, now: float, present: Present, worker: WorkerRecord | None) -> Iterator[Reason]:

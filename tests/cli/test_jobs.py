@@ -121,6 +121,28 @@ def test_a_job_is_shown_with_its_timeline_and_every_failed_attempt(cli: Run, put
     assert [error["message"] for error in document["errors"]] == ["boom"]
 
 
+def test_what_decides_when_a_job_may_run_is_shown_if_it_is_set(cli: Run, put: Make, database: Path) -> None:
+    plain, held, passed = put("pending", "held", "pending")
+    execute(database, "UPDATE jobs SET batch = 8, concurrency_key = 'user 7', fair_key = 'ada' WHERE id > 1")
+    execute(database, "UPDATE jobs SET hold = 'after' WHERE id = ?", held)
+    execute(database, "UPDATE jobs SET hold = '' WHERE id = ?", passed)
+    execute(database, "INSERT INTO job_after (after_id, job_id) VALUES (?, ?), (?, ?)", plain, held, passed, held)
+
+    def shown(job: int) -> str:
+        return " ".join(cli("jobs", "show", str(job)).out.split())
+
+    assert " gate after after 1, 3 batch 8 priority " in shown(held)
+    assert " concurrency key user 7 fair key ada progress " in shown(held)
+    assert " status pending waits " in shown(passed)
+    assert not [
+        word for word in (" gate ", " after ", " batch ", " key user") if word in shown(plain).partition("Time")[0]
+    ]
+    assert "gate" not in shown(passed)
+    document = cli("jobs", "show", str(held), "--json").document
+    names = ("hold", "after", "batch", "concurrency_key", "fair_key")
+    assert [document[name] for name in names] == ["after", [1, 3], 8, "user 7", "ada"]
+
+
 def test_why_a_job_does_not_run_is_told_with_what_helps(cli: Run, put: Make, database: Path) -> None:
     waiting, failed, held = put("pending", "failed", "held")
     cli("pause", "greet", "--force")
@@ -254,9 +276,9 @@ def test_a_done_job_runs_again_only_with_an_option_that_the_error_names(cli: Run
     refused = cli("jobs", "retry", "1", "2", "--yes")
     assert (refused.code, refused.errors()) == (
         4,
-        ["job 1 is done; only with `done` it runs again, and its result is deleted"],
+        ["job 1 is done; only with `--done` it runs again, and its result is deleted"],
     )
-    assert "`done`" not in cli("jobs", "retry", "4").err
+    assert "`--done`" not in cli("jobs", "retry", "4").err
     assert cli("jobs", "retry", "2", "4", "--done", "--yes").code == 4
     assert statuses(database) == ["done", "failed", "done", "pending"]
 

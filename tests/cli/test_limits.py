@@ -43,6 +43,18 @@ def test_a_limit_holds_at_once_for_what_waits_and_is_given_back(cli: Run, databa
     assert cli("limit").out == "no type has limits\n"
 
 
+def test_configured_limits_that_no_supervisor_has_written_are_named(cli: Run, project: Path, database: Path) -> None:
+    (project / "tags.py").write_text("from supervisor import task\n\n\n@task(rate='50/s')\ndef tag() -> None: ...\n")
+    with (project / "supervisor.toml").open("a") as file:
+        file.write('\n[pools.tags]\ntasks = ["tags"]\n[types.greet]\nmax_running = 2\n')
+    ran = cli("limit")
+    assert (ran.code, ran.out) == (0, "no type has limits\n")
+    assert ran.err == "note: the configured limits of greet, tag hold from the next start or reload on\n"
+    cli("limit", "greet", "--max-running", "1")
+    assert cli("limit").err == "note: the configured limits of tag hold from the next start or reload on\n"
+    assert cli("--database", f"sqlite:///{database}", "limit").err == ""
+
+
 def test_every_limit_can_be_set_and_taken_away(cli: Run, database: Path) -> None:
     options = {
         "--max-running": "5",

@@ -52,7 +52,7 @@ BUSY = present(workers=[worker("tag-1", job=7, progress=0.4, text="picture 40")]
 ASIDE = {"target": 0, "size": 0}
 RUN = "`supervisor run` starts one"
 MEET = "give a pool the capabilities, or a lower min_priority, and reload; or cancel the jobs"
-LOOK = "`supervisor jobs why {}` says how that one is"
+LOOK = "`supervisor jobs why {0}` says how job {0} is"
 HAND = "`supervisor jobs run-now 7` lets it run"
 
 SITUATIONS: list[tuple[str, str, str, dict[str, Any]]] = [
@@ -117,19 +117,24 @@ SITUATIONS: list[tuple[str, str, str, dict[str, Any]]] = [
      {"of": job(Status.HELD, scheduled_at=NOW + 60), "held": Held("due")}),
     ("held", "it is due, and a supervisor has to let it through", "", {"of": HELD, "held": Held("due")}),
     ("held_key", "its concurrency key user:42 has no room: job 12 has been running in tag-1 for 3s; 14 other jobs wait "
-     "there before it", LOOK.format(12), {"of": HELD, "held": Held("key", "user:42", 1, running=(12,), ahead=14)}),
+     "there before this one", LOOK.format(12),
+     {"of": HELD, "held": Held("key", "user:42", 1, running=(12,), ahead=14)}),
     ("held_key", "its concurrency key user:42 has no room: job 13 has been running for 5s", LOOK.format(13),
      {"of": HELD, "held": Held("key", "user:42", 1, running=(13,), since=NOW - 5)}),
     ("held_key", "its concurrency key user:42 has room, and a supervisor has to let it through", "",
      {"of": HELD, "held": Held("key", "user:42", 1)}),
     ("held_key", "its concurrency key user:42 has no room", "", {"of": HELD, "held": Held("key", "user:42", 0)}),
     ("held_type", "the type tag has no room: 5 jobs (1, 2 and 3 more) run or may start, of at most 5; 1 other job "
-     "waits there before it", LOOK.format(1),
+     "waits there before this one", LOOK.format(1),
      {"of": HELD, "held": Held("type", limit=5, running=(1, 2), total=5, ahead=1)}),
     ("rate", f"the type tag keeps to 50/s; the next job may start at {LATER}", "",
      {"of": HELD, "held": Held("type", rate="50/s", next_at=NOW + 60)}),
-    ("rate", "the type tag keeps to 50/s; the next job may start now", LOOK.format(3),
-     {"of": HELD, "held": Held("type", rate="50/s", next_at=NOW - 60, running=(3,))}),
+    ("rate", "the type tag keeps to 50/s; job 3 starts next; 8 other jobs wait there before this one", LOOK.format(3),
+     {"of": HELD, "held": Held("type", rate="50/s", next_at=NOW - 60, running=(3,), ahead=8)}),
+    ("rate", f"the type tag keeps to 50/s; job 3 starts next, at {LATER}", LOOK.format(3),
+     {"of": HELD, "held": Held("type", rate="50/s", next_at=NOW + 60, running=(3,))}),
+    ("rate", "the type tag keeps to 50/s; the next job starts soon", "",
+     {"of": HELD, "held": Held("type", rate="50/s", running=(3,), since=NOW - 5)}),
     ("rate", f"its concurrency key a keeps to 1/m; this job is the next, and may start at {LATER}", "",
      {"of": job(scheduled_at=NOW + 60), "held": Held("key", "a", rate="1/m", next_at=NOW + 60)}),
     ("breaker", "the breaker of the type tag is open, since 1 attempt has failed; one job at a time may start, until "

@@ -225,6 +225,7 @@ def _document(found: Everything, *, show: bool) -> dict[str, Any]:
     return _summary(job, found.doing) | {
         "worker": found.worker,
         "host": found.host,
+        "after": found.after,
         "payload": job.payload if show else None,
         "result": job.result if show else None,
         "redacted": not show,

@@ -223,6 +223,7 @@ JobDocument = create_model(
     __base__=JobSummary,
     worker=(str | None, Field(description="The name of the worker that has claimed it, if known.")),
     host=(str | None, Field(description="The host of that worker.")),
+    after=(list[int], Field(description="The jobs whose end it waits for, or that have failed before it.")),
     payload=(Any, Field(description="JSON; null if it is redacted.")),
     result=(Any, Field(description="JSON; null if it is redacted.")),
     meta=(Any, Field(description="JSON: the user's own data; never redacted.")),

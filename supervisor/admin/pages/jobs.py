@@ -258,6 +258,7 @@ def _copies(job: Job, *, show: bool) -> dict[str, str]:
         command = f"supervisor jobs show {job.id}"
         return {"payload": "", "command": command, "curl": f"{request} ", "path": f"/api/admin/jobs/{job.id}"}
     kept = (name for name, option in OPTIONS.items() if name in Job.__slots__ and option.check is not moment)
+    kept = (name for name in kept if name != "batch")  # that may have ended, or be gone
     settings = {name: getattr(job, name) for name in kept}
     given = {name: value for name, value in settings.items() if value not in (None, 0, "")}
     words = ["supervisor", "enqueue"]

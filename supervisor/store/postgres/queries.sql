@@ -148,7 +148,8 @@ SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, ma
        locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, coalesce(unique_key, waiting_key) AS unique_key,
        progress,
        CASE WHEN octet_length(result) <= 4194304 THEN result ELSE left(result, 65536) END AS result,
-       left(last_error, 65536) AS last_error, created_at, updated_at, started_at, completed_at, meta, progress_text
+       left(last_error, 65536) AS last_error, created_at, updated_at, started_at, completed_at, meta, progress_text,
+       batch, concurrency_key, fair_key, hold
 FROM jobs WHERE id = :id;
 
 -- name: job_events
@@ -788,7 +789,8 @@ SELECT id, type, CASE WHEN octet_length(payload) <= 4096 THEN payload ELSE left(
        locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, coalesce(unique_key, waiting_key) AS unique_key,
        progress,
        CASE WHEN octet_length(result) <= 4096 THEN result ELSE left(result, 4096) END,
-       left(last_error, 4096), created_at, updated_at, started_at, completed_at, meta, progress_text
+       left(last_error, 4096), created_at, updated_at, started_at, completed_at, meta, progress_text,
+       batch, concurrency_key, fair_key, hold
 FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json))) ORDER BY id DESC;
 
 -- name: recent_errors

@@ -114,8 +114,8 @@ class Jobs(Concern):
         if job.status is Status.PENDING:
             return found if row[0] is None else self._admitted(job, found, about)
         if gate == "after":
-            before = self._connection.rows(self._queries.predecessors, about | {"limit": _COUNTED})
-            return found._replace(predecessors=tuple(each for (each,) in before[:_NAMED]), total=len(before))
+            before = self.predecessors(job.id)
+            return found._replace(predecessors=tuple(before[:_NAMED]), total=len(before))
         if gate not in ("key", "type"):
             return found
         found, by_key = self._limited(found, about), gate == "key"
@@ -129,6 +129,12 @@ class Jobs(Concern):
             since=rows[0][1] if rows else None,
             ahead=waiting,
         )
+
+    def predecessors(self, job_id: int) -> list[int]:
+        """The jobs whose end it waits for, or that have failed before it: the first thousand."""
+        return [
+            each for (each,) in self._connection.rows(self._queries.predecessors, {"id": job_id, "limit": _COUNTED})
+        ]
 
     def _limited(self, found: Held, about: dict[str, Any]) -> Held:
         """With the limits of the gate `found`."""
@@ -354,7 +360,7 @@ def _jobs(connection: Connection, wanted: list[int]) -> list[Job]:
     return jobs
 
 
-_TEXTS = (5, 10, 15, 18, 24)  # requires, locked_by, unique_key, last_error, progress_text in a Job
+_TEXTS = (5, 10, 15, 18, 24, 26, 27, 28)  # requires, locked_by, unique_key, last_error, progress_text, … in a Job
 
 
 def status_of(value: object) -> Status:

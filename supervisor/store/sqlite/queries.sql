@@ -124,7 +124,8 @@ SELECT id, type, payload, status, priority, requires, scheduled_at, attempts, ma
        locked_by, locked_at, lock_expires_at, claim_token, cancel_requested_at, coalesce(unique_key, waiting_key) AS unique_key,
        progress,
        CASE WHEN length(CAST(result AS BLOB)) <= 4194304 THEN result ELSE substr(result, 1, 65536) END AS result,
-       substr(last_error, 1, 65536) AS last_error, created_at, updated_at, started_at, completed_at, meta, progress_text
+       substr(last_error, 1, 65536) AS last_error, created_at, updated_at, started_at, completed_at, meta, progress_text,
+       batch, concurrency_key, fair_key, hold
 FROM jobs WHERE id = :id;
 
 -- name: job_events
@@ -644,7 +645,8 @@ SELECT id, type, CASE WHEN length(CAST(payload AS BLOB)) <= 4096 THEN payload EL
        progress,
        CASE WHEN length(CAST(result AS BLOB)) <= 4096 THEN result ELSE substr(result, 1, 4096) END,
        substr(last_error, 1, 4096), created_at, updated_at, started_at, completed_at,
-       CASE WHEN length(CAST(meta AS BLOB)) <= 16384 THEN meta ELSE substr(meta, 1, 4096) END, progress_text
+       CASE WHEN length(CAST(meta AS BLOB)) <= 16384 THEN meta ELSE substr(meta, 1, 4096) END, progress_text,
+       batch, concurrency_key, fair_key, hold
 FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id DESC;
 
 -- name: recent_errors

@@ -23,7 +23,7 @@ from tests.unit.test_why import pool, present, supervisor, worker
 
 AT = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ, in \S+"
 AGO = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ, \S+ ago"
-LOOK = r"`supervisor jobs why \d+` says how that one is"
+LOOK = r"`supervisor jobs why (\d+)` says how job \1 is"
 HERE = present(workers=[worker("tag-1", job=None)])
 
 
@@ -133,19 +133,19 @@ CASES: dict[str, tuple[Callable[[Gates], int], str, str, str]] = {
         r"its concurrency key user:42 has no room: job \d+ has been running for \S+", LOOK),
     "a key with many before": (lambda g: g.put(4, concurrency_key="a")[3], "held_key",
         r"its concurrency key a has no room: job \d+ comes first, and has not started yet; 2 other jobs wait there "
-        "before it", LOOK),
+        "before this one", LOOK),
     "a type": (lambda g: limited(g, 9, 3, max_running=3), "held_type",
         r"the type tag has no room: 3 jobs \(\d+, \d+, \d+\) run or may start, of at most 3; 5 other jobs wait there "
-        "before it", LOOK),
+        "before this one", LOOK),
     "a rate that keeps others": (lambda g: limited(g, 3, 1, interval=interval_of("1/m")), "rate",
-        rf"the type tag keeps to 1/m; the next job may start at {AT}", LOOK),
+        rf"the type tag keeps to 1/m; the next job may start at {AT}", ""),
     "a rate that keeps the next": (lambda g: limited(g, 2, 1, interval=interval_of("1/m")), "rate",
         rf"the type tag keeps to 1/m; this job is the next, and may start at {AT}", ""),
     "the rate of a key": (next_of_key, "rate",
         rf"its concurrency key user:42 keeps to 1/m; this job is the next, and may start at {AT}", ""),
     "a type that is full beside its rate": (
         lambda g: limited(g, 3, 1, interval=interval_of("100/s"), max_running=1), "held_type",
-        r"the type tag has no room: job \d+ has been running for \S+; 1 other job waits there before it", LOOK),
+        r"the type tag has no room: job \d+ has been running for \S+; 1 other job waits there before this one", LOOK),
     "a pause of the key": (closed, "rate",
         f"its concurrency key user:42 is closed until {AT}, as a job has asked with `whole_key`", ""),
     "an open breaker": (lambda g: broken(g, first=False), "breaker",

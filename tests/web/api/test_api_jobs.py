@@ -225,6 +225,7 @@ ODD_ROWS = [
     ("a key with a NUL", "unique_key = 'a' || char(0) || 'b', last_error = char(0)"),
     ("markup", "last_error = '<img src=x onerror=alert(1)>', requires = '</script>'"),
     ("great numbers", "attempts = 9223372036854775807, claim_token = -9223372036854775808, max_attempts = 1"),
+    ("gates that are no text", "concurrency_key = CAST(x'ff' AS TEXT), fair_key = CAST(x'ff' AS TEXT), batch = -1"),
     ("a result that is no JSON", "result = 'done', status = 'done'"),
 ]
 
