@@ -77,7 +77,9 @@ SELECT pg_advisory_xact_lock(hashtextextended(:type || ' ' || :key, 730860489728
 -- passes them again.
 UPDATE jobs SET
   payload = :payload, priority = :priority::integer, updated_at = c.called, attempts = 0, claim_token = claim_token + 1,
-  scheduled_at = CASE WHEN c.due > c.called THEN c.due ELSE least(scheduled_at, c.called) END,
+  scheduled_at = CASE WHEN c.due > c.called THEN c.due
+                      WHEN hold IN ('', 'key', 'type') AND priority = :priority::integer THEN scheduled_at
+                      ELSE least(scheduled_at, c.called) END,
   status = CASE WHEN coalesce(hold, 'after') = 'after'
                   OR (hold <> 'due' AND priority = :priority::integer AND c.due <= c.called) THEN status ELSE 'held' END,
   hold = CASE WHEN coalesce(hold, 'after') = 'after'

@@ -48,6 +48,7 @@ LIMIT 1;
 UPDATE jobs SET
   payload = :payload, priority = :priority, updated_at = :now, attempts = 0, claim_token = claim_token + 1,
   scheduled_at = CASE WHEN coalesce(:due, :now + :due_after, :now) > :now THEN coalesce(:due, :now + :due_after)
+                      WHEN hold IN ('', 'key', 'type') AND priority = :priority THEN scheduled_at
                       ELSE min(scheduled_at, :now) END,
   status = CASE WHEN coalesce(hold, 'after') = 'after'
                   OR (hold <> 'due' AND priority = :priority AND coalesce(:due, :now + :due_after, :now) <= :now)
