@@ -10,6 +10,7 @@ from supervisor.store.base import Gates
 from supervisor.telemetry import events
 
 _SWEEP = 60.0  # seconds between two looks at every gate
+_BOUND = 0.5  # seconds for one run, while other duties wait
 _AGAIN = 0.02  # seconds
 
 
@@ -34,9 +35,9 @@ class OpenGates(Duty):
     def run(self, now: float) -> Result:
         """`now` is Unix seconds."""
         if not self._configured:
-            if changed := self._gates.configure(self._limits, self._types, now):
+            if changed := self._gates.configure(self._limits, self._types):
                 events(process="maintainer").info("limits_changed", types=changed)
-            self._configured, self._swept_at = True, now
+            self._configured = True
         admitted, (due, expires) = 0, self._gates.next_due()
         if min(due, expires) <= now:
             admitted = self._gates.admit_due(now) + self._gates.cancel_expired(now)
@@ -44,7 +45,9 @@ class OpenGates(Duty):
         self._next = min(due, expires)
         if self._next <= now:  # there are more, or another transaction has locked it
             self._next = now + _AGAIN
+        more = False
         if abs(now - self._swept_at) >= _SWEEP:
-            self._swept_at = now
-            admitted += self._gates.sweep(now)
-        return moved(admitted)
+            passed, more = self._gates.sweep(now, _BOUND)
+            admitted += passed
+            self._swept_at = self._swept_at if more else now
+        return moved(admitted, more=more)

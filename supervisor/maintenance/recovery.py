@@ -175,9 +175,8 @@ class StartUp(Duty):
     def run(self, now: float) -> Result:
         self._registry.register(self._record)
         if self._before:
-            for duty in self._before:
-                duty.run(now)
-            self._before = []
+            if not any(duty.run(now).more for duty in self._before):
+                self._before = []
             return Result(more=True)
         result = self._recovery.run(now)
         if not result.more:

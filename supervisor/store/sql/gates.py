@@ -5,6 +5,7 @@ what no trigger can do: limits that change, and jobs whose time comes.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
@@ -37,9 +38,9 @@ class Gates(Concern):
             for row in self._connection.rows(self._queries.limits)
         ]
 
-    def configure(self, limits: Mapping[str, Limits], types: Sequence[str], now: float) -> list[str]:
+    def configure(self, limits: Mapping[str, Limits], types: Sequence[str]) -> list[str]:
         """Let these be the limits of these types, except where an operator has chosen others. Returns the types whose
-        limits have changed.
+        limits have changed: a sweep lets their jobs pass the gates.
         """
         before = {view.type: view for view in self.limits()}
         changed = []
@@ -49,7 +50,6 @@ class Gates(Concern):
                 continue
             self._write(type_, wanted, chosen=False)
             changed.append(type_)
-        self.sweep(now)  # even if nothing has changed: whoever changed it may have been killed before
         return changed
 
     def choose(self, type_: str, limits: Limits | None, now: float, *, chosen: bool = True) -> None:
@@ -70,7 +70,8 @@ class Gates(Concern):
                 if limits.fair and not was_fair:
                     raw.execute(self._queries.give_turns, {"type": type_})
                     raw.execute(self._queries.last_turns, {"type": type_})
-        self._pass_again(type_)
+        if limits is None:
+            self._pass_again(type_)
 
     def _try_gates(self, heads: Sequence[int]) -> int:
         """How many jobs this lets pass. What others let pass meanwhile does not count: a sweep would not end."""
@@ -83,16 +84,19 @@ class Gates(Concern):
             [(after,)] = raw.execute(self._queries.count_heads, ids).fetchall()
         return int(before) - int(after)
 
-    def _pass_again(self, type_: str) -> None:
+    def _pass_again(self, type_: str, until: float = inf) -> bool:
         """Pending jobs pass the gates again: those from before there was a limit, and those that a larger one let pass.
-        Until all have, the limit counts as not applied, so that it is done again after a kill.
+        Until all have, the limit counts as not applied, so that it is continued later, also after a kill.
         """
         marked = _SLICE
         while marked >= _SLICE:
             with self._connection.write() as raw:
                 marked = raw.execute(self._queries.mark_pending, {"type": type_, "limit": _SLICE}).rowcount
                 raw.execute(self._queries.hold_marked, {"type": type_})
+            if marked >= _SLICE and time.monotonic() >= until:
+                return False
         self._connection.apply(self._queries.limit_applied, {"type": type_})
+        return True
 
     def admit_due(self, now: float) -> int:
         """Let jobs whose time has come go on to the next gate; returns how many, at most one slice."""
@@ -113,20 +117,25 @@ class Gates(Concern):
         due, expires = (inf if row is None else float(row[0]) for row in rows)
         return due, expires
 
-    def sweep(self, now: float) -> int:
-        """Try the first job of every gate again, as long as one is admitted: rows may have been deleted by hand, or
-        limits raised; one who changed a limit may have been killed. Returns how many were admitted.
+    def sweep(self, now: float, bound: float = inf) -> tuple[int, bool]:
+        """Try the first jobs of every gate again, as long as one is admitted: rows may have been deleted by hand, or
+        limits changed; one who changed a limit may have been killed. Returns how many were admitted, and whether it is
+        to be continued, since it has taken `bound` seconds.
         """
-        admitted = 0
+        until = time.monotonic() + bound
+        admitted, passed = 0, 1
         for (type_,) in self._connection.rows(self._queries.unapplied):
-            self._pass_again(type_)
+            if not self._pass_again(type_, until):
+                return 0, True
         while self.admit_due(now):
-            pass
-        passed = 1
+            if time.monotonic() >= until:
+                return 0, True
         while passed:
             heads = [row[0] for row in self._connection.rows(self._queries.gate_heads, {"limit": _SLICE})]
             passed = sum(self._try_gates(heads[at : at + _SLICE]) for at in range(0, len(heads), _SLICE))
             admitted += passed
+            if passed and time.monotonic() >= until:
+                return admitted, True
         self._connection.apply(self._queries.forget_keys, {"now": now})
         self._connection.apply(self._queries.sweep_batches, {})
-        return admitted
+        return admitted, False

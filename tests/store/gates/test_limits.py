@@ -7,6 +7,7 @@ import time
 import pytest
 
 from supervisor.domain.job import Status
+from supervisor.domain.limits import Limits
 from supervisor.domain.settlement import done, failed, released
 from tests.store.gates.conftest import Gates
 from tests.store.kit import BROKEN, POLICY
@@ -173,6 +174,17 @@ def test_jobs_without_gates_are_as_they_were(gates: Gates) -> None:
     assert gates.sql(f"SELECT hold, turn, claim_token FROM jobs WHERE id = {job}") == [(None, None, 0)]
     gates.work(job, Status.PENDING)
     assert gates.sql(f"SELECT status, hold FROM jobs WHERE id = {job}") == [("pending", None)]
+
+
+def test_many_jobs_pass_a_new_limit_in_parts(gates: Gates) -> None:
+    jobs, store = gates.put(1200), gates.desk.maintenance.gates
+    assert store.configure({"tag": Limits(max_running=3)}, ["tag"]) == ["tag"]
+    parts = 1
+    while store.sweep(time.time(), bound=0.0)[1]:
+        parts += 1
+    assert parts > 2
+    assert gates.pending() == jobs[:3]
+    assert store.sweep(time.time()) == (0, False)
 
 
 @pytest.mark.parametrize("known", [False, True])
