@@ -35,7 +35,7 @@ class OpenGates(Duty):
     def run(self, now: float) -> Result:
         """`now` is Unix seconds."""
         if not self._configured:
-            if changed := self._gates.configure(self._limits, self._types):
+            if changed := self._gates.configure(self._limits, self._types, now):
                 events(process="maintainer").info("limits_changed", types=changed)
             self._configured = True
         admitted, (due, expires) = 0, self._gates.next_due()

@@ -80,12 +80,12 @@ def test_the_configuration_changes_nothing_that_an_operator_has_set(cli: Run, da
     add(database, 3)
     assert cli("limit", "greet", "--max-running", "none").code == 0
     with closing(open_engine(f"sqlite:///{database}").maintenance()) as store:
-        assert store.gates.configure({"greet": Limits(2)}, ["greet"]) == []
+        assert store.gates.configure({"greet": Limits(2)}, ["greet"], 0.0) == []
         assert states(database) == {"pending": 3}
         reset = {"type": "greet", "limits": {"max_running": 2}, "chosen": False}
         assert cli("limit", "greet", "--reset", "--json").document == reset
         assert states(database) == {"pending": 2, "held": 1}
-        assert store.gates.configure({"greet": Limits(1)}, ["greet"]) == ["greet"]
+        assert store.gates.configure({"greet": Limits(1)}, ["greet"], 0.0) == ["greet"]
 
     ran = cli("limit", "greet", "--reset", "--database", f"sqlite:///{database}")
     assert (ran.code, "after the next start or reload" in ran.err) == (0, True)

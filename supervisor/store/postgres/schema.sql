@@ -375,8 +375,10 @@ CREATE TABLE job_keys (
   key     text COLLATE "C" NOT NULL,
   next_at double precision NOT NULL DEFAULT 0,
   turn    double precision NOT NULL DEFAULT 0,
+  opens_at double precision,      -- when its first job, which waits for next_at, is tried again; NULL: none waits
   PRIMARY KEY (type, key)
 );
+CREATE INDEX job_keys_opening ON job_keys (opens_at) WHERE opens_at IS NOT NULL;
 
 -- What looks for a key names these states, though they follow from `hold`, so that no other index comes into question.
 CREATE INDEX jobs_by_key ON jobs (type, concurrency_key, hold, turn, id)

@@ -178,7 +178,7 @@ def test_jobs_without_gates_are_as_they_were(gates: Gates) -> None:
 
 def test_many_jobs_pass_a_new_limit_in_parts(gates: Gates) -> None:
     jobs, store = gates.put(1200), gates.desk.maintenance.gates
-    assert store.configure({"tag": Limits(max_running=3)}, ["tag"]) == ["tag"]
+    assert store.configure({"tag": Limits(max_running=3)}, ["tag"], time.time()) == ["tag"]
     parts = 1
     while store.sweep(time.time(), bound=0.0)[1]:
         parts += 1
