@@ -144,6 +144,8 @@ class Gates(Concern):
             admitted += passed
             if passed and time.monotonic() >= until:
                 return admitted, True
+        if "sweep_edges" in self._queries.statements:
+            self._connection.apply(self._queries.sweep_edges, {})
         self._connection.apply(self._queries.forget_keys, {"now": now})
         self._connection.apply(self._queries.sweep_batches, {})
         return admitted, False
