@@ -164,6 +164,8 @@ def _at_gate(job: Job, held: Held, now: float, present: Present) -> Reason:
     elif held.rate:
         code, text = "rate", f"{who} keeps to {held.rate}"
         text += f"; the next job may start at {_when(next_at, now)}" if next_at else "; the next job may start now"
+    elif next_at:
+        code, text = "rate", _closed(job, held, _when(next_at, now))
     elif held.limit is None or held.limit > 0:
         text = f"{who} has room, and a supervisor has to let it through"
     if held.ahead:
@@ -177,9 +179,14 @@ def _admitted(job: Job, held: Held, now: float) -> Reason:
     if held.failures:
         return Reason("breaker", f"{_broken(job, held)}; this job starts first, at {until}", until=job.scheduled_at)
     text = f"{_whose(job, held)} keeps to {held.rate}; this job is the next, and may start at {until}"
-    if not held.rate:  # nothing else sets such a time: Retry(whole_key=True)
-        text = f"{_whose(job, held)} is closed until {until}, as a job has asked with `whole_key`"
+    if not held.rate:
+        text = _closed(job, held, until)
     return Reason("rate", text, until=job.scheduled_at)
+
+
+def _closed(job: Job, held: Held, until: str) -> str:
+    """Without a rate, nothing else sets such a time: Retry(whole_key=True)."""
+    return f"{_whose(job, held)} is closed until {until}, as a job has asked with `whole_key`"
 
 
 def _whose(job: Job, held: Held) -> str:

@@ -1130,7 +1130,7 @@ UPDATE jobs SET scheduled_at = :now
 WHERE id = ANY (ARRAY(
   SELECT id FROM jobs
   WHERE type IN (SELECT type FROM job_limits UNION SELECT type FROM job_keys) AND hold = '' AND status = 'pending'
-    AND scheduled_at > :now
+    AND scheduled_at > :now AND type = coalesce(CAST(:type AS text), type)
   ORDER BY id FOR NO KEY UPDATE SKIP LOCKED));
 
 -- name: cancel_expired

@@ -371,10 +371,10 @@ CREATE TABLE job_limits (
 
 -- The same of keys that have a rate, and of fair_keys: the turn given out last.
 CREATE TABLE job_keys (
-  type     text COLLATE "C" NOT NULL,
-  key      text COLLATE "C" NOT NULL,
-  next_at  double precision NOT NULL DEFAULT 0,
-  turn     double precision NOT NULL DEFAULT 0,
+  type    text COLLATE "C" NOT NULL,
+  key     text COLLATE "C" NOT NULL,
+  next_at double precision NOT NULL DEFAULT 0,
+  turn    double precision NOT NULL DEFAULT 0,
   opens_at double precision,      -- when its first job, which waits for next_at, is tried again; NULL: none waits
   PRIMARY KEY (type, key)
 );

@@ -47,29 +47,33 @@ class Gates(Concern):
             there, wanted = before.get(type_), limits.get(type_)
             if (there is not None and there.chosen) or (None if there is None else there.limits) == wanted:
                 continue
-            self._write(type_, wanted, chosen=False)
+            self._write(type_, wanted, now, chosen=False)
             changed.append(type_)
         self.sweep(now)  # even if nothing has changed: whoever changed it may have been killed before
         return changed
 
     def choose(self, type_: str, limits: Limits | None, now: float, *, chosen: bool = True) -> None:
         """Let these be the limits of a type; if an operator has `chosen` them, whatever the configuration says."""
-        self._write(type_, limits, chosen=chosen)
+        self._write(type_, limits, now, chosen=chosen)
         self.sweep(now)
 
-    def _write(self, type_: str, limits: Limits | None, *, chosen: bool) -> None:
+    def _write(self, type_: str, limits: Limits | None, now: float, *, chosen: bool) -> None:
+        """No job waits longer than it would by the new limits, except for a breaker that is open."""
+        saved_up = 0.0 if limits is None else limits.key_burst * (limits.key_interval or 0.0)
         was_fair = any(view.limits.fair for view in self.limits() if view.type == type_)
         with self._connection.write() as raw:
             if "lock_gate" in self._queries.statements:
                 raw.execute(self._queries.lock_gate, {"type": type_})
+            raw.execute(self._queries.admitted_from_now, {"type": type_, "now": now})
             if limits is None:
                 raw.execute(self._queries.drop_limit, {"type": type_})
             else:
-                row = limits._asdict() | {"type": type_, "fair": int(limits.fair), "chosen": int(chosen)}
+                row = limits._asdict() | {"type": type_, "fair": int(limits.fair), "chosen": int(chosen), "now": now}
                 raw.execute(self._queries.set_limit, row)
                 if limits.fair and not was_fair:
                     raw.execute(self._queries.give_turns, {"type": type_})
                     raw.execute(self._queries.last_turns, {"type": type_})
+            raw.execute(self._queries.keys_from_now, {"type": type_, "now": now + saved_up})
         self._pass_again(type_)
 
     def _try_gates(self, heads: Sequence[int]) -> int:
@@ -96,7 +100,11 @@ class Gates(Concern):
 
     def admit_due(self, now: float) -> int:
         """Let jobs whose time has come go on to the next gate; returns how many, at most one slice."""
-        return self._connection.apply(self._queries.admit_due, {"now": now, "limit": _SLICE})
+        which = {"now": now, "limit": _SLICE}
+        opened = self._queries.statements.get("open_keys")
+        return self._connection.apply(self._queries.admit_due, which) + (
+            self._connection.apply(opened, which) if opened else 0
+        )
 
     def cancel_expired(self, now: float) -> int:
         """Cancel jobs that have not started before they expired; returns how many, at most one slice."""
@@ -105,7 +113,7 @@ class Gates(Concern):
     def count_from(self, now: float) -> None:
         """The clock was set back: rates count from now, and pauses are over."""
         for statement in (self._queries.limits_from_now, self._queries.keys_from_now, self._queries.admitted_from_now):
-            self._connection.apply(statement, {"now": now})
+            self._connection.apply(statement, {"now": now, "type": None})
 
     def next_due(self) -> tuple[float, float]:
         """When the time of the next held job comes, and when the next job expires."""

@@ -215,7 +215,10 @@ ON CONFLICT (type) DO UPDATE SET
   interval = excluded.interval, burst = excluded.burst, key_interval = excluded.key_interval,
   key_burst = excluded.key_burst, fair = excluded.fair, age_boost = excluded.age_boost,
   max_failures = excluded.max_failures, breaker_pause = excluded.breaker_pause, chosen = excluded.chosen,
-  next_at = CASE WHEN excluded.interval IS NULL AND excluded.max_failures IS NULL THEN 0 ELSE job_limits.next_at END,
+  next_at = CASE WHEN job_limits.failures >= excluded.max_failures THEN job_limits.next_at
+                 WHEN excluded.interval IS NULL THEN 0
+                 WHEN job_limits.next_at > CAST(:now AS double precision) + excluded.burst * excluded.interval
+                 THEN CAST(:now AS double precision) + excluded.burst * excluded.interval ELSE job_limits.next_at END,
   failures = CASE WHEN excluded.max_failures IS NULL THEN 0 ELSE job_limits.failures END, applied = 0;
 
 -- name: give_turns
@@ -251,7 +254,7 @@ DELETE FROM job_keys WHERE next_at < :now AND NOT EXISTS (
 UPDATE job_limits SET next_at = :now WHERE next_at > :now;
 
 -- name: keys_from_now
-UPDATE job_keys SET next_at = :now WHERE next_at > :now;
+UPDATE job_keys SET next_at = :now WHERE next_at > :now AND type = coalesce(CAST(:type AS text), type);
 
 -- name: run_now
 -- A job that waits passes all its gates at once, by hand. Those that are let through later count it.

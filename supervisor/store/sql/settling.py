@@ -111,8 +111,8 @@ def _settle(
     elif s.pause > 0:
         until = {"id": s.job_id, "until": now + min(s.pause, LONGEST_DELAY)}
         known = queries.statements  # another engine does it with what follows
-        for statement in (known["pause_key"], known["pause_type"], known["delay_admitted"]):
-            raw.execute(statement, until)
+        for name in ("pause_key", "pause_type", "delay_admitted", "hold_key", "pass_next"):
+            raw.execute(known[name], until)
     if s.batch_limit:
         raw.execute(queries.limit_batch, {"id": s.job_id, "most": s.batch_limit})
     if not bare and failure is not None and failure.kind != "cancelled":

@@ -452,7 +452,11 @@ SELECT 1 FROM (
   UNION ALL
   SELECT requires, priority FROM jobs INDEXED BY jobs_due_later
   WHERE hold = 'due' AND status = 'held' AND type IN (SELECT value FROM json_each(:types)) AND scheduled_at <= :latest
-    AND (attempts > 0 OR crashes > 0 OR scheduled_at <= :now))
+    AND (attempts > 0 OR crashes > 0 OR scheduled_at <= :now)
+  UNION ALL
+  SELECT j.requires, j.priority FROM job_keys k CROSS JOIN jobs j INDEXED BY jobs_by_key
+    ON j.type = k.type AND j.concurrency_key = k.key AND j.hold = 'key' AND j.status = 'held'
+  WHERE k.opens_at <= :latest AND k.type IN (SELECT value FROM json_each(:types)))
 WHERE priority >= :least AND (requires = '' OR covers(:capabilities, CAST(requires AS BLOB))) LIMIT 1;
 
 -- name: left_behind
@@ -852,13 +856,22 @@ UPDATE jobs SET hold = 'due' WHERE id IN (
   WHERE hold = 'due' AND status = 'held' AND scheduled_at <= min(:now, (SELECT now FROM job_clock)) + 0.001 ORDER BY scheduled_at LIMIT :limit);
 
 -- name: next_due
-SELECT scheduled_at FROM jobs INDEXED BY jobs_due_later WHERE hold = 'due' AND status = 'held'
-ORDER BY scheduled_at LIMIT 1;
+SELECT at FROM (
+  SELECT (SELECT scheduled_at FROM jobs INDEXED BY jobs_due_later WHERE hold = 'due' AND status = 'held'
+          ORDER BY scheduled_at LIMIT 1) AS at
+  UNION ALL SELECT (SELECT min(opens_at) FROM job_keys WHERE opens_at IS NOT NULL)) WHERE at IS NOT NULL ORDER BY at LIMIT 1;
+
+-- name: open_keys
+UPDATE job_keys SET opens_at = NULL WHERE (type, key) IN (
+  SELECT type, key FROM job_keys WHERE opens_at <= min(:now, (SELECT now FROM job_clock)) ORDER BY opens_at LIMIT :limit);
+
+-- name: keys_from_now
+UPDATE job_keys SET next_at = :now, opens_at = NULL WHERE next_at > :now AND type = coalesce(:type, type);
 
 -- name: gate_heads
--- The first jobs that are held at each type, and as many at each key as it has room for, in their order.
+-- The first jobs that are held at each type, of each `requires`, and as many at each key as it has room for, in their order.
 SELECT id FROM (
-  SELECT id, type, concurrency_key AS key, row_number() OVER (PARTITION BY type ORDER BY turn, id) AS place, :limit AS most
+  SELECT id, type, concurrency_key AS key, row_number() OVER (PARTITION BY type, requires ORDER BY turn, id) AS place, :limit AS most
   FROM jobs INDEXED BY jobs_at_gate WHERE hold = 'type' AND status = 'held'
   UNION ALL
   SELECT id, type, concurrency_key, row_number() OVER (PARTITION BY type, concurrency_key ORDER BY turn, id),
@@ -877,26 +890,38 @@ SELECT count(*) FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND st
 -- name: pause_key
 -- No other job with the concurrency_key of this one starts before :until.
 INSERT INTO job_keys (type, key, next_at)
-SELECT type, concurrency_key, :until FROM jobs WHERE id = :id AND concurrency_key IS NOT NULL
+SELECT j.type, j.concurrency_key, :until + coalesce((l.key_burst - 1) * l.key_interval, 0)
+FROM jobs j LEFT JOIN job_limits l ON l.type = j.type WHERE j.id = :id AND j.concurrency_key IS NOT NULL
 ON CONFLICT (type, key) DO UPDATE SET next_at = max(next_at, excluded.next_at);
 
 -- name: pause_type
-UPDATE job_limits SET next_at = max(next_at, :until)
+UPDATE job_limits SET next_at = max(next_at, :until + (burst - 1) * coalesce(interval, 0))
 WHERE type = (SELECT type FROM jobs WHERE id = :id AND concurrency_key IS NULL);
 
 -- name: delay_admitted
 UPDATE jobs SET scheduled_at = :until
-WHERE id IN (SELECT o.id FROM jobs j JOIN jobs o INDEXED BY jobs_unfinished
+WHERE id IN (SELECT o.id FROM jobs j JOIN job_limits l ON l.type = j.type JOIN jobs o INDEXED BY jobs_unfinished
                ON o.type = j.type AND o.status = 'pending' AND (o.status = 'pending' OR o.status = 'running')
-             WHERE j.id = :id AND o.hold = '' AND o.scheduled_at < :until
-               AND o.concurrency_key IS j.concurrency_key);
+             WHERE j.id = :id AND j.concurrency_key IS NULL AND o.hold = '' AND o.scheduled_at < :until);
+
+-- name: hold_key
+-- Those of a key that is closed take no place at the gate of the type.
+UPDATE jobs SET status = 'held', hold = 'key', turn = scheduled_at - priority * 1e9, claim_token = claim_token + 1
+WHERE id IN (SELECT o.id FROM jobs j JOIN jobs o INDEXED BY jobs_by_key
+               ON o.type = j.type AND o.concurrency_key = j.concurrency_key AND o.hold IN ('', 'type')
+             WHERE j.id = :id AND o.status IN ('held', 'pending'));
+
+-- name: pass_next
+UPDATE jobs SET hold = 'type' WHERE id = (
+  SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = (SELECT type FROM jobs WHERE id = :id) AND hold = 'type'
+    AND status = 'held' ORDER BY turn, id LIMIT 1);
 
 -- name: admitted_from_now
 -- What has passed the gates is due, or will be by a rate.
 UPDATE jobs SET scheduled_at = :now WHERE id IN (
   SELECT id FROM jobs INDEXED BY jobs_at_gate
   WHERE type IN (SELECT type FROM job_limits UNION SELECT type FROM job_keys) AND hold = '' AND status = 'pending'
-    AND scheduled_at > :now);
+    AND scheduled_at > :now AND type = coalesce(:type, type));
 
 -- name: cancel_expired
 UPDATE jobs SET status = 'cancelled', last_error = 'expired', completed_at = :now, updated_at = :now,

@@ -388,12 +388,18 @@ CREATE TABLE job_limits (
 
 -- The same of keys that have a rate, and of fair_keys: the turn given out last.
 CREATE TABLE job_keys (
-  type    TEXT NOT NULL,
-  key     TEXT NOT NULL,
-  next_at REAL NOT NULL DEFAULT 0,
-  turn    REAL NOT NULL DEFAULT 0,
+  type     TEXT NOT NULL,
+  key      TEXT NOT NULL,
+  next_at  REAL NOT NULL DEFAULT 0,
+  turn     REAL NOT NULL DEFAULT 0,
+  opens_at REAL,                  -- when its first job, which waits for next_at, is tried again; NULL: none waits
   PRIMARY KEY (type, key)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX job_keys_opening ON job_keys (opens_at) WHERE opens_at IS NOT NULL;
+
+CREATE VIEW job_key_starts AS -- when the next job may start
+SELECT k.type, k.key, k.next_at - coalesce((l.key_burst - 1) * l.key_interval, 0) AS at
+FROM job_keys k LEFT JOIN job_limits l ON l.type = k.type;
 
 CREATE INDEX jobs_by_key ON jobs (type, concurrency_key, hold, turn)
   WHERE concurrency_key IS NOT NULL AND hold IS NOT NULL;
@@ -452,6 +458,9 @@ WHEN NEW.status = 'held' AND NEW.hold = 'key' AND (NEW.concurrency_key IS NULL O
        AND status IN ('held', 'pending', 'running') AND hold IN ('', 'type')
      LIMIT coalesce((SELECT per_key FROM job_limits WHERE type = NEW.type), 1)))
   < coalesce((SELECT per_key FROM job_limits WHERE type = NEW.type), 1)
+  -- It would keep others from their places at the next gate. What passes now starts on time, also if it is a bit late.
+  AND NOT EXISTS (SELECT 1 FROM job_key_starts, job_clock
+                  WHERE type = NEW.type AND key = NEW.concurrency_key AND at > now + 0.01)
   -- With a rate, only one of the key stands before its start.
   AND NOT ((SELECT key_interval FROM job_limits WHERE type = NEW.type) IS NOT NULL AND EXISTS (
      SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
@@ -467,32 +476,50 @@ BEGIN
   WHERE id = NEW.id;
 END;
 
--- With a rate, one stands before its start, and is due when it may start; above 100 starts a second, those of 10 ms. Those
--- that take turns in one millisecond are due in the order of their turns. While
--- the breaker is open or has just closed, one runs at a time.
+CREATE TRIGGER jobs_wait_key AFTER UPDATE OF hold ON jobs
+WHEN NEW.status = 'held' AND NEW.hold = 'key' AND EXISTS (SELECT 1 FROM job_key_starts, job_clock
+  WHERE type = NEW.type AND key = NEW.concurrency_key AND at > now + 0.01)
+BEGIN
+  UPDATE job_keys SET opens_at = (SELECT at - 0.01 FROM job_key_starts WHERE type = NEW.type AND key = NEW.concurrency_key)
+  WHERE type = NEW.type AND key = NEW.concurrency_key AND opens_at IS NULL;
+END;
+CREATE TRIGGER job_keys_open AFTER UPDATE OF opens_at ON job_keys WHEN NEW.opens_at IS NULL
+BEGIN
+  UPDATE jobs SET hold = 'key' WHERE id = (
+    SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.key
+      AND status = 'held' AND hold = 'key' ORDER BY turn, id LIMIT 1);
+END;
+
+-- With a rate, one of each `requires` stands before its start, so that one that no worker takes is in nobody's way, and is
+-- due when it may start; above 100 starts a second, those of 10 ms, at most 100. Those that take turns in one millisecond
+-- are due in the order of their turns. While the breaker is open or has just closed, one runs at a time.
 CREATE TRIGGER jobs_pass_type AFTER UPDATE OF hold ON jobs
-WHEN NEW.status = 'held' AND NEW.hold = 'type' AND NEW.id = (
+WHEN NEW.status = 'held' AND NEW.hold = 'type'
+AND NOT EXISTS (
+  SELECT 1 FROM job_limits l WHERE l.type = NEW.type AND l.interval IS NOT NULL
+    AND CAST(min(100, max(1, 0.01 / l.interval)) AS INTEGER) <= (SELECT count(*) FROM (
+      SELECT 1 FROM jobs INDEXED BY jobs_unfinished
+      WHERE type = NEW.type AND requires = NEW.requires AND status = 'pending' AND (status = 'pending' OR status = 'running')
+      LIMIT (SELECT CAST(min(100, max(1, 0.01 / interval)) AS INTEGER) FROM job_limits WHERE type = NEW.type))))
+AND NEW.id = (
   SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND hold = 'type' AND status = 'held'
+    AND (requires = NEW.requires OR (SELECT interval FROM job_limits WHERE type = NEW.type) IS NULL)
   ORDER BY turn, id LIMIT 1)
 AND NOT EXISTS (
   SELECT 1 FROM job_limits l WHERE l.type = NEW.type AND (
     (l.max_running IS NOT NULL AND l.max_running <= (SELECT count(*) FROM (
        SELECT 1 FROM jobs INDEXED BY jobs_unfinished WHERE type = NEW.type AND (status = 'pending' OR status = 'running')
        LIMIT (SELECT max_running FROM job_limits WHERE type = NEW.type))))
-    OR (l.interval IS NOT NULL AND max(1, 0.01 / l.interval) <= (SELECT count(*) FROM (
-       SELECT 1 FROM jobs INDEXED BY jobs_unfinished
-       WHERE type = NEW.type AND status = 'pending' AND (status = 'pending' OR status = 'running')
-       LIMIT (SELECT CAST(max(1, 0.01 / interval) AS INTEGER) FROM job_limits WHERE type = NEW.type))))
     OR (l.failures >= l.max_failures AND EXISTS (
        SELECT 1 FROM jobs INDEXED BY jobs_unfinished WHERE type = NEW.type AND (status = 'pending' OR status = 'running')))))
 BEGIN
   UPDATE job_limits SET turn = max(turn, NEW.turn + NEW.priority * age_boost) WHERE type = NEW.type AND fair;
   UPDATE jobs SET status = 'pending', hold = '', claim_token = claim_token + 1,
-    scheduled_at = max(scheduled_at, coalesce((SELECT iif(fair, (SELECT now - 0.001 + NEW.turn % 1000 * 1e-6 FROM job_clock), next_at - (burst - 1) * coalesce(interval, 0))
-                                               FROM job_limits WHERE type = NEW.type), 0),
-                       coalesce((SELECT k.next_at - coalesce((l.key_burst - 1) * l.key_interval, 0)
-                                 FROM job_keys k LEFT JOIN job_limits l ON l.type = k.type
-                                 WHERE k.type = NEW.type AND k.key = NEW.concurrency_key), 0))
+    scheduled_at = max(
+      iif(coalesce((SELECT fair FROM job_limits WHERE type = NEW.type), 0), (SELECT now - 0.001 FROM job_clock), scheduled_at),
+      coalesce((SELECT next_at - (burst - 1) * coalesce(interval, 0) FROM job_limits WHERE type = NEW.type), 0),
+      coalesce((SELECT at FROM job_key_starts WHERE type = NEW.type AND key = NEW.concurrency_key), 0))
+      + coalesce((SELECT NEW.turn % 1000 * 1e-6 FROM job_limits WHERE type = NEW.type AND fair), 0)
   WHERE id = NEW.id;
 END;
 
@@ -506,6 +533,13 @@ BEGIN
   -- A start counts for the rates.
   UPDATE job_limits SET next_at = max(next_at, (SELECT now - 0.012 FROM job_clock)) + interval
   WHERE type = NEW.type AND interval IS NOT NULL AND NEW.now = 'running';
+  UPDATE jobs SET scheduled_at = (SELECT next_at - (burst - 1) * interval FROM job_limits WHERE type = NEW.type)
+  WHERE NEW.now = 'running' AND id IN (
+    SELECT j.id FROM job_limits l CROSS JOIN jobs j INDEXED BY jobs_unfinished
+    WHERE l.type = NEW.type AND l.interval IS NOT NULL AND j.type = NEW.type AND j.hold = ''
+      AND j.status = 'pending' AND (j.status = 'pending' OR j.status = 'running')
+      AND j.scheduled_at < l.next_at - (l.burst - 1) * l.interval
+      AND j.requires <> (SELECT requires FROM jobs WHERE id = NEW.id));
   INSERT INTO job_keys (type, key, next_at)
     SELECT NEW.type, NEW.concurrency_key, c.now - 0.012 + l.key_interval FROM job_limits l, job_clock c
     WHERE l.type = NEW.type AND l.key_interval IS NOT NULL AND NEW.now = 'running' AND NEW.concurrency_key IS NOT NULL
@@ -515,7 +549,7 @@ BEGIN
   UPDATE job_limits SET failures = CASE WHEN NEW.now = 'done' THEN 0 ELSE failures + 1 END
   WHERE type = NEW.type AND max_failures IS NOT NULL AND NEW.before = 'running' AND NEW.now NOT IN ('running', 'cancelled')
     AND NEW.charged;
-  UPDATE job_limits SET next_at = max(next_at, (SELECT now FROM job_clock) + breaker_pause)
+  UPDATE job_limits SET next_at = max(next_at, (SELECT now FROM job_clock) + breaker_pause + (burst - 1) * coalesce(interval, 0))
   WHERE type = NEW.type AND failures >= max_failures AND NEW.before = 'running' AND NEW.charged;
   -- What is to run again passes the gates again.
   UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
@@ -528,7 +562,9 @@ BEGIN
   UPDATE jobs SET hold = 'type' WHERE id IN (
     SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND status = 'held' AND hold = 'type'
     ORDER BY turn, id
-    LIMIT 1 + EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type AND max_failures IS NOT NULL AND failures = 0));
+    LIMIT 1 + EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type AND max_failures IS NOT NULL AND failures = 0))
+  OR id = (SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND status = 'held' AND hold = 'type'
+             AND requires = (SELECT requires FROM jobs WHERE id = NEW.id) ORDER BY turn, id LIMIT 1);
   INSERT INTO job_ends SELECT NEW.id, NEW.now WHERE NEW.followed IS NOT NULL
     AND NOT (NEW.before IN ('pending', 'running') AND NEW.now IN ('pending', 'running'));
   INSERT INTO job_batch_ends SELECT NEW.batch WHERE NEW.batch IS NOT NULL AND NEW.now NOT IN ('pending', 'running');
