@@ -441,7 +441,7 @@ BEGIN
   END IF;
   IF TG_OP = 'UPDATE' AND NEW.status IS DISTINCT FROM OLD.status AND NEW.claim_token IS DISTINCT FROM OLD.claim_token
      AND (NEW.status <> 'running' OR NEW.locked_by = 'foreign') AND NOT (OLD.status = 'held' AND NEW.status = 'pending')
-     AND (again OR NEW.status <> 'held' OR NEW.hold <> 'after') THEN
+     AND (again OR NEW.status <> 'held' OR NEW.hold <> 'after' OR OLD.status <> 'cancelled') THEN
     INSERT INTO job_ends (job_id, started) VALUES (NEW.id, NEW.status = 'running');
   END IF;
   RETURN NEW;
@@ -753,17 +753,26 @@ DECLARE
   one record;
 BEGIN
   SELECT array_agg(j.id) FILTER (WHERE j.followed IS NOT NULL) AS followed,
-         array_agg(j.id) FILTER (WHERE j.status = 'held' AND j.hold = 'after') AS again,
+         coalesce(array_agg(j.id) FILTER (WHERE j.status = 'held' AND j.hold = 'after'), '{}') AS again,
          array_agg(j.batch) FILTER (WHERE j.batch IS NOT NULL AND j.status NOT IN ('held', 'pending', 'running')) AS batches,
          coalesce(array_agg(j.type) FILTER (WHERE j.hold IS NOT NULL), '{}') AS types,
          coalesce(array_agg(j.concurrency_key) FILTER (WHERE j.hold IS NOT NULL), '{}') AS keys,
          coalesce(array_agg(j.id) FILTER (WHERE j.status = 'held' AND j.hold = 'due' AND j.scheduled_at <= at), '{}') AS due
   INTO settled FROM jobs j WHERE j.id = ANY (in_ids);
 
-  IF settled.followed IS NOT NULL OR settled.again IS NOT NULL THEN
+  IF settled.followed IS NOT NULL OR cardinality(settled.again) > 0 THEN
     PERFORM pg_advisory_xact_lock(7308604897285366891);
-    -- What was cancelled because of one that runs again, or has succeeded now, waits again, unless it is after another one
-    -- that has failed; and what follows that. Rows that somebody else has locked are for the maintainer.
+    -- What is to run again, and waits for others, is cancelled again if one before it has failed.
+    UPDATE jobs SET status = 'cancelled', completed_at = at, claim_token = jobs.claim_token + 1,
+      last_error = format('cancelled: job %s, before it, ended %s', o.id, o.status)
+    FROM job_after a JOIN jobs o ON o.id = a.after_id
+    WHERE jobs.id = ANY (settled.again) AND jobs.status = held AND jobs.hold = 'after' AND a.job_id = jobs.id
+      AND a.on_failed = 'cancel' AND o.status IN ('failed', 'cancelled', 'quarantined') AND EXISTS (
+        SELECT 1 FROM job_after b JOIN jobs u ON u.id = b.after_id
+        WHERE b.job_id = jobs.id AND u.status IN ('held', 'pending', 'running'));
+    -- What was cancelled because of one that runs again, or has succeeded now, or had gone on all the same, waits again,
+    -- unless it is after another one that has failed, or its unique key is taken by now; and what follows that. Rows that
+    -- somebody else has locked are for the maintainer.
     wave := ARRAY(SELECT j.id FROM jobs j WHERE j.id = ANY (settled.followed)
                     AND j.status NOT IN ('failed', 'cancelled', 'quarantined'));
     WHILE cardinality(wave) > 0 LOOP
@@ -771,19 +780,29 @@ BEGIN
         SELECT r.id FROM (
           SELECT DISTINCT ON (j.type, j.unique_key, CASE WHEN j.unique_key IS NULL THEN j.id END) j.id
           FROM job_after a JOIN jobs j ON j.id = a.job_id
-          WHERE a.after_id = ANY (wave) AND j.status = 'cancelled' AND j.hold = 'after' AND NOT EXISTS (
+          WHERE a.after_id = ANY (wave)
+            AND ((j.status = 'cancelled' AND j.hold = 'after')
+              OR (in_charged IS NULL AND j.status IN ('held', 'pending') AND j.hold <> 'after')) AND NOT EXISTS (
             SELECT 1 FROM job_after b JOIN jobs o ON o.id = b.after_id
             WHERE b.job_id = j.id AND b.on_failed = 'cancel' AND o.status IN ('failed', 'cancelled', 'quarantined'))
-          AND NOT EXISTS ( -- another one has its unique key by now
+          AND NOT EXISTS (
             SELECT 1 FROM jobs o WHERE o.type = j.type AND o.unique_key = j.unique_key AND o.unique_key IS NOT NULL
-              AND o.status IN ('pending', 'running', 'held'))
+              AND o.status IN ('pending', 'running', 'held') AND o.id <> j.id)
           ORDER BY j.type, j.unique_key, CASE WHEN j.unique_key IS NULL THEN j.id END, j.id DESC) AS r);
       locked := supervisor_lock_v1(near, wave);
+      ended := wave;
       WITH changed AS (
-        UPDATE jobs SET status = 'held', completed_at = NULL, last_error = NULL, claim_token = claim_token + 1
-        WHERE id = ANY (locked) AND status = 'cancelled' AND hold = 'after'
+        UPDATE jobs SET status = 'held', hold = 'after', completed_at = NULL, last_error = NULL, claim_token = claim_token + 1
+        WHERE id = ANY (locked) AND ((status = 'cancelled' AND hold = 'after') OR (status IN ('held', 'pending') AND hold <> 'after'))
         RETURNING id)
       SELECT coalesce(array_agg(c.id), '{}') INTO wave FROM changed c;
+      UPDATE jobs SET last_error = format('cancelled: job %s has its unique key', t.twin)
+      FROM (SELECT j.id, o.id AS twin FROM job_after a JOIN jobs j ON j.id = a.job_id
+              JOIN jobs o ON o.type = j.type AND o.unique_key = j.unique_key AND o.unique_key IS NOT NULL
+                         AND o.status IN ('pending', 'running', 'held')
+            WHERE a.after_id = ANY (ended) AND j.status = 'cancelled' AND j.hold = 'after'
+            FOR NO KEY UPDATE OF j SKIP LOCKED) AS t
+      WHERE jobs.id = t.id;
     END LOOP;
     -- What follows only from the success of one that has failed is cancelled, and what follows that; the edges stay.
     wave := ARRAY(SELECT j.id FROM jobs j WHERE j.id = ANY (settled.followed)
@@ -821,7 +840,10 @@ BEGIN
       WITH free AS (
         UPDATE jobs SET status = 'pending', claim_token = claim_token + 1
         WHERE id = ANY (locked) AND status = held AND hold = 'after'
-          AND NOT EXISTS (SELECT 1 FROM job_after a WHERE a.job_id = jobs.id)
+          -- What is to run again does so although others before it have failed.
+          AND NOT EXISTS (SELECT 1 FROM job_after a WHERE a.job_id = jobs.id AND (
+            jobs.id <> ALL (settled.again)
+            OR (SELECT o.status FROM jobs o WHERE o.id = a.after_id) IN ('held', 'pending', 'running')))
         RETURNING id, type, concurrency_key, status, scheduled_at)
       SELECT settled.types || coalesce(array_agg(f.type) FILTER (WHERE f.status = 'held'), '{}') AS types,
              settled.keys || coalesce(array_agg(f.concurrency_key) FILTER (WHERE f.status = 'held'), '{}') AS keys,
@@ -959,10 +981,6 @@ BEGIN
         WHERE l.job_id IS NULL OR l.job_id IN (SELECT o.id FROM jobs_of o)
            OR NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = l.job_id)))
       RETURNING job_id, started, batch, type, key, deleted),
-    again AS ( -- to run again although others before them have failed
-      DELETE FROM job_after a USING gone g, jobs j, jobs o
-      WHERE g.started = false AND j.id = g.job_id AND j.status = 'held' AND j.hold = 'after'
-        AND a.job_id = j.id AND o.id = a.after_id AND o.status IN ('failed', 'cancelled', 'quarantined')),
     lost AS (
       UPDATE jobs SET status = 'cancelled', completed_at = at, claim_token = claim_token + 1,
         last_error = format('cancelled: job %s, before it, was deleted', g.deleted)

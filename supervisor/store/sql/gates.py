@@ -135,6 +135,8 @@ class Gates(Concern):
             heads = [row[0] for row in self._connection.rows(self._queries.gate_heads, {"limit": _SLICE})]
             passed = sum(self._try_gates(heads[at : at + _SLICE]) for at in range(0, len(heads), _SLICE))
             admitted += passed
+        if "sweep_edges" in self._queries.statements:
+            self._connection.apply(self._queries.sweep_edges, {})
         self._connection.apply(self._queries.forget_keys, {"now": now})
         self._connection.apply(self._queries.sweep_batches, {})
         return admitted

@@ -944,6 +944,10 @@ INSERT INTO job_after (after_id, job_id, on_failed) SELECT value, :job, :on_fail
 -- Until the jobs are there that one of its last is about to add.
 UPDATE job_batches SET closed = 0 WHERE id = :id AND closed = 1 AND ended_at IS NULL;
 
+-- name: sweep_edges
+-- Somebody has named jobs that there are not, or has deleted them.
+INSERT INTO job_ends SELECT DISTINCT after_id, 'deleted' FROM job_after WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = after_id);
+
 -- name: sweep_batches
 -- Somebody has deleted the last jobs of these.
 UPDATE job_batches SET closed = 1 WHERE closed = 1 AND ended_at IS NULL AND NOT EXISTS (

@@ -290,13 +290,13 @@ CREATE VIEW job_clock AS SELECT (julianday('now') - 2440587.5) * 86400.0 AS now;
 -- settlement a microsecond.
 
 -- Ignored: a foreign change of a job that one of our workers holds (an application's own "reset running
--- rows at start" must not release them), and a late foreign settlement of a finished job (one recorded
--- outcome a job).
+-- rows at start" must not release them), a late foreign settlement of a finished job (one recorded
+-- outcome a job), and a foreign start of a held one.
 CREATE TRIGGER jobs_defend BEFORE UPDATE OF status ON jobs
 WHEN NEW.status IS NOT OLD.status AND NEW.claim_token IS OLD.claim_token
   AND (NEW.locked_by IS OLD.locked_by OR NEW.status IN ('pending', 'running'))
   AND ((OLD.status = 'running' AND OLD.locked_by <> 'foreign')
-    OR (OLD.status NOT IN ('pending', 'running', 'held') AND NEW.status NOT IN ('pending', 'running')))
+    OR (OLD.status NOT IN ('pending', 'running') AND (OLD.status = 'held') = (NEW.status IN ('pending', 'running'))))
 BEGIN
   SELECT RAISE(IGNORE);
 END;
@@ -339,7 +339,8 @@ BEGIN
   UPDATE jobs SET hold = 'due' WHERE id = NEW.id AND NEW.is_foreign AND status = 'held' AND coalesce(hold, '') = '';
   INSERT INTO job_moves
     SELECT id, type, concurrency_key, NEW.before, status, NEW.charged, hold, followed, batch FROM jobs
-    WHERE id = NEW.id AND status <> NEW.before AND status <> 'held' AND NOT (NEW.before = 'held' AND status = 'pending');
+    WHERE id = NEW.id AND status <> NEW.before AND status <> 'held' AND NOT (NEW.before = 'held' AND status = 'pending')
+      AND NOT (status = 'cancelled' AND hold IS 'failed'); -- jobs_ended sees to these, all at once
 END;
 
 -- A key that counts until the start is free during the run. What was to run again, or has failed, while another job waits
@@ -417,10 +418,11 @@ BEGIN
   INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
 END;
 CREATE TRIGGER jobs_arrive_late AFTER UPDATE OF concurrency_key, batch, expires_at, waiting_key ON jobs
-WHEN NEW.status = 'pending' AND NEW.hold IS NULL
+WHEN NEW.status IN ('pending', 'running') AND NEW.hold IS NULL
   AND coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at, NEW.waiting_key) IS NOT NULL
 BEGIN
-  INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
+  UPDATE jobs SET hold = '' WHERE id = NEW.id AND status = 'running';
+  INSERT INTO job_arrivals SELECT NEW.id, NEW.type, NEW.concurrency_key WHERE NEW.status = 'pending';
 END;
 CREATE TRIGGER jobs_arrived INSTEAD OF INSERT ON job_arrivals
 BEGIN
@@ -429,17 +431,19 @@ BEGIN
   WHERE id = NEW.id AND (SELECT on_conflict FROM job_limits WHERE type = NEW.type) = 'skip' AND EXISTS (
     SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
       AND hold IS NOT NULL AND status IN ('held', 'pending', 'running') AND id <> NEW.id);
+  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
+  WHERE id = NEW.id AND status IN ('pending', 'held');
+  -- By now it takes no room itself.
   UPDATE jobs SET status = iif(status = 'running', status, 'cancelled'), cancel_requested_at = (SELECT now FROM job_clock),
     completed_at = iif(status = 'running', NULL, (SELECT now FROM job_clock)),
-    hold = iif(status = 'running', hold, NULL), claim_token = claim_token + (status <> 'running')
+    hold = iif(status = 'running', hold, NULL), claim_token = claim_token + (status <> 'running'),
+    last_error = 'cancelled: job ' || NEW.id || ' with its concurrency_key came later'
   WHERE id IN (
     -- The limit first: otherwise all jobs of the key would be read for nothing.
     SELECT j.id FROM job_limits l CROSS JOIN jobs j INDEXED BY jobs_by_key
     WHERE l.type = NEW.type AND l.on_conflict = 'cancel_running' AND j.type = NEW.type
       AND j.concurrency_key = NEW.concurrency_key AND j.hold IS NOT NULL AND j.status IN ('held', 'pending', 'running')
       AND j.id <> NEW.id);
-  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
-  WHERE id = NEW.id AND status IN ('pending', 'held');
 END;
 
 -- The first two milliseconds: julianday has only whole ones.
@@ -523,7 +527,7 @@ BEGIN
   WHERE id = NEW.id;
 END;
 
--- A job with gates, or with others that wait for it, starts, ends, or is to run again.
+-- A job with gates, or with others that wait for it, starts, ends, is deleted, or is to run again.
 CREATE VIEW job_moves AS
 SELECT id, type, concurrency_key, status AS before, status AS now, 0 AS charged, hold, followed, batch FROM jobs;
 
@@ -551,9 +555,14 @@ BEGIN
     AND NEW.charged;
   UPDATE job_limits SET next_at = max(next_at, (SELECT now FROM job_clock) + breaker_pause + (burst - 1) * coalesce(interval, 0))
   WHERE type = NEW.type AND failures >= max_failures AND NEW.before = 'running' AND NEW.charged;
-  -- What is to run again passes the gates again.
+  -- What is to run again passes the gates again; the first one, too, if it has ended and jobs before it have not.
+  UPDATE jobs SET status = 'held', hold = 'after', claim_token = claim_token + 1
+  WHERE id = NEW.id AND NEW.now = 'pending' AND NEW.before <> 'running' AND EXISTS (
+    SELECT 1 FROM job_after a JOIN jobs j ON j.id = a.after_id
+    WHERE a.job_id = NEW.id AND j.status IN ('held', 'pending', 'running'));
   UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
-  WHERE id = NEW.id AND NEW.now = 'pending' AND (coalesce(hold, concurrency_key, batch, expires_at, waiting_key) IS NOT NULL
+  WHERE id = NEW.id AND NEW.now = 'pending' AND status = 'pending' AND (
+    coalesce(hold, concurrency_key, batch, expires_at, waiting_key) IS NOT NULL
     OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type));
   UPDATE jobs SET hold = 'key' WHERE id = (
     SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
@@ -567,16 +576,26 @@ BEGIN
              AND requires = (SELECT requires FROM jobs WHERE id = NEW.id) ORDER BY turn, id LIMIT 1);
   INSERT INTO job_ends SELECT NEW.id, NEW.now WHERE NEW.followed IS NOT NULL
     AND NOT (NEW.before IN ('pending', 'running') AND NEW.now IN ('pending', 'running'));
+  -- Another one before it has failed: it goes on as that says.
+  INSERT INTO job_ends SELECT j.id, j.status FROM job_after a JOIN jobs j ON j.id = a.after_id
+    WHERE a.job_id = NEW.id AND NEW.now = 'pending' AND j.status IN ('failed', 'cancelled', 'quarantined')
+      AND EXISTS (SELECT 1 FROM jobs WHERE id = NEW.id AND status = 'held' AND hold = 'after');
   INSERT INTO job_batch_ends SELECT NEW.batch WHERE NEW.batch IS NOT NULL AND NEW.now NOT IN ('pending', 'running');
+END;
+
+CREATE TRIGGER jobs_deleted AFTER DELETE ON jobs WHEN coalesce(OLD.hold, OLD.followed) IS NOT NULL
+BEGIN
+  INSERT INTO job_moves
+    VALUES (OLD.id, OLD.type, OLD.concurrency_key, OLD.status, 'deleted', 0, OLD.hold, OLD.followed, OLD.batch);
 END;
 
 
 -- Jobs after others, and batches -------------------------------------------------------------------
 
--- A job whose predecessors have not all ended is held with `after`. A predecessor has followed = 1; that of one that is
--- inserted later is looked for again when its row comes.
+-- A job whose predecessors have not all ended is held with `after`. A predecessor has followed = 1; when it is deleted, a
+-- trigger deletes its rows here, also where foreign keys are off.
 CREATE TABLE job_after (
-  after_id  INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE ON UPDATE CASCADE,
+  after_id  INTEGER NOT NULL REFERENCES jobs (id) ON UPDATE CASCADE,
   job_id    INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE ON UPDATE CASCADE,
   on_failed TEXT NOT NULL DEFAULT 'cancel' CHECK (on_failed IN ('cancel', 'run')), -- if it fails: what the job does
   PRIMARY KEY (after_id, job_id)
@@ -606,21 +625,31 @@ BEGIN
   UPDATE jobs SET hold = 'due' WHERE id = NEW.id;
 END;
 
--- A job that others follow has ended, or is to run again. If it has failed, whatever follows only from its success is
--- cancelled, and what follows that; the edges stay, so that it waits again once the job is retried. Its status is asked
--- where each walk begins: SQLite would walk before it tested a condition beside that.
+-- A job that others follow has ended, was deleted, or is to run again. If it has not succeeded, whatever follows only from
+-- its success is cancelled, and what follows that; the edges stay, so that it waits again once the job is retried. Its
+-- status is asked where each walk begins: SQLite would walk before it tested a condition beside that.
 CREATE TRIGGER jobs_ended INSTEAD OF INSERT ON job_ends
 BEGIN
+  -- Also what a retry has let go on before; but nothing whose unique key another job has by now.
   UPDATE jobs SET status = 'held', hold = 'after', completed_at = NULL, last_error = NULL, claim_token = claim_token + 1
+  WHERE id IN (WITH RECURSIVE later (id) AS (
+      SELECT NEW.id WHERE NEW.status IN ('held', 'pending', 'running')
+      UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id JOIN jobs j ON j.id = a.job_id
+        WHERE (j.status IN ('held', 'pending') AND j.hold IS NOT 'after') OR (j.status = 'cancelled' AND j.hold = 'failed')
+    ) SELECT max(j.id) FROM later JOIN jobs j ON j.id = later.id
+      WHERE j.id <> NEW.id AND NOT EXISTS (
+        SELECT 1 FROM jobs t INDEXED BY jobs_unique_key WHERE t.type = j.type AND t.unique_key = j.unique_key
+          AND t.unique_key IS NOT NULL AND t.status IN ('pending', 'running', 'held') AND t.id <> j.id)
+      GROUP BY j.type, coalesce(j.unique_key, j.id));
+  UPDATE jobs SET last_error = coalesce('cancelled: job ' || (
+      SELECT j.id FROM jobs j INDEXED BY jobs_unique_key WHERE j.type = jobs.type AND j.unique_key = jobs.unique_key
+        AND j.unique_key IS NOT NULL AND j.status IN ('pending', 'running', 'held')) || ' has its unique key', last_error)
   WHERE status = 'cancelled' AND hold = 'failed'
-    AND id IN (WITH RECURSIVE later (id) AS (
-      SELECT NEW.id WHERE NEW.status NOT IN ('done', 'failed', 'cancelled', 'quarantined')
-      UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id
-                            JOIN jobs j ON j.id = a.job_id WHERE j.status = 'cancelled' AND j.hold = 'failed'
-    ) SELECT id FROM later WHERE id <> NEW.id);
+    AND id IN (SELECT job_id FROM job_after WHERE after_id = NEW.id AND NEW.status IN ('held', 'pending', 'running'));
   -- Also what is armed again, as long as another job before it has failed.
   UPDATE jobs SET status = 'cancelled', hold = 'failed', completed_at = (SELECT now FROM job_clock),
     claim_token = claim_token + 1, last_error = 'cancelled: ' || CASE
+      WHEN NEW.status = 'deleted' THEN 'job ' || NEW.id || ', before it, was deleted'
       WHEN NEW.status IN ('failed', 'cancelled', 'quarantined') THEN 'job ' || NEW.id || ', before it, ended ' || NEW.status
       ELSE 'another job before it has not succeeded' END
   WHERE status = 'held' AND hold = 'after'
@@ -628,24 +657,25 @@ BEGIN
       SELECT NEW.id WHERE NEW.status <> 'done'
       UNION SELECT a.job_id FROM reached JOIN job_after a ON a.after_id = reached.id
     ), later (id) AS (
-      SELECT a.job_id FROM reached JOIN job_after a ON a.job_id = reached.id JOIN jobs j ON j.id = a.after_id
-        WHERE a.on_failed = 'cancel' AND j.status IN ('failed', 'cancelled', 'quarantined')
+      SELECT a.job_id FROM reached JOIN job_after a ON a.job_id = reached.id LEFT JOIN jobs j ON j.id = a.after_id
+        WHERE reached.id <> NEW.id AND a.on_failed = 'cancel'
+          AND (j.id IS NULL OR j.status IN ('failed', 'cancelled', 'quarantined'))
       UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id WHERE a.on_failed = 'cancel'
     ) SELECT id FROM later);
-  -- The trigger of a change of status is at work already, so it does not see these.
+  -- The trigger of a change of status is at work already, or leaves these alone.
   INSERT INTO job_batch_ends
     SELECT DISTINCT batch FROM jobs WHERE batch IS NOT NULL AND status = 'cancelled' AND hold = 'failed'
       AND id IN (WITH RECURSIVE later (id) AS (
-        SELECT NEW.id WHERE NEW.status IN ('failed', 'cancelled', 'quarantined')
+        SELECT NEW.id WHERE NEW.status IN ('failed', 'cancelled', 'quarantined', 'deleted')
         UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id WHERE a.on_failed = 'cancel'
       ) SELECT id FROM later);
-  DELETE FROM job_after WHERE NEW.status = 'done' AND after_id = NEW.id;
   DELETE FROM job_after WHERE on_failed = 'run'
     AND after_id IN (WITH RECURSIVE later (id) AS (
-      SELECT NEW.id WHERE NEW.status IN ('failed', 'cancelled', 'quarantined')
+      SELECT NEW.id WHERE NEW.status IN ('failed', 'cancelled', 'quarantined', 'deleted')
       UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id
                             JOIN jobs j ON j.id = a.job_id WHERE j.status = 'cancelled' AND j.hold = 'failed'
     ) SELECT id FROM later);
+  DELETE FROM job_after WHERE NEW.status IN ('done', 'deleted') AND after_id = NEW.id;
 END;
 
 -- Jobs of one batch; when its last one has ended, a job is enqueued, once. It must be one that the table of jobs takes.
@@ -681,4 +711,8 @@ BEGIN
   INSERT INTO jobs (type, payload, meta)
     SELECT type, payload, json_object('batch', id) FROM job_batches WHERE id = NEW.id AND type IS NOT NULL;
   UPDATE job_batches SET callback = last_insert_rowid() WHERE id = NEW.id AND type IS NOT NULL;
+  -- The arrival of another job may have ended the batch: then that trigger is at work already, and does not see this one.
+  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
+  WHERE id = (SELECT callback FROM job_batches WHERE id = NEW.id) AND hold IS NULL
+    AND EXISTS (SELECT 1 FROM job_limits WHERE type = jobs.type);
 END;

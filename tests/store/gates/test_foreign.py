@@ -1,0 +1,213 @@
+"""What programs that know nothing of the gates do to jobs that are held: SQL, deletions, and what became of their batches."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from supervisor.domain.job import Status
+from supervisor.store.base import Engine
+from tests.store.gates.conftest import Gates, connect, execute
+from tests.store.gates.test_after import after, batch, edges
+
+SET = "UPDATE jobs SET status ="
+
+
+def chain(gates: Gates, count: int = 3) -> list[int]:
+    jobs = [gates.one()]
+    while len(jobs) < count:
+        jobs.append(after(gates, jobs[-1]))
+    return jobs
+
+
+def retry(gates: Gates, *jobs: int) -> None:
+    gates.desk.operations.actions.retry(jobs, time.time())
+    gates.tend()
+
+
+def why(gates: Gates, job: int) -> str:
+    return gates.desk.job(job).last_error or ""
+
+
+def test_a_start_by_sql_of_what_is_held_changes_nothing(gates: Gates) -> None:
+    gates.limit(max_running=1)
+    jobs = gates.put(3)
+    keyed = gates.put(3, "mail", concurrency_key="k")
+    gates.sql(f"{SET} 'pending' WHERE status NOT IN ('done', 'failed')")
+    gates.sql(f"{SET} 'pending' WHERE status = 'held' AND concurrency_key = 'k'")
+    gates.sql(f"{SET} 'running' WHERE id IN ({jobs[2]}, {keyed[2]})")
+    assert (gates.pending(), gates.pending("mail")) == (jobs[:1], keyed[:1])
+    assert [gates.hold(job) for job in jobs[1:] + keyed[1:]] == ["type", "type", "key", "key"]
+    gates.work(jobs[0])
+    assert gates.pending() == jobs[1:2]
+    assert gates.desk.operations.actions.run_now(jobs[2], time.time())
+    assert gates.pending() == jobs[1:]
+    gates.sql(f"{SET} 'cancelled' WHERE id = {keyed[2]}")
+    assert gates.status(keyed[2]) == ["cancelled"]
+
+
+@pytest.mark.parametrize("by_sql", [True, False])
+def test_a_cancelled_job_that_is_to_run_again_waits_for_those_before_it(gates: Gates, *, by_sql: bool) -> None:
+    a, b = chain(gates, 2)
+    gates.desk.operations.actions.cancel(b, time.time())
+    if by_sql:
+        gates.sql(f"{SET} 'pending' WHERE id = {b}")
+    else:
+        retry(gates, b)
+    assert (gates.hold(b), gates.pending()) == ("after", [a])
+    gates.work(a)
+    assert gates.pending() == [b]
+
+
+def test_one_before_it_has_failed_and_another_is_to_come(gates: Gates) -> None:
+    a, other = gates.put(2)
+    b = after(gates, a, other)
+    c = after(gates, b)
+    gates.work(a, Status.FAILED)
+    retry(gates, b)
+    assert gates.status(b, c) == ["cancelled", "cancelled"]
+    assert f"job {a}, before it" in why(gates, b)
+
+
+def test_a_chain_that_sql_sets_back_waits_again(gates: Gates) -> None:
+    jobs = chain(gates)
+    gates.work(jobs[0], Status.FAILED)
+    gates.sql(f"{SET} 'pending' WHERE status IN ('failed', 'cancelled')")
+    for job in jobs:
+        assert gates.pending() == [job]
+        gates.work(job)
+
+
+def test_what_is_retried_before_those_before_it_waits_for_them_all_the_same(gates: Gates) -> None:
+    jobs = chain(gates)
+    gates.work(jobs[0], Status.FAILED)
+    for job in reversed(jobs):
+        retry(gates, job)
+    for job in jobs:
+        assert gates.pending() == [job]
+        gates.work(job)
+
+
+def test_what_follows_one_that_is_retried_by_hand_follows_it(gates: Gates) -> None:
+    a, b, c = chain(gates)
+    gates.work(a, Status.FAILED)
+    retry(gates, b)
+    assert (gates.pending(), gates.hold(c)) == ([b], "after")
+    gates.work(b)
+    assert gates.pending() == [c]
+
+
+def test_what_waits_again_may_have_lost_its_unique_key(gates: Gates) -> None:
+    a = gates.one()
+    b = after(gates, a, unique_key="k")
+    c = after(gates, b)
+    gates.work(a, Status.FAILED)
+    other = gates.one(unique_key="k")
+    retry(gates, a)
+    assert set(gates.pending()) == {a, other}
+    assert gates.status(b, c) == ["cancelled", "cancelled"]
+    assert f"job {other} has its unique key" in why(gates, b)
+
+
+def test_of_those_with_one_unique_key_the_newest_waits_again(gates: Gates) -> None:
+    a = gates.one()
+    gates.work(a, Status.FAILED)
+    b, newer = (after(gates, a, unique_key="k") for _ in range(2))
+    retry(gates, a)
+    assert (gates.status(a, b), gates.hold(newer)) == (["pending", "cancelled"], "after")
+    assert f"job {newer} has its unique key" in why(gates, b)
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_running": 1}])
+def test_a_deletion_makes_room(gates: Gates, limits: dict[str, int]) -> None:
+    gates.limit(**limits)
+    jobs = gates.put(3, **({} if limits else {"concurrency_key": "k"}))
+    gates.sql(f"DELETE FROM jobs WHERE id = {jobs[0]}")
+    assert gates.pending() == jobs[1:2]
+    gates.claim()
+    gates.sql(f"DELETE FROM jobs WHERE id = {jobs[1]}")
+    assert gates.pending() == jobs[2:]
+
+
+def test_the_deletion_of_its_last_unfinished_job_ends_a_batch(gates: Gates) -> None:
+    batch(gates)
+    first, second = gates.put(2, batch=1)
+    gates.work(first)
+    gates.sql(f"DELETE FROM jobs WHERE id = {first}")
+    assert gates.pending("sum") == []
+    gates.sql(f"DELETE FROM jobs WHERE id = {second}")
+    assert len(gates.pending("sum")) == 1
+
+
+@pytest.mark.parametrize("keys", ["OFF", "ON"])
+def test_a_deleted_predecessor_has_failed(gates: Gates, engine: Engine, keys: str) -> None:
+    if engine.url.startswith("sqlite:"):
+        gates.sql(f"PRAGMA foreign_keys = {keys}")
+    a, b, c = chain(gates)
+    cleanup, later = after(gates, a, on_failed="run"), after(gates, b, on_failed="run")
+    gates.sql(f"DELETE FROM jobs WHERE id = {a}")
+    assert gates.status(b, c) == ["cancelled", "cancelled"]
+    assert why(gates, b) == f"cancelled: job {a}, before it, was deleted"
+    assert gates.pending() == [cleanup, later]
+    retry(gates, b)
+    assert (b in gates.pending(), gates.hold(c)) == (True, "after")
+    gates.sql(f"DELETE FROM jobs WHERE id = {c}")
+    gates.work(b)
+    assert edges(gates) == 0
+
+
+def test_the_sweep_finds_predecessors_that_there_never_were(gates: Gates, engine: Engine) -> None:
+    if not engine.url.startswith("sqlite:"):
+        pytest.skip("the database refuses such a row")
+    b = after(gates, 1000)
+    cleanup = after(gates, 1000, on_failed="run")
+    assert (gates.hold(b), gates.hold(cleanup)) == ("after", "after")
+    gates.desk.maintenance.gates.sweep(time.time())
+    assert (gates.status(b), gates.pending()) == (["cancelled"], [cleanup])
+    assert "job 1000, before it, was deleted" in why(gates, b)
+
+
+def test_the_newest_of_a_key_takes_the_place_of_the_others(gates: Gates) -> None:
+    gates.limit(max_running=1, on_conflict="cancel_running")
+    gates.limit("sum", max_running=1)
+    busy = gates.one("sum")
+    batch(gates)
+    p, q = gates.one(concurrency_key="p", batch=1), gates.one(concurrency_key="q")
+    assert gates.pending() == [p]
+    newest = gates.one(concurrency_key="p")
+    assert (gates.status(p), gates.pending(), gates.hold(newest)) == (["cancelled"], [q], "type")
+    [(callback,)] = gates.sql("SELECT callback FROM job_batches")
+    assert (gates.hold(callback), gates.pending("sum")) == ("type", [busy])
+    gates.work(busy)
+    assert gates.pending("sum") == [callback]
+
+
+def test_a_job_that_runs_already_joins_a_batch(gates: Gates) -> None:
+    batch(gates, closed=0)
+    job = gates.one()
+    [claim] = gates.claim()
+    gates.sql(f"UPDATE jobs SET batch = 1 WHERE id = {job}")
+    gates.sql("UPDATE job_batches SET closed = 1")
+    assert (gates.status(job), gates.pending("sum")) == (["running"], [])
+    gates.desk.maintenance.gates.sweep(time.time())
+    gates.sql(f"DELETE FROM jobs WHERE id = {claim.job_id}")
+    assert len(gates.pending("sum")) == 1
+
+
+@pytest.mark.parametrize("status", ["failed", "done"])
+def test_triggers_that_may_call_themselves_change_nothing(gates: Gates, engine: Engine, status: str) -> None:
+    if not engine.url.startswith("sqlite:"):
+        pytest.skip("a setting of SQLite")
+    jobs = chain(gates, 300)
+    batch(gates)
+    after(gates, jobs[-1], batch=1)
+    raw = connect(engine.url)
+    raw.execute("PRAGMA recursive_triggers = ON")
+    began = time.monotonic()
+    execute(raw, f"{SET} '{status}' WHERE id = {jobs[0]}")
+    assert time.monotonic() - began < 1
+    raw.close()
+    others = gates.status(*jobs[1:])
+    assert others == (["cancelled"] * 299 if status == "failed" else ["pending"] + ["held"] * 298)
+    assert len(gates.pending("sum")) == (status == "failed")
