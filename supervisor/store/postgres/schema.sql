@@ -406,8 +406,12 @@ CREATE TRIGGER limits_known AFTER INSERT OR UPDATE OF interval, key_interval ON 
 -- starts of other programs, is noted for the maintainer, see job_ends.
 CREATE FUNCTION supervisor_hold_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
+  at constant double precision := extract(epoch FROM clock_timestamp());
+  lock constant bigint := hashtextextended(NEW.type || ' ' || NEW.waiting_key, 7308604897285366892);
   conflict text;
   again boolean := false;
+  locked boolean;
+  twin bigint;
 BEGIN
   IF TG_OP = 'UPDATE' THEN
     -- Cancelled while it waited, or because of one before it, and to run again: the maintainer decides.
@@ -439,40 +443,24 @@ BEGIN
       END IF;
     END IF;
   END IF;
-  IF TG_OP = 'UPDATE' AND NEW.status IS DISTINCT FROM OLD.status AND NEW.claim_token IS DISTINCT FROM OLD.claim_token
+  IF TG_OP = 'UPDATE' AND num_nonnulls(NEW.hold, NEW.followed, NEW.batch) > 0
+     AND NEW.status IS DISTINCT FROM OLD.status AND NEW.claim_token IS DISTINCT FROM OLD.claim_token
      AND (NEW.status <> 'running' OR NEW.locked_by = 'foreign') AND NOT (OLD.status = 'held' AND NEW.status = 'pending')
      AND (again OR NEW.status <> 'held' OR NEW.hold <> 'after' OR OLD.status <> 'cancelled') THEN
     INSERT INTO job_ends (job_id, started) VALUES (NEW.id, NEW.status = 'running');
   END IF;
-  RETURN NEW;
-END $$;
-
--- The conditions here and below are short: the server reads them anew for each statement, whatever its rows.
-CREATE TRIGGER jobs_hold BEFORE INSERT ON jobs FOR EACH ROW
-WHEN (NEW.concurrency_key IS NOT NULL OR NEW.status = 'held'
-      OR pg_sequence_last_value('job_limited'::regclass) >> (hashtext(NEW.type) & 31) & 1 = 1)
-EXECUTE FUNCTION supervisor_hold_v1();
-
--- What has passed the gates and is to run again passes them again.
-CREATE TRIGGER jobs_hold_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
-WHEN (NEW.hold IS NOT NULL OR NEW.followed IS NOT NULL OR NEW.batch IS NOT NULL)
-EXECUTE FUNCTION supervisor_hold_v1();
-
--- A key that counts until its job starts is free during the run, and has it again then. What was to run again, or has
--- failed, while another one waits with it, has been superseded by that. Who inserts such a job has a lock until the end of
--- its transaction, for which nobody waits who settles: meanwhile, the job stays held without its key.
-CREATE FUNCTION supervisor_waiting_key_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-DECLARE
-  lock constant bigint := hashtextextended(NEW.type || ' ' || NEW.waiting_key, 7308604897285366892);
-  at constant double precision := extract(epoch FROM clock_timestamp());
-  locked boolean;
-  twin bigint;
-BEGIN
-  IF TG_OP = 'INSERT' THEN
-    PERFORM pg_advisory_xact_lock(lock);
-  ELSIF NEW.status = 'running' THEN
+  -- A key that counts until its job starts is free during the run, and has it again then. What was to run again, or has
+  -- failed, while another one waits with it, has been superseded by that. Who inserts such a job has a lock until the end
+  -- of its transaction, for which nobody waits who settles: meanwhile, the job stays held without its key.
+  IF NEW.waiting_key IS NULL THEN
+    RETURN NEW;
+  ELSIF TG_OP = 'INSERT' THEN
+    IF NEW.status IN ('pending', 'held') THEN
+      PERFORM pg_advisory_xact_lock(lock);
+    END IF;
+  ELSIF NEW.status = 'running' AND OLD.status <> 'running' THEN
     NEW.unique_key := NULL;
-  ELSIF NEW.unique_key IS NULL THEN
+  ELSIF NEW.unique_key IS NULL AND NEW.status IS DISTINCT FROM OLD.status THEN
     IF NEW.status IN ('pending', 'held', 'failed') THEN
       locked := pg_try_advisory_xact_lock(lock); -- before the look, which then sees what was committed
       SELECT j.id INTO twin FROM jobs j
@@ -494,11 +482,16 @@ BEGIN
   RETURN NEW;
 END $$;
 
-CREATE TRIGGER jobs_key_waits BEFORE INSERT ON jobs FOR EACH ROW
-WHEN (NEW.waiting_key IS NOT NULL AND NEW.status IN ('pending', 'held')) EXECUTE FUNCTION supervisor_waiting_key_v1();
-CREATE TRIGGER jobs_key_waits_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
-WHEN (NEW.waiting_key IS NOT NULL AND NEW.status IS DISTINCT FROM OLD.status)
-EXECUTE FUNCTION supervisor_waiting_key_v1();
+-- The conditions here and below are short: the server reads them anew for each statement, whatever its rows.
+CREATE TRIGGER jobs_hold BEFORE INSERT ON jobs FOR EACH ROW
+WHEN (NEW.concurrency_key IS NOT NULL OR NEW.waiting_key IS NOT NULL OR NEW.status = 'held'
+      OR pg_sequence_last_value('job_limited'::regclass) >> (hashtext(NEW.type) & 31) & 1 = 1)
+EXECUTE FUNCTION supervisor_hold_v1();
+
+-- What has passed the gates and is to run again passes them again.
+CREATE TRIGGER jobs_hold_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
+WHEN (NEW.hold IS NOT NULL OR NEW.followed IS NOT NULL OR NEW.batch IS NOT NULL OR NEW.waiting_key IS NOT NULL)
+EXECUTE FUNCTION supervisor_hold_v1();
 
 -- Those of these types that have more limits than a number for each key: all of their jobs pass one gate.
 CREATE FUNCTION supervisor_wide_v1(in_types text[]) RETURNS text[] LANGUAGE sql STABLE AS $$
