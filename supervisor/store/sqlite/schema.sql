@@ -504,7 +504,7 @@ AND NOT EXISTS (
     AND CAST(min(100, max(1, 0.01 / l.interval)) AS INTEGER) <= (SELECT count(*) FROM (
       SELECT 1 FROM jobs INDEXED BY jobs_unfinished
       WHERE type = NEW.type AND requires = NEW.requires AND status = 'pending' AND (status = 'pending' OR status = 'running')
-      LIMIT (SELECT CAST(min(100, max(1, 0.01 / interval)) AS INTEGER) FROM job_limits WHERE type = NEW.type))))
+      LIMIT 100)))
 AND NEW.id = (
   SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND hold = 'type' AND status = 'held'
     AND (requires = NEW.requires OR (SELECT interval FROM job_limits WHERE type = NEW.type) IS NULL)
@@ -572,8 +572,9 @@ BEGIN
     SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND status = 'held' AND hold = 'type'
     ORDER BY turn, id
     LIMIT 1 + EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type AND max_failures IS NOT NULL AND failures = 0))
-  OR id = (SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND status = 'held' AND hold = 'type'
-             AND requires = (SELECT requires FROM jobs WHERE id = NEW.id) ORDER BY turn, id LIMIT 1);
+  OR id = (SELECT j.id FROM job_limits l CROSS JOIN jobs j INDEXED BY jobs_at_gate
+           WHERE l.type = NEW.type AND l.interval IS NOT NULL AND j.type = NEW.type AND j.status = 'held' AND j.hold = 'type'
+             AND j.requires = (SELECT requires FROM jobs WHERE id = NEW.id) ORDER BY j.turn, j.id LIMIT 1);
   INSERT INTO job_ends SELECT NEW.id, NEW.now WHERE NEW.followed IS NOT NULL
     AND NOT (NEW.before IN ('pending', 'running') AND NEW.now IN ('pending', 'running'));
   -- Another one before it has failed: it goes on as that says.
