@@ -159,9 +159,7 @@ def test_what_a_lost_claim_would_add_is_not_there_and_the_batch_ends(gates: Gate
     assert len(callbacks(gates)) == 1
 
 
-def test_a_batch_whose_last_jobs_were_deleted_ends_at_the_latest_with_the_next_sweep(
-    gates: Gates, queue: Queue
-) -> None:
+def test_a_batch_whose_last_jobs_were_deleted_ends_by_the_next_sweep(gates: Gates, queue: Queue) -> None:
     with queue.batch(on_done="sum") as batch:
         batch.enqueue_many("tag", [{}, {}])
     gates.tend()

@@ -1,4 +1,4 @@
-"""What programs that know nothing of the gates do to jobs that are held: SQL, deletions, and what became of their batches."""
+"""What SQL and deletions do to jobs that are held, to those after them, and to their batches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 import pytest
 
 from supervisor.domain.job import Status
+from supervisor.domain.settlement import done
 from supervisor.store.base import Engine
 from tests.store.gates.conftest import Gates, connect, execute
 from tests.store.gates.test_after import after, batch, edges
@@ -70,19 +71,13 @@ def test_one_before_it_has_failed_and_another_is_to_come(gates: Gates) -> None:
     assert f"job {a}, before it" in why(gates, b)
 
 
-def test_a_chain_that_sql_sets_back_waits_again(gates: Gates) -> None:
+@pytest.mark.parametrize("by_sql", [True, False])
+def test_a_chain_that_is_set_back_waits_again_in_whatever_order(gates: Gates, *, by_sql: bool) -> None:
     jobs = chain(gates)
     gates.work(jobs[0], Status.FAILED)
-    gates.sql(f"{SET} 'pending' WHERE status IN ('failed', 'cancelled')")
-    for job in jobs:
-        assert gates.pending() == [job]
-        gates.work(job)
-
-
-def test_what_is_retried_before_those_before_it_waits_for_them_all_the_same(gates: Gates) -> None:
-    jobs = chain(gates)
-    gates.work(jobs[0], Status.FAILED)
-    for job in reversed(jobs):
+    if by_sql:
+        gates.sql(f"{SET} 'pending' WHERE status IN ('failed', 'cancelled')")
+    for job in [] if by_sql else reversed(jobs):
         retry(gates, job)
     for job in jobs:
         assert gates.pending() == [job]
@@ -98,45 +93,29 @@ def test_what_follows_one_that_is_retried_by_hand_follows_it(gates: Gates) -> No
     assert gates.pending() == [c]
 
 
-def test_what_waits_again_may_have_lost_its_unique_key(gates: Gates) -> None:
+def test_only_one_of_those_with_a_unique_key_waits_again(gates: Gates) -> None:
     a = gates.one()
     b = after(gates, a, unique_key="k")
     c = after(gates, b)
     gates.work(a, Status.FAILED)
-    other = gates.one(unique_key="k")
+    d, newer = (after(gates, a, unique_key=key) for key in "lk")
+    other = gates.one(unique_key="l")
     retry(gates, a)
-    assert set(gates.pending()) == {a, other}
-    assert gates.status(b, c) == ["cancelled", "cancelled"]
-    assert f"job {other} has its unique key" in why(gates, b)
+    assert (gates.status(b, c, d), gates.hold(newer)) == (["cancelled"] * 3, "after")
+    for job, twin in ((b, newer), (d, other)):
+        assert f"job {twin} has its unique key" in why(gates, job)
 
 
-def test_of_those_with_one_unique_key_the_newest_waits_again(gates: Gates) -> None:
-    a = gates.one()
-    gates.work(a, Status.FAILED)
-    b, newer = (after(gates, a, unique_key="k") for _ in range(2))
-    retry(gates, a)
-    assert (gates.status(a, b), gates.hold(newer)) == (["pending", "cancelled"], "after")
-    assert f"job {newer} has its unique key" in why(gates, b)
-
-
-@pytest.mark.parametrize("limits", [{}, {"max_running": 1}])
-def test_a_deletion_makes_room(gates: Gates, limits: dict[str, int]) -> None:
-    gates.limit(**limits)
-    jobs = gates.put(3, **({} if limits else {"concurrency_key": "k"}))
-    gates.sql(f"DELETE FROM jobs WHERE id = {jobs[0]}")
-    assert gates.pending() == jobs[1:2]
-    gates.claim()
-    gates.sql(f"DELETE FROM jobs WHERE id = {jobs[1]}")
-    assert gates.pending() == jobs[2:]
-
-
-def test_the_deletion_of_its_last_unfinished_job_ends_a_batch(gates: Gates) -> None:
+@pytest.mark.parametrize("columns", [{}, {"concurrency_key": "k"}])
+def test_a_deletion_makes_room_and_ends_a_batch(gates: Gates, columns: dict[str, str]) -> None:
+    gates.limit(max_running=None if columns else 1)
     batch(gates)
-    first, second = gates.put(2, batch=1)
-    gates.work(first)
-    gates.sql(f"DELETE FROM jobs WHERE id = {first}")
-    assert gates.pending("sum") == []
-    gates.sql(f"DELETE FROM jobs WHERE id = {second}")
+    jobs = gates.put(3, batch=1, **columns)
+    for job in jobs:
+        assert (gates.pending(), gates.pending("sum")) == ([job], [])
+        if job == jobs[1]:
+            gates.claim()
+        gates.sql(f"DELETE FROM jobs WHERE id = {job}")
     assert len(gates.pending("sum")) == 1
 
 
@@ -190,8 +169,8 @@ def test_a_job_that_runs_already_joins_a_batch(gates: Gates) -> None:
     gates.sql(f"UPDATE jobs SET batch = 1 WHERE id = {job}")
     gates.sql("UPDATE job_batches SET closed = 1")
     assert (gates.status(job), gates.pending("sum")) == (["running"], [])
-    gates.desk.maintenance.gates.sweep(time.time())
-    gates.sql(f"DELETE FROM jobs WHERE id = {claim.job_id}")
+    gates.settle(done(claim, None))
+    gates.tend()
     assert len(gates.pending("sum")) == 1
 
 
