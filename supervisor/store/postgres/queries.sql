@@ -600,6 +600,9 @@ FROM jobs WHERE status = 'pending' GROUP BY type;
    AND (attempts > 0 OR crashes > 0 OR hold = '' OR (status = 'held' AND scheduled_at <= :now))
    AND (requires = '' OR supervisor_covers_v1(:capabilities, requires)) LIMIT 1)
 UNION ALL
+(SELECT 1 FROM job_keys
+ WHERE opens_at <= :latest AND type = ANY (ARRAY(SELECT value FROM json_array_elements_text(:types::json))) LIMIT 1)
+UNION ALL
 (SELECT 1 FROM job_ends LIMIT 1);
 
 -- name: left_behind
@@ -1083,6 +1086,8 @@ SELECT n FROM supervisor_admit_due_v1(:limit) AS seen, generate_series(1, seen) 
 
 -- name: next_due
 (SELECT 0::double precision FROM job_ends LIMIT 1)
+UNION ALL
+(SELECT opens_at FROM job_keys WHERE opens_at < 1e11 ORDER BY opens_at LIMIT 1)
 UNION ALL
 (SELECT scheduled_at FROM jobs WHERE status = 'held' AND hold = 'due' ORDER BY scheduled_at LIMIT 1)
 ORDER BY 1 LIMIT 1;

@@ -406,9 +406,21 @@ CREATE TRIGGER limits_known AFTER INSERT OR UPDATE OF interval, key_interval ON 
 -- starts of other programs, is noted for the maintainer, see job_ends.
 CREATE FUNCTION supervisor_hold_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
+  at constant double precision := extract(epoch FROM clock_timestamp());
+  lock constant bigint := hashtextextended(NEW.type || ' ' || NEW.waiting_key, 7308604897285366892);
   conflict text;
+  again boolean := false;
+  locked boolean;
+  twin bigint;
 BEGIN
-  IF (TG_OP = 'INSERT' AND NEW.hold IS NULL AND NEW.status IN ('pending', 'held'))
+  IF TG_OP = 'UPDATE' THEN
+    -- Cancelled while it waited, or because of one before it, and to run again: the maintainer decides.
+    again := NEW.status = 'pending' AND NEW.hold = 'after' AND OLD.status = 'cancelled'
+      AND EXISTS (SELECT 1 FROM job_after a WHERE a.job_id = NEW.id);
+  END IF;
+  IF again THEN
+    NEW.status := 'held';
+  ELSIF (TG_OP = 'INSERT' AND NEW.hold IS NULL AND NEW.status IN ('pending', 'held'))
      OR (TG_OP = 'UPDATE' AND NEW.status = 'pending' AND NEW.hold IS NOT NULL AND OLD.status <> 'pending'
          AND (OLD.status <> 'held' OR NEW.hold <> '')) THEN
     SELECT l.on_conflict INTO conflict FROM job_limits l WHERE l.type = NEW.type;
@@ -431,39 +443,24 @@ BEGIN
       END IF;
     END IF;
   END IF;
-  IF TG_OP = 'UPDATE' AND NEW.status IS DISTINCT FROM OLD.status AND NEW.claim_token IS DISTINCT FROM OLD.claim_token
-     AND (NEW.status <> 'running' OR NEW.locked_by = 'foreign') AND NOT (OLD.status = 'held' AND NEW.status = 'pending') THEN
+  IF TG_OP = 'UPDATE' AND num_nonnulls(NEW.hold, NEW.followed, NEW.batch) > 0
+     AND NEW.status IS DISTINCT FROM OLD.status AND NEW.claim_token IS DISTINCT FROM OLD.claim_token
+     AND (NEW.status <> 'running' OR NEW.locked_by = 'foreign') AND NOT (OLD.status = 'held' AND NEW.status = 'pending')
+     AND (again OR NEW.status <> 'held' OR NEW.hold <> 'after' OR OLD.status <> 'cancelled') THEN
     INSERT INTO job_ends (job_id, started) VALUES (NEW.id, NEW.status = 'running');
   END IF;
-  RETURN NEW;
-END $$;
-
--- The conditions here and below are short: the server reads them anew for each statement, whatever its rows.
-CREATE TRIGGER jobs_hold BEFORE INSERT ON jobs FOR EACH ROW
-WHEN (NEW.concurrency_key IS NOT NULL OR NEW.status = 'held'
-      OR pg_sequence_last_value('job_limited'::regclass) >> (hashtext(NEW.type) & 31) & 1 = 1)
-EXECUTE FUNCTION supervisor_hold_v1();
-
--- What has passed the gates and is to run again passes them again.
-CREATE TRIGGER jobs_hold_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
-WHEN (NEW.hold IS NOT NULL OR NEW.followed IS NOT NULL OR NEW.batch IS NOT NULL)
-EXECUTE FUNCTION supervisor_hold_v1();
-
--- A key that counts until its job starts is free during the run, and has it again then. What was to run again, or has
--- failed, while another one waits with it, has been superseded by that. Who inserts such a job has a lock until the end of
--- its transaction, for which nobody waits who settles: meanwhile, the job stays held without its key.
-CREATE FUNCTION supervisor_waiting_key_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-DECLARE
-  lock constant bigint := hashtextextended(NEW.type || ' ' || NEW.waiting_key, 7308604897285366892);
-  at constant double precision := extract(epoch FROM clock_timestamp());
-  locked boolean;
-  twin bigint;
-BEGIN
-  IF TG_OP = 'INSERT' THEN
-    PERFORM pg_advisory_xact_lock(lock);
-  ELSIF NEW.status = 'running' THEN
+  -- A key that counts until its job starts is free during the run, and has it again then. What was to run again, or has
+  -- failed, while another one waits with it, has been superseded by that. Who inserts such a job has a lock until the end
+  -- of its transaction, for which nobody waits who settles: meanwhile, the job stays held without its key.
+  IF NEW.waiting_key IS NULL THEN
+    RETURN NEW;
+  ELSIF TG_OP = 'INSERT' THEN
+    IF NEW.status IN ('pending', 'held') THEN
+      PERFORM pg_advisory_xact_lock(lock);
+    END IF;
+  ELSIF NEW.status = 'running' AND OLD.status <> 'running' THEN
     NEW.unique_key := NULL;
-  ELSIF NEW.unique_key IS NULL THEN
+  ELSIF NEW.unique_key IS NULL AND NEW.status IS DISTINCT FROM OLD.status THEN
     IF NEW.status IN ('pending', 'held', 'failed') THEN
       locked := pg_try_advisory_xact_lock(lock); -- before the look, which then sees what was committed
       SELECT j.id INTO twin FROM jobs j
@@ -485,11 +482,16 @@ BEGIN
   RETURN NEW;
 END $$;
 
-CREATE TRIGGER jobs_key_waits BEFORE INSERT ON jobs FOR EACH ROW
-WHEN (NEW.waiting_key IS NOT NULL AND NEW.status IN ('pending', 'held')) EXECUTE FUNCTION supervisor_waiting_key_v1();
-CREATE TRIGGER jobs_key_waits_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
-WHEN (NEW.waiting_key IS NOT NULL AND NEW.status IS DISTINCT FROM OLD.status)
-EXECUTE FUNCTION supervisor_waiting_key_v1();
+-- The conditions here and below are short: the server reads them anew for each statement, whatever its rows.
+CREATE TRIGGER jobs_hold BEFORE INSERT ON jobs FOR EACH ROW
+WHEN (NEW.concurrency_key IS NOT NULL OR NEW.waiting_key IS NOT NULL OR NEW.status = 'held'
+      OR pg_sequence_last_value('job_limited'::regclass) >> (hashtext(NEW.type) & 31) & 1 = 1)
+EXECUTE FUNCTION supervisor_hold_v1();
+
+-- What has passed the gates and is to run again passes them again.
+CREATE TRIGGER jobs_hold_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
+WHEN (NEW.hold IS NOT NULL OR NEW.followed IS NOT NULL OR NEW.batch IS NOT NULL OR NEW.waiting_key IS NOT NULL)
+EXECUTE FUNCTION supervisor_hold_v1();
 
 -- Those of these types that have more limits than a number for each key: all of their jobs pass one gate.
 CREATE FUNCTION supervisor_wide_v1(in_types text[]) RETURNS text[] LANGUAGE sql STABLE AS $$
@@ -528,10 +530,15 @@ BEGIN
              AND EXISTS (SELECT 1 FROM jobs o WHERE o.type = g.type AND o.concurrency_key = g.key
                            AND o.status IN ('held', 'pending', 'running') AND o.id > j.id))
       ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED);
-    UPDATE jobs SET cancel_requested_at = at WHERE id = ANY (others) AND status = 'running';
-    UPDATE jobs SET status = 'cancelled', completed_at = at, claim_token = claim_token + 1,
+    UPDATE jobs SET
+      cancel_requested_at = CASE status WHEN 'running' THEN at ELSE cancel_requested_at END,
       last_error = CASE WHEN (SELECT l.on_conflict FROM job_limits l WHERE l.type = jobs.type) = 'skip'
-                        THEN 'skipped: its concurrency_key had another job' ELSE last_error END
+                        THEN 'skipped: its concurrency_key had another job'
+                        ELSE format('cancelled: job %s with its concurrency_key came later', (
+                          SELECT max(o.id) FROM jobs o WHERE o.type = jobs.type AND o.concurrency_key = jobs.concurrency_key
+                            AND o.status IN ('held', 'pending', 'running'))) END
+    WHERE id = ANY (others);
+    UPDATE jobs SET status = 'cancelled', completed_at = at, claim_token = claim_token + 1
     WHERE id = ANY (others) AND status <> 'running';
   END IF;
 
@@ -541,12 +548,24 @@ BEGIN
                           FOR NO KEY UPDATE SKIP LOCKED));
   END IF;
 
+  -- Keys of which no job may start soon take no place of their type.
+  UPDATE job_keys k SET opens_at = n.opens_at
+  FROM (SELECT k.type, k.key, CASE WHEN c.starts_at > at + 0.01 AND c.starts_at < 1e11 AND EXISTS (
+                 SELECT 1 FROM jobs j WHERE j.type = k.type AND j.concurrency_key = k.key AND j.hold = 'key'
+                   AND j.status IN ('held', 'pending', 'running')) THEN c.starts_at - 0.01 END AS opens_at
+        FROM (SELECT DISTINCT t, k FROM unnest(in_types, in_keys) AS n (t, k) WHERE n.k IS NOT NULL) AS n
+             JOIN job_keys k ON k.type = n.t AND k.key = n.k LEFT JOIN job_limits l ON l.type = n.t,
+             LATERAL (SELECT k.next_at - coalesce((l.key_burst - 1) * l.key_interval, 0) AS starts_at) AS c) AS n
+  WHERE k.type = n.type AND k.key = n.key AND k.opens_at IS DISTINCT FROM n.opens_at;
+
   -- Their keys. With a rate, only one of a key stands before its start. Jobs that take turns get theirs.
   WITH passing AS (
     SELECT p.id, g.type, g.wide, g.fair, g.age_boost, p.fair_key, p.turn
     FROM (SELECT DISTINCT n.t, n.k, n.t = ANY (wide), coalesce(l.per_key, 1), l.key_interval IS NOT NULL,
                  coalesce(l.fair, 0), coalesce(l.age_boost, 1e9)
-          FROM unnest(in_types, in_keys) AS n (t, k) LEFT JOIN job_limits l ON l.type = n.t WHERE n.k IS NOT NULL
+          FROM unnest(in_types, in_keys) AS n (t, k) LEFT JOIN job_limits l ON l.type = n.t
+          WHERE n.k IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM job_keys k WHERE k.type = n.t AND k.key = n.k AND k.opens_at IS NOT NULL)
          ) AS g (type, key, wide, most, rated, fair, age_boost),
          LATERAL (SELECT count(*) AS passed, coalesce(bool_or(o.status <> 'running'), false) AS waits
                   FROM (SELECT j.status FROM jobs j
@@ -587,31 +606,37 @@ BEGIN
     RETURN admitted;
   END IF;
 
-  -- Their types. With a rate, one stands before its start, and is due when it may start; above 100 starts a second, those
+  -- Their types. With a rate, one of each `requires` stands before its start, so that one that no worker takes is in
+  -- nobody's way, and is due when it may start; above 100 starts a second, those
   -- of 10 ms. While the breaker is open or has just closed, one runs at a time.
   FOR gate IN
     SELECT n.t AS type, l.max_running, l.interval, l.burst, l.key_interval, l.key_burst, l.fair, l.max_failures, l.next_at,
-           l.failures
-    FROM (SELECT DISTINCT unnest(wide)) AS n (t) JOIN job_limits l ON l.type = n.t
+           l.failures, r.most, ARRAY(
+             SELECT j.requires FROM (SELECT j.requires FROM jobs j WHERE j.type = n.t AND j.status = 'pending'
+                                       AND l.interval IS NOT NULL LIMIT 1000) AS j
+             GROUP BY 1 HAVING count(*) >= r.most) AS taken
+    FROM (SELECT DISTINCT unnest(wide)) AS n (t) JOIN job_limits l ON l.type = n.t,
+         LATERAL (SELECT floor(least(100, greatest(1, 0.01 / l.interval)))::bigint) AS r (most)
     WHERE EXISTS (SELECT 1 FROM jobs j WHERE j.type = n.t AND j.status = 'held' AND j.hold = 'type')
     ORDER BY 1
   LOOP
     WITH passing AS (
       SELECT p.*, row_number() OVER (ORDER BY p.turn, p.id) AS place FROM (
-        SELECT j.id, j.turn, j.priority FROM jobs j
-        WHERE j.type = gate.type AND j.status = 'held' AND j.hold = 'type'
+        SELECT j.id, j.turn, j.priority
+        FROM (SELECT h.id FROM jobs h WHERE h.type = gate.type AND h.status = 'held' AND h.hold = 'type'
+              ORDER BY h.turn, h.id LIMIT CASE WHEN gate.interval IS NOT NULL THEN 1000 END) AS h JOIN jobs j ON j.id = h.id
+        WHERE j.status = held AND j.hold = 'type' AND j.requires <> ALL (gate.taken)
         ORDER BY j.turn, j.id
         LIMIT greatest(coalesce(least(
           gate.max_running - (SELECT count(*) FROM (SELECT 1 FROM jobs j WHERE j.type = gate.type AND j.hold = ''
                                 AND j.status IN ('pending', 'running') LIMIT gate.max_running) AS o),
           CASE WHEN gate.interval IS NOT NULL THEN
-            floor(greatest(1, 0.01 / gate.interval))::bigint
-            - (SELECT count(*) FROM (SELECT 1 FROM jobs j WHERE j.type = gate.type AND j.status = 'pending'
-                                     LIMIT floor(greatest(1, 0.01 / gate.interval))::bigint) AS o) END,
+            gate.most - (SELECT count(*) FROM (SELECT 1 FROM jobs j WHERE j.type = gate.type AND j.status = 'pending'
+                                                 AND j.requires <> ALL (gate.taken) LIMIT gate.most) AS o) END,
           CASE WHEN gate.failures >= gate.max_failures THEN
             CASE WHEN EXISTS (SELECT 1 FROM jobs j WHERE j.type = gate.type AND j.hold = ''
                                 AND j.status IN ('pending', 'running')) THEN 0 ELSE 1 END END), 1000000000), 0)
-        FOR NO KEY UPDATE SKIP LOCKED) AS p),
+        FOR NO KEY UPDATE OF j SKIP LOCKED) AS p),
     turns AS (
       UPDATE job_limits l SET turn = greatest(l.turn, (SELECT max(p.turn + p.priority * l.age_boost) FROM passing p))
       WHERE l.type = gate.type AND gate.fair = 1 AND EXISTS (SELECT 1 FROM passing))
@@ -619,11 +644,12 @@ BEGIN
       status = 'pending', hold = '', claim_token = claim_token + 1,
       scheduled_at = greatest(
         scheduled_at,
-        -- Those that take turns are claimed in the order in which they are admitted.
-        CASE WHEN gate.fair = 1 THEN at + p.place * 1e-6
-             WHEN gate.next_at < 1e11 THEN gate.next_at - (gate.burst - 1) * coalesce(gate.interval, 0) END,
+        CASE WHEN gate.fair = 1 THEN at END,
+        CASE WHEN gate.next_at < 1e11 THEN gate.next_at - (gate.burst - 1) * coalesce(gate.interval, 0) END,
         (SELECT k.next_at - (gate.key_burst - 1) * coalesce(gate.key_interval, 0) FROM job_keys k
          WHERE k.type = gate.type AND k.key = jobs.concurrency_key AND k.next_at < 1e11))
+        -- Those that take turns are claimed in the order in which they are admitted.
+        + CASE WHEN gate.fair = 1 THEN p.place * 1e-6 ELSE 0 END
     FROM passing p WHERE jobs.id = p.id;
     GET DIAGNOSTICS changed = ROW_COUNT;
     admitted := admitted + changed;
@@ -660,20 +686,28 @@ CREATE INDEX jobs_in_batch ON jobs (batch, status, id) WHERE batch IS NOT NULL;
 
 -- What the maintainer has to look at: jobs with gates, with others that follow them, or of a batch, which somebody other
 -- than the worker that held them has ended or set back; those that another program has claimed; those that have got a
--- follower; and batches that were closed.
-CREATE TABLE job_ends (job_id bigint, started boolean, batch bigint);
+-- follower; batches that were closed; and what was deleted: the gates that such a job has left, and those that were to
+-- follow it, with its number if only its success would have let them run.
+CREATE TABLE job_ends (job_id bigint, started boolean, batch bigint, type text, key text, deleted bigint);
 CREATE TRIGGER ends_announce AFTER INSERT ON job_ends FOR EACH STATEMENT EXECUTE FUNCTION supervisor_announce_v1();
 
 CREATE FUNCTION supervisor_ended_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
   CASE TG_TABLE_NAME
     WHEN 'job_after' THEN INSERT INTO job_ends (job_id) VALUES (NEW.after_id);
+    WHEN 'jobs' THEN
+      INSERT INTO job_ends (batch, type, key) VALUES (OLD.batch, OLD.type, OLD.concurrency_key);
+      INSERT INTO job_ends (job_id, deleted)
+      SELECT a.job_id, CASE a.on_failed WHEN 'cancel' THEN OLD.id END FROM job_after a WHERE a.after_id = OLD.id;
     ELSE INSERT INTO job_ends (batch) VALUES (NEW.id);
   END CASE;
-  RETURN NULL;
+  RETURN OLD;
 END $$;
 CREATE TRIGGER after_begins AFTER INSERT ON job_after FOR EACH ROW EXECUTE FUNCTION supervisor_ended_v1();
 CREATE TRIGGER batch_closes AFTER UPDATE OF closed ON job_batches FOR EACH ROW WHEN (NEW.closed = 1)
+EXECUTE FUNCTION supervisor_ended_v1();
+CREATE TRIGGER jobs_deleted BEFORE DELETE ON jobs FOR EACH ROW
+WHEN (OLD.followed IS NOT NULL OR (OLD.completed_at IS NULL AND (OLD.hold IS NOT NULL OR OLD.batch IS NOT NULL)))
 EXECUTE FUNCTION supervisor_ended_v1();
 
 -- Those of these rows that nobody else has locked, locked. If some are, the maintainer looks at `in_again` once more.
@@ -712,30 +746,56 @@ DECLARE
   one record;
 BEGIN
   SELECT array_agg(j.id) FILTER (WHERE j.followed IS NOT NULL) AS followed,
+         coalesce(array_agg(j.id) FILTER (WHERE j.status = 'held' AND j.hold = 'after'), '{}') AS again,
          array_agg(j.batch) FILTER (WHERE j.batch IS NOT NULL AND j.status NOT IN ('held', 'pending', 'running')) AS batches,
          coalesce(array_agg(j.type) FILTER (WHERE j.hold IS NOT NULL), '{}') AS types,
          coalesce(array_agg(j.concurrency_key) FILTER (WHERE j.hold IS NOT NULL), '{}') AS keys,
          coalesce(array_agg(j.id) FILTER (WHERE j.status = 'held' AND j.hold = 'due' AND j.scheduled_at <= at), '{}') AS due
   INTO settled FROM jobs j WHERE j.id = ANY (in_ids);
 
-  IF settled.followed IS NOT NULL THEN
+  IF settled.followed IS NOT NULL OR cardinality(settled.again) > 0 THEN
     PERFORM pg_advisory_xact_lock(7308604897285366891);
-    -- What was cancelled because of one that runs again, or has succeeded now, waits again, unless it is after another one
-    -- that has failed; and what follows that. Rows that somebody else has locked are for the maintainer.
+    -- What is to run again, and waits for others, is cancelled again if one before it has failed.
+    UPDATE jobs SET status = 'cancelled', completed_at = at, claim_token = jobs.claim_token + 1,
+      last_error = format('cancelled: job %s, before it, ended %s', o.id, o.status)
+    FROM job_after a JOIN jobs o ON o.id = a.after_id
+    WHERE jobs.id = ANY (settled.again) AND jobs.status = held AND jobs.hold = 'after' AND a.job_id = jobs.id
+      AND a.on_failed = 'cancel' AND o.status IN ('failed', 'cancelled', 'quarantined') AND EXISTS (
+        SELECT 1 FROM job_after b JOIN jobs u ON u.id = b.after_id
+        WHERE b.job_id = jobs.id AND u.status IN ('held', 'pending', 'running'));
+    -- What was cancelled because of one that runs again, or has succeeded now, or had gone on all the same, waits again,
+    -- unless it is after another one that has failed, or its unique key is taken by now; and what follows that. Rows that
+    -- somebody else has locked are for the maintainer.
     wave := ARRAY(SELECT j.id FROM jobs j WHERE j.id = ANY (settled.followed)
                     AND j.status NOT IN ('failed', 'cancelled', 'quarantined'));
     WHILE cardinality(wave) > 0 LOOP
       near := ARRAY(
-        SELECT DISTINCT j.id FROM job_after a JOIN jobs j ON j.id = a.job_id
-        WHERE a.after_id = ANY (wave) AND j.status = 'cancelled' AND j.hold = 'after' AND NOT EXISTS (
-          SELECT 1 FROM job_after b JOIN jobs o ON o.id = b.after_id
-          WHERE b.job_id = j.id AND b.on_failed = 'cancel' AND o.status IN ('failed', 'cancelled', 'quarantined')));
+        SELECT r.id FROM (
+          SELECT DISTINCT ON (j.type, j.unique_key, CASE WHEN j.unique_key IS NULL THEN j.id END) j.id
+          FROM job_after a JOIN jobs j ON j.id = a.job_id
+          WHERE a.after_id = ANY (wave)
+            AND ((j.status = 'cancelled' AND j.hold = 'after')
+              OR (in_charged IS NULL AND j.status IN ('held', 'pending') AND j.hold <> 'after')) AND NOT EXISTS (
+            SELECT 1 FROM job_after b JOIN jobs o ON o.id = b.after_id
+            WHERE b.job_id = j.id AND b.on_failed = 'cancel' AND o.status IN ('failed', 'cancelled', 'quarantined'))
+          AND NOT EXISTS (
+            SELECT 1 FROM jobs o WHERE o.type = j.type AND o.unique_key = j.unique_key AND o.unique_key IS NOT NULL
+              AND o.status IN ('pending', 'running', 'held') AND o.id <> j.id)
+          ORDER BY j.type, j.unique_key, CASE WHEN j.unique_key IS NULL THEN j.id END, j.id DESC) AS r);
       locked := supervisor_lock_v1(near, wave);
+      ended := wave;
       WITH changed AS (
-        UPDATE jobs SET status = 'held', completed_at = NULL, last_error = NULL, claim_token = claim_token + 1
-        WHERE id = ANY (locked) AND status = 'cancelled' AND hold = 'after'
+        UPDATE jobs SET status = 'held', hold = 'after', completed_at = NULL, last_error = NULL, claim_token = claim_token + 1
+        WHERE id = ANY (locked) AND ((status = 'cancelled' AND hold = 'after') OR (status IN ('held', 'pending') AND hold <> 'after'))
         RETURNING id)
       SELECT coalesce(array_agg(c.id), '{}') INTO wave FROM changed c;
+      UPDATE jobs SET last_error = format('cancelled: job %s has its unique key', t.twin)
+      FROM (SELECT j.id, o.id AS twin FROM job_after a JOIN jobs j ON j.id = a.job_id
+              JOIN jobs o ON o.type = j.type AND o.unique_key = j.unique_key AND o.unique_key IS NOT NULL
+                         AND o.status IN ('pending', 'running', 'held')
+            WHERE a.after_id = ANY (ended) AND j.status = 'cancelled' AND j.hold = 'after'
+            FOR NO KEY UPDATE OF j SKIP LOCKED) AS t
+      WHERE jobs.id = t.id;
     END LOOP;
     -- What follows only from the success of one that has failed is cancelled, and what follows that; the edges stay.
     wave := ARRAY(SELECT j.id FROM jobs j WHERE j.id = ANY (settled.followed)
@@ -762,9 +822,10 @@ BEGIN
     near := ARRAY(
       SELECT DISTINCT a.job_id FROM job_after a JOIN jobs j ON j.id = a.after_id
       WHERE a.after_id = ANY (ended)
-        AND (j.status = 'done' OR (a.on_failed = 'run' AND j.status IN ('failed', 'cancelled', 'quarantined'))));
+        AND (j.status = 'done' OR (a.on_failed = 'run' AND j.status IN ('failed', 'cancelled', 'quarantined')))
+      UNION SELECT unnest(settled.again));
     IF cardinality(near) > 0 THEN
-      locked := supervisor_lock_v1(near, ended);
+      locked := supervisor_lock_v1(near, ended || settled.again);
       DELETE FROM job_after a USING jobs j
       WHERE a.after_id = j.id AND a.after_id = ANY (ended) AND a.job_id = ANY (locked)
         AND (j.status = 'done' OR (a.on_failed = 'run' AND j.status IN ('failed', 'cancelled', 'quarantined')));
@@ -772,12 +833,15 @@ BEGIN
       WITH free AS (
         UPDATE jobs SET status = 'pending', claim_token = claim_token + 1
         WHERE id = ANY (locked) AND status = held AND hold = 'after'
-          AND NOT EXISTS (SELECT 1 FROM job_after a WHERE a.job_id = jobs.id)
+          -- What is to run again does so although others before it have failed.
+          AND NOT EXISTS (SELECT 1 FROM job_after a WHERE a.job_id = jobs.id AND (
+            jobs.id <> ALL (settled.again)
+            OR (SELECT o.status FROM jobs o WHERE o.id = a.after_id) IN ('held', 'pending', 'running')))
         RETURNING id, type, concurrency_key, status, scheduled_at)
       SELECT settled.types || coalesce(array_agg(f.type) FILTER (WHERE f.status = 'held'), '{}') AS types,
              settled.keys || coalesce(array_agg(f.concurrency_key) FILTER (WHERE f.status = 'held'), '{}') AS keys,
              settled.due || coalesce(array_agg(f.id) FILTER (WHERE f.status = 'held' AND f.scheduled_at <= at), '{}') AS due,
-             settled.batches, count(*) FILTER (WHERE f.status = 'pending') AS passed
+             settled.batches, settled.followed, settled.again, count(*) FILTER (WHERE f.status = 'pending') AS passed
       INTO settled FROM free f;
       admitted := settled.passed;
     END IF;
@@ -830,7 +894,7 @@ BEGIN
       UPDATE job_limits l SET
         failures = CASE WHEN s.worked THEN 0 ELSE l.failures + s.failed END,
         next_at = CASE WHEN s.worked OR l.failures + s.failed < l.max_failures THEN l.next_at
-                       ELSE greatest(l.next_at, at + l.breaker_pause) END
+                       ELSE greatest(l.next_at, at + l.breaker_pause + (l.burst - 1) * coalesce(l.interval, 0)) END
       FROM (SELECT j.type, bool_or(j.status = 'done') AS worked, count(*) AS failed FROM jobs j
             WHERE j.id = ANY (in_charged) AND j.status NOT IN ('running', 'cancelled') GROUP BY j.type) AS s
       WHERE l.type = s.type AND l.max_failures IS NOT NULL AND NOT (s.worked AND l.failures = 0);
@@ -839,6 +903,14 @@ BEGIN
       UPDATE job_limits l SET next_at = greatest(CASE WHEN l.next_at < 1e11 THEN l.next_at END, at - 0.012) + s.starts * l.interval
       FROM (SELECT j.type, count(*) AS starts FROM jobs j WHERE j.id = ANY (in_started) GROUP BY j.type) AS s
       WHERE l.type = s.type AND l.interval IS NOT NULL;
+      UPDATE jobs SET scheduled_at = o.starts_at -- those with another `requires`
+      FROM (SELECT o.id, l.next_at - (l.burst - 1) * l.interval AS starts_at
+            FROM job_limits l JOIN jobs o ON o.type = l.type AND o.status = 'pending' AND o.hold = ''
+            WHERE l.type IN (SELECT j.type FROM jobs j WHERE j.id = ANY (in_started)) AND l.interval IS NOT NULL
+              AND o.scheduled_at < l.next_at - (l.burst - 1) * l.interval AND l.next_at < 1e11
+              AND o.requires <> ALL (ARRAY(SELECT j.requires FROM jobs j WHERE j.id = ANY (in_started)))
+            FOR NO KEY UPDATE OF o SKIP LOCKED) AS o
+      WHERE jobs.id = o.id;
       INSERT INTO job_keys AS k (type, key, next_at)
       SELECT j.type, j.concurrency_key, at - 0.012 + l.key_interval
       FROM jobs j JOIN job_limits l ON l.type = j.type AND l.key_interval IS NOT NULL
@@ -849,19 +921,27 @@ BEGIN
     END IF;
     IF cardinality(in_paused) > 0 THEN
       INSERT INTO job_keys AS k (type, key, next_at)
-      SELECT j.type, j.concurrency_key, at + max(p.pause) FROM unnest(in_paused, in_pauses) AS p (id, pause) JOIN jobs j ON j.id = p.id
+      SELECT j.type, j.concurrency_key, at + max(p.pause + coalesce((l.key_burst - 1) * l.key_interval, 0))
+      FROM unnest(in_paused, in_pauses) AS p (id, pause) JOIN jobs j ON j.id = p.id LEFT JOIN job_limits l ON l.type = j.type
       WHERE j.concurrency_key IS NOT NULL GROUP BY 1, 2
       ON CONFLICT (type, key) DO UPDATE SET next_at = greatest(k.next_at, excluded.next_at);
-      UPDATE job_limits l SET next_at = greatest(l.next_at, at + p.pause)
+      UPDATE job_limits l SET next_at = greatest(l.next_at, at + p.pause + (l.burst - 1) * coalesce(l.interval, 0))
       FROM (SELECT j.type, max(u.pause) AS pause FROM unnest(in_paused, in_pauses) AS u (id, pause) JOIN jobs j ON j.id = u.id
             WHERE j.concurrency_key IS NULL GROUP BY j.type) AS p
       WHERE l.type = p.type AND l.type = ANY (wide);
       UPDATE jobs SET scheduled_at = greatest(scheduled_at, at + o.pause)
       FROM (SELECT o.id, p.pause FROM unnest(in_paused, in_pauses) AS p (id, pause) JOIN jobs j ON j.id = p.id
                  JOIN jobs o ON o.type = j.type AND o.status = 'pending' AND o.hold = ''
-                            AND o.concurrency_key IS NOT DISTINCT FROM j.concurrency_key
+                            AND o.concurrency_key IS NULL AND j.concurrency_key IS NULL
             FOR NO KEY UPDATE OF o SKIP LOCKED) AS o
       WHERE jobs.id = o.id;
+      -- Those of a key give their places back.
+      UPDATE jobs SET status = 'held', hold = 'key', turn = scheduled_at - priority * 1e9, claim_token = claim_token + 1
+      WHERE id = ANY (ARRAY(
+        SELECT o.id FROM jobs j JOIN jobs o ON o.type = j.type AND o.concurrency_key = j.concurrency_key
+          AND o.status IN ('held', 'pending', 'running') AND o.hold IN ('', 'type') AND o.status <> 'running'
+        WHERE j.id = ANY (in_paused)
+        FOR NO KEY UPDATE OF o SKIP LOCKED));
     END IF;
     IF supervisor_wide_v1(gates.types) <@ wide THEN
       wide := supervisor_wide_v1(gates.types);
@@ -893,8 +973,19 @@ BEGIN
         SELECT l.place FROM latest l
         WHERE l.job_id IS NULL OR l.job_id IN (SELECT o.id FROM jobs_of o)
            OR NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = l.job_id)))
-      RETURNING job_id, started, batch)
-    SELECT array_agg(DISTINCT g.job_id) AS jobs, array_agg(DISTINCT g.job_id) FILTER (WHERE g.started) AS started,
+      RETURNING job_id, started, batch, type, key, deleted),
+    lost AS (
+      UPDATE jobs SET status = 'cancelled', completed_at = at, claim_token = claim_token + 1,
+        last_error = format('cancelled: job %s, before it, was deleted', g.deleted)
+      FROM (SELECT job_id, min(deleted) AS deleted FROM gone WHERE deleted IS NOT NULL GROUP BY job_id) AS g
+      WHERE jobs.id = g.job_id AND jobs.status = 'held' AND jobs.hold = 'after')
+    SELECT array_agg(DISTINCT g.job_id) || ARRAY(
+             SELECT h.id FROM (SELECT DISTINCT type, key FROM gone WHERE type IS NOT NULL) AS o, LATERAL (
+               (SELECT j.id FROM jobs j WHERE j.type = o.type AND j.concurrency_key = o.key AND j.hold = 'key'
+                  AND j.status IN ('held', 'pending', 'running') ORDER BY j.turn, j.id LIMIT 1)
+               UNION ALL
+               (SELECT j.id FROM jobs j WHERE j.type = o.type AND j.hold = 'type' AND j.status = 'held'
+                ORDER BY j.turn, j.id LIMIT 1)) AS h) AS jobs, array_agg(DISTINCT g.job_id) FILTER (WHERE g.started) AS started,
            array_agg(DISTINCT g.batch) FILTER (WHERE g.batch IS NOT NULL) AS batches, count(*) AS number
     INTO seen FROM gone g;
     UPDATE jobs SET followed = 1
@@ -904,9 +995,21 @@ BEGIN
   END IF;
   due := ARRAY(SELECT j.id FROM jobs j WHERE j.status = 'held' AND j.hold = 'due' AND j.scheduled_at <= at
                ORDER BY j.scheduled_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+  IF EXISTS (SELECT 1 FROM job_keys WHERE opens_at <= at) THEN
+    due := due || ARRAY(
+      SELECT h.id FROM (SELECT type, key FROM job_keys WHERE opens_at <= at ORDER BY opens_at LIMIT most) AS k, LATERAL (
+        SELECT j.id FROM jobs j WHERE j.type = k.type AND j.concurrency_key = k.key AND j.hold = 'key'
+          AND j.status IN ('held', 'pending', 'running') ORDER BY j.turn, j.id LIMIT 1) AS h);
+  END IF;
   IF seen.number > 0 OR cardinality(due) > 0 THEN
     PERFORM supervisor_settled_v1(seen.jobs || due, NULL, seen.started, NULL, seen.batches);
   END IF;
+  -- Nobody waits for these any more.
+  UPDATE job_keys SET opens_at = NULL WHERE (type, key) IN (
+    SELECT k.type, k.key FROM job_keys k WHERE k.opens_at <= at AND NOT EXISTS (
+      SELECT 1 FROM jobs j WHERE j.type = k.type AND j.concurrency_key = k.key AND j.hold = 'key'
+        AND j.status IN ('held', 'pending', 'running'))
+    FOR UPDATE SKIP LOCKED) AND opens_at <= at;
   RETURN seen.number + cardinality(due);
 END $$;
 

@@ -436,7 +436,8 @@ BEGIN
   -- By now it takes no room itself.
   UPDATE jobs SET status = iif(status = 'running', status, 'cancelled'), cancel_requested_at = (SELECT now FROM job_clock),
     completed_at = iif(status = 'running', NULL, (SELECT now FROM job_clock)),
-    hold = iif(status = 'running', hold, NULL), claim_token = claim_token + (status <> 'running')
+    hold = iif(status = 'running', hold, NULL), claim_token = claim_token + (status <> 'running'),
+    last_error = 'cancelled: job ' || NEW.id || ' with its concurrency_key came later'
   WHERE id IN (
     -- The limit first: otherwise all jobs of the key would be read for nothing.
     SELECT j.id FROM job_limits l CROSS JOIN jobs j INDEXED BY jobs_by_key

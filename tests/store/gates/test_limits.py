@@ -114,6 +114,7 @@ def test_cancel_running_lets_the_newest_win(gates: Gates) -> None:
     second, third = gates.one(concurrency_key="a"), gates.one(concurrency_key="a")
     assert gates.status(first, second) == ["running", "cancelled"]
     assert gates.desk.job(first).cancel_requested_at is not None
+    assert gates.desk.job(second).last_error == f"cancelled: job {third} with its concurrency_key came later"
     assert gates.hold(third) == "key"
     gates.settle(failed(claim, BROKEN, POLICY, chance=0.5))
     assert gates.status(first) == ["cancelled"]

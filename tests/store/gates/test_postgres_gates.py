@@ -1,0 +1,38 @@
+"""Whatever else the gates promise, on PostgreSQL, where only the maintainer and workers admit."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from supervisor.domain.limits import interval_of
+from supervisor.domain.settlement import done
+from supervisor.store.base import Engine
+from tests.store.gates.conftest import Gates
+
+
+@pytest.fixture(params=["postgres"])
+def engine(engine: Engine) -> Engine:
+    return engine
+
+
+@pytest.mark.parametrize(("rate", "most"), [("200/s", 205), ("2000/s", 2025)])
+def test_a_high_rate_is_kept(gates: Gates, rate: str, most: int) -> None:
+    gates.limit(interval=interval_of(rate))
+    gates.put(2 * most)
+    begun, count = time.time(), 0
+    while time.time() < begun + 1.0:
+        claims = gates.claim(50)
+        count += len(claims)
+        gates.settle(*(done(claim, None) for claim in claims))
+        gates.tend()
+    assert most * 0.1 < count <= most
+
+
+def test_who_deletes_the_next_ones_too_lets_those_after_them_pass(gates: Gates) -> None:
+    gates.limit("mail", max_running=1)
+    keyed, typed = gates.put(3, concurrency_key="a"), gates.put(3, "mail")
+    gates.sql(f"DELETE FROM jobs WHERE id IN ({keyed[0]}, {keyed[1]}, {typed[0]}, {typed[1]})")
+    assert gates.pending() == keyed[2:]
+    assert gates.pending("mail") == typed[2:]
