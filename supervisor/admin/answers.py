@@ -108,7 +108,7 @@ _MEANINGS = {
     "jobs of the type.",
     507: "The spool has no room for the file.",
 }
-_OF_READING = (401, 421, 503)
+_OF_READING = (401, 421, 422, 503)
 _OF_CHANGING = (400, 401, 403, 413, 415, 421, 422, 503)
 
 
@@ -134,6 +134,13 @@ def streaming(*events: str, **more: Any) -> dict[str, Any]:
     return {"content": {"text/event-stream": {"schema": schema}}}
 
 
+def no_other_parameters(request: Request) -> None:
+    """For routes: those that take no query parameters refuse any. The models of the others do that themselves."""
+    if not request.scope["route"].dependant.query_params:
+        for name in request.query_params:
+            raise Refused(422, f"{name}: unknown field", field=name)
+
+
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """A value as JSON that every parser accepts."""
     return JSONResponse(json_safe(value), status, headers)
@@ -154,6 +161,8 @@ def refusal_of(request: Request, error: Exception) -> Refused:
     passing = isinstance(error, _PASSING) and not isinstance(error, _NOT_AGAIN)
     more = {name: getattr(error, name, None) for name in ("field", "duplicate_of")}
     sentence = error.problems[0] if isinstance(error, ConfigError) else str(error)
+    if isinstance(error, ConfigError) and (named := re.match(r"([a-z_.]+): ", sentence)):
+        more["field"] = named[1]
     return Refused(code, sentence, getattr(error, "hint", ""), headers=AGAIN if passing else None, **more)
 
 
@@ -174,6 +183,12 @@ def _of_framework(request: Request, error: HTTPException) -> Refused:
     return Refused(code, sentences.get(code, HTTPStatus(code).phrase), headers=headers)
 
 
+_SENTENCES = {
+    "extra_forbidden": "unknown field",
+    **dict.fromkeys(("model_attributes_type", "model_type", "dict_type"), "must be a JSON object"),
+}
+
+
 def _of_parameters(error: RequestValidationError) -> Refused:
     """In the words of pydantic."""
     first, *others = error.errors()
@@ -181,7 +196,6 @@ def _of_parameters(error: RequestValidationError) -> Refused:
         return Refused(400, "the body is not valid JSON")
     name = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
     message = str(first["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
-    if first["type"] == "extra_forbidden":
-        message = "unknown field"
+    message = _SENTENCES.get(first["type"], message)
     more = f" (and {len(others)} more)" if others else ""
     return Refused(422, f"{name}: {message[:1].lower()}{message[1:]}{more}", field=name)

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 import supervisor
 from supervisor.admin import login, metrics
 from supervisor.admin.access import AccessMiddleware
-from supervisor.admin.answers import ANSWERED
+from supervisor.admin.answers import ANSWERED, no_other_parameters
 from supervisor.admin.api import batches, controls, jobs, overview, run
 from supervisor.admin.api.run import direct
 from supervisor.admin.keys import keys_of
@@ -73,7 +73,7 @@ def make_app(state: AppState) -> FastAPI:
     app.include_router(overview.open_router)
     parts = (overview.router, jobs.router, batches.router, run.router, controls.router, controls.schedules, jobs.events)
     for router in parts:
-        app.include_router(router, dependencies=[_TOKEN])
+        app.include_router(router, dependencies=[_TOKEN, Depends(no_other_parameters)])
     for router in (metrics.routes(), state_pages.router, job_pages.router):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

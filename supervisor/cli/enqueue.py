@@ -6,14 +6,25 @@ import json
 import sys
 import time
 from contextlib import closing
-from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.exceptions import Exit
 
 from supervisor.cli.errors import FAILED, Stop, wrong_usage
-from supervisor.cli.options import Function, Parsed, Target, as_json, check_patience, flag, on_target, option, patience
+from supervisor.cli.options import (
+    JOB_ID,
+    Function,
+    Parsed,
+    Target,
+    as_json,
+    check_patience,
+    flag,
+    on_target,
+    option,
+    patience,
+)
 from supervisor.cli.output import compact, document, line, note
 from supervisor.domain import values
 from supervisor.domain.enqueueing import OPTIONS, new_job
@@ -31,19 +42,22 @@ _LONGEST = 8 * MAX_PAYLOAD_BYTES  # a longer text cannot be a valid payload, eve
 _FORMS: dict[Any, tuple[str, Any]] = {
     values.whole: ("N", int),
     values.word: ("WORD", str),
-    values.job_ids: ("ID,ID", Parsed(lambda text: [int(each) for each in text.split(",")])),
+    values.job_ids: ("ID,ID", Parsed(lambda text: [JOB_ID.parse(each) for each in text.split(",")])),
     values.delay_of: ("DURATION", str),
-    values.moment: ("TIME", Parsed(datetime.fromisoformat)),
-    values.capabilities: ("A,B", str),
+    values.moment: ("TIME", Parsed(values.time_of)),
+    values.capabilities: ("A,B", Parsed(lambda text: text.replace(",", " ").split())),
     values.text_key: ("KEY", str),
     values.json_object: ("JSON", Parsed(lambda text: decoded(text))),
 }
+
+_REPEATED = (values.job_ids, values.capabilities)  # lists, which may be given in parts
 
 
 def _options_of_jobs(function: Function) -> Function:
     for name, each in reversed(list(OPTIONS.items())):
         metavar, kind = _FORMS[each.check]
-        function = option(f"--{name.replace('_', '-')}", each.text, metavar, type=kind)(function)
+        many = each.check in _REPEATED
+        function = option(f"--{name.replace('_', '-')}", each.text, metavar, type=kind, multiple=many)(function)
     return function
 
 
@@ -71,7 +85,11 @@ def enqueue(
     """
     from supervisor.client import Queue
 
-    options = {name: value for name, value in options.items() if value is not None}
+    options = {
+        name: list(chain(*value)) if isinstance(value, tuple) else value
+        for name, value in options.items()
+        if value not in (None, ())
+    }
     check_patience(wait, timeout)
     many = payload == "-"
     if many and "unique_key" in options:

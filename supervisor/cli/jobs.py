@@ -11,6 +11,7 @@ import click
 
 from supervisor.cli.errors import Stop, wrong_usage
 from supervisor.cli.options import (
+    BATCH_ID,
     JOB_ID,
     Answer,
     Function,
@@ -50,7 +51,7 @@ def state_of(
 @answering
 @option("--status", "Only jobs in this state.", "STATE", type=click.Choice([status.value for status in Status]))
 @only_type
-@option("--batch", "Only jobs of this batch.", "ID", type=JOB_ID)
+@option("--batch", "Only jobs of this batch.", "ID", type=BATCH_ID)
 @option("--tag", "Only jobs with this tag in their meta; may be repeated.", "TAG", multiple=True)
 @option("--limit", "The maximum number of jobs. Default: 20.", "N", type=click.IntRange(1, 1_000_000), default=20)
 @option("--before", "Only jobs older than this one.", "ID", type=JOB_ID)
@@ -184,7 +185,7 @@ def choosing(what: Change) -> Callable[[Function], Function]:
         flag("--all all_", f"All {which} --status."),
         state_of(what),
         only_type,
-        option("--batch", "All of this batch.", "ID", type=JOB_ID),
+        option("--batch", "All of this batch.", "ID", type=BATCH_ID),
         yes,
     )
     return lambda function: functools.reduce(lambda inner, add: add(inner), reversed(parameters), function)
@@ -300,7 +301,7 @@ def _chosen(
 
 
 @answering
-@click.argument("batch_id", metavar="[ID]", type=JOB_ID, required=False)
+@click.argument("batch_id", metavar="[ID]", type=BATCH_ID, required=False)
 @flag("--close", "All its jobs are there: it ends with the last of them, at once if they have ended.")
 def batch(target: Target, batch_id: int | None, close: bool) -> Answer:
     """Show a batch, or those that have not ended.

@@ -83,7 +83,7 @@ def _limiting(key: str, text: str | bool) -> Any:
     if key == "breaker":
         failures, _, pause = text.partition("/")
         return {"failures": _limiting("", failures)} | ({"pause": pause} if pause else {})
-    is_count = is_number(text.removeprefix("-")) and len(text) < 20 and not key.startswith("rate")
+    is_count = is_number(text.removeprefix("-")) and len(text) < 1000 and not key.startswith("rate")
     return int(text) if is_count else text
 
 

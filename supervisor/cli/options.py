@@ -32,13 +32,13 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
     name = "text"
 
     def __init__(self, parse: Callable[[str], Any]) -> None:
-        self._parse = parse
+        self.parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
         try:
-            return self._parse(value)
+            return self.parse(value)
         except ValueError as error:
             start = f"{param.opts[0]}: " if isinstance(param, click.Option) else ""
             raise wrong_usage(f"{start}{getattr(error, 'problem', error)}") from None
@@ -71,14 +71,17 @@ SELECTING: list[click.Parameter] = [
 ]
 
 
-def _job_id(text: str) -> int:
-    digits = text.lstrip("0")
-    if not is_number(text) or not 1 <= int(digits[:20] or 0) < 2**63:
-        raise ValueError(f"{reprlib.repr(text)} is not a job's id")
-    return int(digits)
+def _id(of: str) -> Parsed:
+    def parse(text: str) -> int:
+        digits = text.lstrip("0")
+        if not is_number(text) or not 1 <= int(digits[:20] or 0) < 2**63:
+            raise ValueError(f"{reprlib.repr(text)} is not a {of}'s id")
+        return int(digits)
+
+    return Parsed(parse)
 
 
-JOB_ID = Parsed(_job_id)
+JOB_ID, BATCH_ID = _id("job"), _id("batch")
 DURATION = Parsed(seconds)
 
 _JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document.")

@@ -73,7 +73,7 @@ class Queue(Administration):
         transaction instead: it exists if and only if that commits. It may be a sqlite3.Connection, a
         psycopg.Connection, SQLAlchemy's Session or Connection, Django's connection, or peewee's database.
 
-        `delay` is "10s" or seconds, `at` an aware datetime or Unix seconds, `priority` −100…100 (higher
+        `delay` is "10s", a timedelta or seconds, `at` an aware datetime or Unix seconds, `priority` −100…100 (higher
         first), `requires` the capabilities a worker must have. If an unfinished job of this type has the same
         `unique_key`, that job's id is returned; `unique`, `unique_for` and `on_duplicate` change that, and the last may
         have DuplicateJob raised. `meta` is a mapping of your own, at most 16 KiB of JSON: a trace, tags,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -11,7 +12,7 @@ from json import dumps, loads
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypedDict, final, get_type_hints
 
 from supervisor.domain.errors import InvalidJob
-from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs
+from supervisor.domain.job import AlikeJobs, Job, NewJob, NewJobs, unix_time
 from supervisor.domain.text import compact_json
 from supervisor.domain.values import (
     LAST_ID,
@@ -64,7 +65,7 @@ class Option(NamedTuple):
     waited: bool = False
 
 
-Duration: TypeAlias = str | float | None
+Duration: TypeAlias = str | float | datetime.timedelta | None
 Time: TypeAlias = datetime.datetime | float | None
 Object: TypeAlias = Mapping[str, object] | None
 
@@ -95,17 +96,17 @@ class CommonOptions(TypedDict, total=False):
     expires_at: Annotated[Time, Option(moment, "Cancelled if not started by then, like 2027-01-31T08:00+01:00.")]
     batch: Annotated[int | None, Option(whole, "The id of the batch that it belongs to.", (1, LAST_ID))]
     meta: Annotated[Object, Option(json_object, 'A JSON object with your own data, like {"tags": ["nightly"]}.')]
-
-
-class JobOptions(CommonOptions, total=False):
-    """How a job is enqueued, beside its type and payload: see `Queue.enqueue`."""
-
     after: Annotated[
         Iterable[int] | None, Option(job_ids, "Held until these jobs have succeeded, like 41,42.", (MAX_BEFORE,))
     ]
     on_failed: Annotated[
         str | None, Option(word, "If one of those fails: cancel (the default) or run.", ("cancel", "run"))
     ]
+
+
+class JobOptions(CommonOptions, total=False):
+    """How a job is enqueued, beside its type and payload: see `Queue.enqueue`."""
+
     unique_key: Annotated[str | None, Option(text_key, "Only one unfinished job of this type can have it.", (MAX_KEY,))]
     unique: Annotated[
         str | None,
@@ -143,6 +144,12 @@ def new_job(type: str, payload: object = None, **options: Unpack[JobOptions]) ->
         if stored is not None:
             (fields if column in _FIELDS else extra)[column] = stored
     _add_uniqueness(fields, extra)
+    if "expires_at" in extra:
+        now = time.time()
+        expires, due = unix_time(extra["expires_at"], now), unix_time(fields.get("scheduled_at") or now, now)
+        if expires <= max(now, due):
+            name = "expires_at" if options.get("expires_in") is None else "expires_in"
+            raise InvalidJob(name, f"the job would expire {'before it is due' if expires > now else 'at once'}")
     return NewJob(checked_type(type), payload_of(payload), **fields, extra=extra)
 
 
@@ -250,7 +257,8 @@ def new_jobs(type: str, values: Iterable[object], **options: Any) -> NewJobs:
             return [*before, *(_one(job, options, value) for value in chain(part, rest))]
         arrays.append(_array(part))
         count += len(part)
-    return AlikeJobs(job, arrays, count)
+    alike = AlikeJobs(job, arrays, count)
+    return alike.each() if job.after else alike
 
 
 def _one(job: NewJob, options: Mapping[str, Any], value: object) -> NewJob:

@@ -123,14 +123,25 @@ def json_object(field: str, value: object) -> str | None:
     return text
 
 
-def delay_of(field: str, given: str | float) -> Delay:
+def delay_of(field: str, given: str | float | datetime.timedelta) -> Delay:
     """Raises InvalidJob."""
     try:
-        delay = Delay(seconds(given))
+        delay = Delay(seconds(given.total_seconds() if isinstance(given, datetime.timedelta) else given))
     except ValueError as error:
         raise InvalidJob(field, str(error)) from None
     _within(field, time.time() + delay)
     return delay
+
+
+def time_of(text: str) -> datetime.datetime:
+    """A time in ISO 8601. Raises ValueError."""
+    try:
+        at = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{short(text)} is not a time; write it like 2027-01-31T08:00+01:00") from None
+    if at.tzinfo is None:
+        raise ValueError("it has no time zone; add Z or an offset like +01:00")
+    return at
 
 
 def moment(field: str, at: datetime.datetime | float | None) -> float | None:

@@ -95,7 +95,8 @@ def run_now(operations: Operations, job_id: int, now: float) -> None:
     if job is None:
         raise JobNotFound(job_id)
     held = operations.jobs.held(job)
-    if held is not None and held.expires_at is not None and held.expires_at <= now:
+    expired = held is not None and held.expires_at is not None and held.expires_at <= now
+    if expired or (job.status is Status.CANCELLED and job.last_error == EXPIRED):
         raise Conflict(f"job {job_id} has expired; enqueue it again")
     if not operations.actions.run_now(job_id, now):
         advice = "; retry it" if job.status in RETRIABLE else ""
@@ -234,10 +235,10 @@ def limit(
     problems = [f"{dotted(problem.at)}: {problem.text}" for problem in report.problems]
     if problems or not values:
         raise ConfigError(problems or ["give at least one limit"])
-    if not force:
+    found = next((view.limits for view in operations.gates.limits() if view.type == type_), None)
+    if not force and found is None:
         _require_type(operations, type_, configured)
-    found = next((view.limits for view in operations.gates.limits() if view.type == type_), Limits())
-    chosen = limits_of({key: given.get(key) for key in values}, found)
+    chosen = limits_of({key: given.get(key) for key in values}, found or Limits())
     wrong = contradiction(chosen)
     if chosen.needs_room:  # the configuration knows how many the pools can run
         key = "fair" if chosen.fair else "age_boost"

@@ -21,6 +21,7 @@ from supervisor.store.base import WorkerRecord
 _MOST = 5  # jobs, and pools, named in one sentence
 _SHORT = 300  # characters of an error
 _BEFORE = re.compile(r"cancelled: job (\d{1,19}), before it, ended (\w+)$")
+_NEWER = re.compile(r"(?:replaced|superseded) by job (\d{1,19})\b")
 
 
 def reasons(
@@ -257,8 +258,9 @@ def _ended(job: Job, now: float, twin: int | None) -> Iterator[Reason]:
     if job.status is Status.CANCELLED and error == EXPIRED:
         yield Reason("expired", f"it expired {when}: it had not started in time", "enqueue it again")
         return
-    if twin is not None:
-        retry = f"once job {twin} has ended, {retry}"
+    newer = twin or next((int(found[1]) for found in [_NEWER.match(error)] if found), None)
+    if newer is not None:
+        retry = f"once job {newer} has ended, {retry}"
     if job.status is Status.CANCELLED and cause is not None:
         text = f"it was cancelled {when}: it was to run after job {cause[1]}, which ended {cause[2]}"
         advice = f"`supervisor jobs retry {cause[1]}` has it wait again; {retry} without that"
@@ -266,7 +268,7 @@ def _ended(job: Job, now: float, twin: int | None) -> Iterator[Reason]:
     else:
         ways = {Status.FAILED: "it failed", Status.CANCELLED: "it was cancelled"}
         how = ways.get(job.status, "it is quarantined and does not run again by itself, since")
-        yield Reason(job.status.value, f"{how} {when}{_tries(job)}", retry)
+        yield Reason(job.status.value, f"{how} {when}{_tries(job)}", retry, jobs=() if newer is None else (newer,))
     if twin is not None:
         yield Reason("unique", f"job {twin}, which has not ended, has its unique key", _look_at((twin,)), jobs=(twin,))
 

@@ -242,6 +242,27 @@ def test_what_is_no_id_is_told_so(cli: Run, database: Path, command: str, text: 
     assert error.endswith("is not a job's id")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("jobs batch x", "'x' is not a batch's id"),
+        ("jobs list --batch 0", "--batch: '0' is not a batch's id"),
+        ("enqueue greet --after 1,abc", "--after: 'abc' is not a job's id"),
+        ("enqueue greet --after=", "--after: '' is not a job's id"),
+        ("enqueue greet --after 7", "after: there is no job 7"),
+        ("enqueue greet --batch 7", "batch: there is no batch 7"),
+        ("enqueue greet --expires-at 5", "--expires-at: '5' is not a time; write it like 2027-01-31T08:00+01:00"),
+        ("enqueue greet --at 2030-01-01", "--at: it has no time zone; add Z or an offset like +01:00"),
+        ("enqueue greet --expires-at 2020-01-01T00:00Z", "expires_at: the job would expire at once"),
+        ("enqueue greet --expires-in 1h --delay 2h", "expires_in: the job would expire before it is due"),
+    ],
+)
+def test_what_is_wrong_with_a_value_is_told_in_words(cli: Run, database: Path, arguments: str, said: str) -> None:
+    ran = cli(*arguments.split())
+    assert (ran.code, ran.errors()) == (2, [said])
+    assert count(database) == 0
+
+
 @pytest.mark.parametrize("command", OF_JOBS)
 def test_a_negative_number_is_refused_in_one_sentence(cli: Run, database: Path, command: str) -> None:
     for words, error in ((["-5"], "no such option '-5'"), (["--", "-5"], "'-5' is not a job's id")):

@@ -37,6 +37,15 @@ def test_every_option_reaches_its_column(cli: Run, database: Path) -> None:
     assert execute(database, f"SELECT {columns} FROM jobs") == [("[1]", -5, 1896073200.0, 3, "gpu tag@2", "k")]
 
 
+def test_lists_may_be_given_in_parts(cli: Run, database: Path) -> None:
+    for _ in range(3):
+        cli("enqueue", "greet")
+    assert cli("enqueue", "greet", "--after", "3,1", "--after", "2", "--requires", "gpu,cpu", "--requires", "tag@2").out
+
+    assert execute(database, "SELECT requires FROM jobs WHERE id = 4") == [("cpu gpu tag@2",)]
+    assert execute(database, "SELECT after_id FROM job_after ORDER BY 1") == [(1,), (2,), (3,)]
+
+
 def test_a_duplicate_of_a_unique_key_prints_the_existing_id_and_says_so(cli: Run, database: Path) -> None:
     first, second = (cli("enqueue", "greet", "--unique-key", "cat") for _ in range(2))
 

@@ -74,6 +74,11 @@ def test_every_limit_can_be_set_and_taken_away(cli: Run, database: Path) -> None
     assert cli("limit", "greet", *none, "--no-fair").out == "greet: no limits, set by an operator\n"
 
 
+def test_limits_that_a_type_has_are_changed_though_nobody_knows_it(cli: Run, database: Path) -> None:
+    assert cli("limit", "zzz", "--rate", "5/s", "--force").code == 0
+    assert cli("limit", "zzz", "--rate", "none").out == "zzz: no limits, set by an operator\n"
+
+
 def test_the_configuration_changes_nothing_that_an_operator_has_set(cli: Run, database: Path) -> None:
     with Path("supervisor.toml").open("a") as file:
         file.write("[types.greet]\nmax_running = 2\n")
@@ -104,6 +109,7 @@ def test_the_configuration_changes_nothing_that_an_operator_has_set(cli: Run, da
         (["greet", "--rate", "900000/s"], "rate: '900000/s' is too high; at most 100,000 starts a second"),
         (["greet", "--rate", "fast"], "rate: 'fast' is not a rate; write it like 50/s, 100/m or 1/5s"),
         (["greet", "--max-running", "0"], "max_running: must be at least 1, not 0"),
+        (["greet", "--max-running", "9" * 21], "max_running: must be at most 1000000, not 99999"),
         (["greet", "--max-running", "-1"], "max_running: must be at least 1, not -1"),
         (["greet", "--max-running", "9" * 5000], "max_running: must be a whole number, not '99999"),
         (["greet", "--breaker", "x/1m"], "breaker.failures: must be a whole number, not 'x'"),

@@ -60,6 +60,12 @@ REFUSED: dict[str, list[Any]] = {
 }
 TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"delay": "1s", "at": 5}, "delay"),
+    ({"expires_at": 5}, "expires_at"),
+    ({"expires_in": 0}, "expires_in"),
+    ({"expires_in": "1h", "delay": "2h"}, "expires_in"),
+    ({"expires_in": "1h", "delay": "1h", "expires_at": None}, "expires_in"),
+    ({"expires_in": "1h", "at": 4e9}, "expires_in"),
+    ({"expires_at": 4e9, "at": 4e9}, "expires_at"),
     ({"idempotency_key": "k", "unique_key": "k"}, "idempotency_key"),
     ({"idempotency_key": "k", "cancel": True}, "cancel"),
     ({"unique_key": "k", "cancel": True}, "cancel"),
@@ -112,6 +118,14 @@ def test_a_delay_counts_from_the_insert() -> None:
     job = new_job("tag", delay="10s")
 
     assert (job.due(50.0), new_job("tag", at=10.0).due(50.0), new_job("tag").due(50.0)) == (60.0, 10.0, 50.0)
+
+
+def test_a_duration_may_be_one_of_python() -> None:
+    job = new_job("tag", delay=datetime.timedelta(minutes=1), expires_in=datetime.timedelta(hours=1))
+
+    assert (job.due(50.0), job.extra) == (110.0, {"expires_at": 3600.0})
+    with pytest.raises(InvalidJob, match="must be finite and not negative"):
+        new_job("tag", delay=datetime.timedelta(seconds=-1))
 
 
 def test_a_time_with_its_zone_is_that_moment() -> None:

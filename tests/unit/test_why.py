@@ -156,6 +156,8 @@ SITUATIONS: list[tuple[str, str, str, dict[str, Any]]] = [
      {"of": job(Status.FAILED, completed_at=NOW - 10, attempts=3, last_error="ValueError: no face")}),
     ("cancelled", f"it was cancelled {EARLIER}", "`supervisor jobs retry 7` runs it again",
      {"of": job(Status.CANCELLED, completed_at=NOW - 10)}),
+    ("cancelled", f"it was cancelled {EARLIER}: replaced by job 9", "once job 9 has ended, `supervisor jobs retry 7` "
+     "runs it again", {"of": job(Status.CANCELLED, completed_at=NOW - 10, last_error="replaced by job 9")}),
     ("quarantined", f"it is quarantined and does not run again by itself, since {EARLIER}, after 1 attempt and 3 "
      "crashes: killed", "`supervisor jobs retry 7` runs it again",
      {"of": job(Status.QUARANTINED, completed_at=NOW - 10, attempts=1, crashes=3, last_error="killed")}),

@@ -5,7 +5,6 @@ All times in answers are Unix seconds, all durations seconds, all sizes bytes.
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
@@ -40,10 +39,7 @@ def _moment(value: Any) -> Any:
     """The Unix seconds of a time in ISO 8601. Raises ValueError."""
     if not isinstance(value, str) or _NUMBER.fullmatch(value):
         return value
-    time = datetime.datetime.fromisoformat(value)
-    if time.tzinfo is None:
-        raise ValueError("it has no time zone; add Z or an offset like +01:00")
-    return time.timestamp()
+    return values.time_of(value).timestamp()
 
 
 def _whole(value: Any) -> Any:
@@ -159,7 +155,7 @@ _TYPES: dict[Any, Callable[..., Any]] = {
     values.whole: lambda low, high: Annotated[int, Field(ge=low, le=high), BeforeValidator(_whole)],
     values.word: lambda *words: Literal[words],
     values.job_ids: lambda most: Annotated[list[int], Field(max_length=most)],
-    values.delay_of: lambda: float | str,
+    values.delay_of: lambda: int | float | str,  # messages show a value as it was sent
     values.moment: lambda: Moment,
     values.capabilities: lambda: list[Capability] | Annotated[str, Field(max_length=100, pattern=r"^[ -~]*$")],
     values.text_key: lambda most: Annotated[str, Field(min_length=1, max_length=most)],

@@ -13,7 +13,7 @@ from supervisor.domain.job import AlikeJobs, Delay, NewJob, NewJobs
 from supervisor.store.postgres.driver_errors import translated
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import Connection, Transaction, with_parts
-from supervisor.store.sql.inserting import Inserting, in_order_of_keys, in_places
+from supervisor.store.sql.inserting import Inserting, in_order_of_keys, in_places, require_batches
 
 _MOST_SKIPS, _MOST_SKIPPED = 100, 1 << 17  # looks for free ids, and how many ids one of them passes over
 _MOST = 1000  # rows in one statement
@@ -82,6 +82,7 @@ def insert(raw: Transaction, jobs: NewJobs, now: float | None) -> list[int]:
     """Insert jobs, without `now` by the server's clock. Returns their ids in the order given, for a duplicate the
     existing job's.
     """
+    require_batches(QUERIES, raw, [jobs.job] if isinstance(jobs, AlikeJobs) else jobs)
     if isinstance(jobs, AlikeJobs):
         return [job_id for payloads in jobs.payloads for job_id in _insert_alike(raw, jobs.job, payloads, now)]
     places = in_order_of_keys(jobs)

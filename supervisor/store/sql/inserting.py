@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -31,8 +31,9 @@ class Inserting:
 
     def insert_or_find(self, raw: Transaction, job: NewJob, now: Now) -> Put:
         """A job that is not new is the one with its key. Raises DuplicateJob if it is to, and Conflict if anything else
-        keeps it out.
+        keeps it out; InvalidJob for an unknown batch, or job to wait for.
         """
+        require_batches(self._queries, raw, [job])
         lock = self._queries.statements.get("lock_key") if "unique_for" in job.extra else None
         for _ in range(_TRIES):
             # Looked for first: an INSERT of a duplicate uses up an id, and the commit would write that.
@@ -87,9 +88,16 @@ class Inserting:
         """Returns its id; None for a duplicate of a unique key. Raises RowRefused if anything else keeps it out."""
         try:
             job_id, new = self.insert_or_find(raw, job, now)
-        except Conflict as error:
+        except (Conflict, InvalidJob) as error:
             raise RowRefused(str(error)) from None
         return job_id if new else None
+
+
+def require_batches(queries: Queries, raw: Transaction, jobs: Iterable[NewJob]) -> None:
+    """Raises InvalidJob if there is no such batch as one of these is to belong to."""
+    for batch in {job.extra["batch"] for job in jobs if "batch" in job.extra}:
+        if raw.execute(queries.batch, {"id": batch}).fetchone() is None:
+            raise InvalidJob("batch", f"there is no batch {batch}")
 
 
 def in_order_of_keys(jobs: Sequence[NewJob]) -> Sequence[int]:

@@ -86,7 +86,7 @@ class Producer:
                 answers = [requests.put_or_full(jobs[place]) for place in places]
                 self._wake(raw, jobs)
             return in_places(places, answers)
-        except (RowRefused, Conflict, WriteFailed) as error:
+        except (RowRefused, Conflict, InvalidJob, WriteFailed) as error:
             if self.moved_to():
                 raise
             return [error] if len(jobs) == 1 else [self._put_alone(job) for job in jobs]

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from supervisor.domain.job import AlikeJobs, NewJob, NewJobs, unix_time
 from supervisor.store.sql.connection import Queries, of_engine, with_parts
-from supervisor.store.sql.inserting import Inserting
+from supervisor.store.sql.inserting import Inserting, require_batches
 
 QUERIES: Queries = of_engine("supervisor.store.sqlite")
 
@@ -35,6 +35,7 @@ def insert_whole(connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:
 
 def insert(raw: sqlite3.Connection, jobs: NewJobs, now: float) -> list[int]:
     cursor = plain_cursor(raw)
+    require_batches(QUERIES, cursor, [jobs.job] if isinstance(jobs, AlikeJobs) else jobs)
     if isinstance(jobs, AlikeJobs):
         return _insert_alike(cursor, jobs, now) or _insert_each(cursor, _apart(cursor, jobs), now)
     return _insert_each(cursor, jobs, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -266,3 +267,65 @@ def test_ids_of_batches_that_begin_at_the_same_moment_differ(gates: Gates, monke
     batches = gates.desk.operations.batches
     assert [batches.open(None, "{}") for _ in range(3)] == [1_800_000_000_000_000 + n for n in range(3)]
     assert execute(gates._raw, "SELECT count(*) FROM job_batches") == [(3,)]
+
+
+@pytest.mark.parametrize("way", ["queue", "batch", "connection", "awaited"])
+def test_many_jobs_may_come_after_others(gates: Gates, queue: Queue, way: str) -> None:
+    first, raw = queue.enqueue("mail"), connect(gates.url)
+    with queue.batch() as batch:
+        which: Any = {"connection": raw} if way == "connection" else {}
+        own: Any = {"queue": queue, "connection": queue, "batch": batch, "awaited": AsyncQueue.of(queue)}[way]
+        made = own.enqueue_many("tag", [{}, Enqueue({}, priority=1), {}], after=[first], on_failed="run", **which)
+        ids = asyncio.run(made) if way == "awaited" else made
+    alike = queue.enqueue_many("tag", [{}, {}], after=[first])
+    raw.close()
+    assert gates.status(*ids, *alike) == ["held"] * 5
+    gates.work(first, Status.FAILED)
+    gates.tend()
+    assert gates.status(*ids, *alike) == ["pending"] * 3 + ["cancelled"] * 2
+    with pytest.raises(InvalidJob, match="after: there is no job 987654321"):
+        queue.enqueue_many("tag", [{}, {}], after=[987654321])
+    assert len(gates.pending()) == 3
+
+
+def test_a_batch_that_does_not_exist_is_refused_wherever_a_job_is_enqueued(gates: Gates, queue: Queue) -> None:
+    raw = connect(gates.url)
+    with queue.batch() as pruned:
+        pass
+    gates.sql(f"DELETE FROM job_batches WHERE id = {pruned.id}")
+    calls: list[Any] = [
+        lambda: queue.enqueue("tag", batch=pruned.id),
+        lambda: queue.enqueue("tag", batch=pruned.id, connection=raw),
+        lambda: pruned.enqueue("tag"),
+        lambda: pruned.enqueue_many("tag", [{}, {}]),
+        lambda: queue.enqueue_many("tag", [{}, Enqueue({}, batch=pruned.id)]),
+        lambda: queue.enqueue_many("tag", [{}, {}], batch=pruned.id, connection=raw),
+        lambda: asyncio.run(AsyncQueue.of(queue).enqueue("tag", batch=pruned.id)),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidJob, match=f"batch: there is no batch {pruned.id}"):
+            call()
+    raw.close()
+    assert gates.pending() == []
+
+
+def test_who_shares_a_transaction_with_a_job_that_is_refused_is_not(gates: Gates, queue: Queue) -> None:
+    async def main() -> list[Any]:
+        own = AsyncQueue.of(queue)
+        bad = own.enqueue("tag", after=[987654321]), own.enqueue("tag", batch=7)
+        return await asyncio.gather(own.enqueue("tag"), *bad, own.enqueue("tag"), return_exceptions=True)
+
+    first, after, batch, last = asyncio.run(main())
+    assert [type(after), type(batch)] == [InvalidJob, InvalidJob]
+    assert gates.pending() == [first, last]
+
+
+@pytest.mark.parametrize("options", [{"after": [987654321]}, {"batch": 7}])
+def test_a_run_whose_children_are_refused_fails_and_no_other(gates: Gates, queue: Queue, options: Any) -> None:
+    jobs = queue.enqueue_many("tag", [{}, {}])
+    claims = gates.claim(2)
+    gates.settle(done(claims[0], None, children=(new_job("mail", **options),)), done(claims[1], None))
+    assert gates.status(*jobs) == ["failed", "done"]
+    said = "a job that it enqueued was refused by the database: (after|batch): there is no (job|batch) [0-9]+"
+    assert re.fullmatch(said, queue.job(jobs[0]).last_error or "")
+    assert gates.pending("mail") == []

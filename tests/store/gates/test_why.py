@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Callable
@@ -258,6 +259,8 @@ def test_what_cannot_be_run_by_hand_is_refused_with_the_reason(gates: Gates) -> 
     assert refused(runs, lambda: commands.run_now(operations, runs, now)) == f"job {runs} is running; {waits}"
     said = refused(failed_, lambda: commands.run_now(operations, failed_, now))
     assert said == f"job {failed_} is failed; {waits}; retry it"
-    assert refused(late, lambda: commands.run_now(operations, late, now)) == f"job {late} has expired; enqueue it again"
+    for job in (late, gone):
+        said = refused(job, functools.partial(commands.run_now, operations, job, now))
+        assert said == f"job {job} has expired; enqueue it again"
     again = f"job {gone} has expired, and would expire again; enqueue it again"
     assert refused(gone, lambda: commands.check(operations, "retry", [gone])) == again

@@ -104,6 +104,21 @@ def test_a_filter_that_cannot_be_meant_is_refused_by_the_name_of_its_field(
     assert site.get(JOBS, 422, **params)["field"] == field
 
 
+@pytest.mark.parametrize("path", ["jobs/1", "jobs/1/why", "limits", "batches", "batches/1", "stats", "pools", "events"])
+def test_a_parameter_of_no_meaning_is_refused(site: Site, path: str) -> None:
+    site.desk.put("tag")
+    refused = site.get(f"/api/admin/{path}", 422, pretty="1")
+    assert refused == {"error": "pretty: unknown field", "field": "pretty"}
+
+
+def test_values_are_shown_as_they_were_sent(site: Site) -> None:
+    said = "delay: -1 is not a duration; it must be finite and not negative"
+    assert site.post(JOBS, {"type": "tag", "delay": -1}, 422)["error"] == said
+    assert site.post(JOBS, [], 422)["error"] == "body: must be a JSON object"
+    assert site.post(JOBS, {"type": "tag", "meta": 5}, 422)["error"] == "meta: must be a JSON object"
+    assert site.post(JOBS, {"type": "tag", "batch": 7}, 422)["error"] == "batch: there is no batch 7"
+
+
 def test_a_job_comes_with_its_errors_runs_and_timeline(site: Site) -> None:
     job_id = site.desk.put(at=NOW - 5)
     site.rows("UPDATE jobs SET created_at = ?", NOW - 9)
