@@ -26,6 +26,7 @@ MOST_WORKERS = MAX_SLOTS - 1
 MANY_WORKERS = 100  # a larger number is probably a typing error: it must be confirmed
 _LEFT = 3600.0  # seconds after which a late schedule is of no configuration any more
 _LOOK_EVERY = 0.1  # seconds between two reads of the supervisors' status
+_MOST_COMPARED = 2000  # names that are compared to find similar ones
 Change = Literal["retry", "cancel", "delete"]
 """What may be done to many jobs at once."""
 
@@ -33,8 +34,6 @@ UNSUCCESSFUL = (Status.FAILED, Status.QUARANTINED)
 RETRIABLE = (*UNSUCCESSFUL, Status.CANCELLED)
 CANCELLABLE = tuple(status for status in Status if not status.finished)
 DELETABLE = tuple(status for status in Status if status.finished)
-
-_MOST_COMPARED = 2000  # names that are compared to find similar ones
 
 # For each change: the states that allow it, those it applies to by default, and the rule in words.
 _CHANGES: dict[Change, tuple[tuple[Status, ...], tuple[Status, ...], str]] = {
