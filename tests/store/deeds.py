@@ -294,7 +294,7 @@ def _of_gates() -> dict[str, tuple[Callable[[MaintenanceStore], Any], bool]]:
     few = {"mail": Limits(max_running=1, interval=60.0), "nothing": Limits(max_running=1, fair=True)}
     return {
         "configure": (
-            lambda r: (r.gates.configure(few, ("mail", "narrow", "nothing")), r.gates.sweep(NOW), None)[2],
+            lambda r: (r.gates.configure(few, ("mail", "narrow", "nothing"), NOW), r.gates.sweep(NOW), None)[2],
             True,
         ),
         "next due": (lambda r: r.gates.next_due()[1], True),
