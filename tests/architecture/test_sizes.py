@@ -42,8 +42,8 @@ def test_no_class_has_many_public_methods() -> None:
 
 
 # May be raised only with a reason in the commit.
-MOST_LINES, MOST_MODULES = 43_230, 252
-MOST_LINES_OF_TESTS = 67_100
+MOST_LINES, MOST_MODULES = 43_250, 252
+MOST_LINES_OF_TESTS = 67_200
 MOST_WORDS_OF_INTERNALS = 15_000
 MOST_ON_THE_PATH = 1800  # lines, in at most twelve modules
 
