@@ -133,7 +133,7 @@ class Queue(Administration):
             cancel=cancel,
             **options,
         )
-        return at_once(Caller(self).run(new, timeout=timeout, cancel=cancel))
+        return at_once(lambda: Caller(self).run(new, timeout=timeout, cancel=cancel))
 
     def progress(self, job_id: int) -> Progress:
         """How far the job is, (fraction, text); a running one's is at most half a second old. Raises JobNotFound."""
@@ -145,7 +145,7 @@ class Queue(Administration):
 
         Raises WaitTimeout when the time is up (the job continues), JobNotFound for an unknown id.
         """
-        return at_once(Caller(self).wait(job_id, timeout))
+        return at_once(lambda: Caller(self).wait(job_id, timeout))
 
     def events(self, job_id: int) -> Iterator[JobEvent]:
         """How the job is now, then each change of its status and progress, and last how it ended.
@@ -168,7 +168,7 @@ class Queue(Administration):
         try:
             yield from heard(Stream(self._watcher, job_id, bell.ring), bell, deadline_after(limit))
         except TimeoutError:
-            raise at_once(Caller(self).too_late(job_id, limit)) from None
+            raise at_once(lambda: Caller(self).too_late(job_id, limit)) from None
 
     def _new(self, *given: Any, **options: Any) -> NewJob:
         """The job of a `put`, as middleware leaves it. Raises InvalidJob."""

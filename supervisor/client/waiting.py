@@ -182,11 +182,17 @@ class Caller:
             self._queue.cancel(job_id)
 
 
-def at_once(call: Coroutine[Any, Any, Answer]) -> Answer:
-    """The answer of a coroutine that never waits: of a thread's `Caller`."""
+def at_once(begin: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+    """The answer of a coroutine that never waits: of a thread's `Caller`.
+
+    It is begun here: Ctrl-C finds none that nobody has awaited, of which Python would warn.
+    """
+    call = begin()
     try:
         call.send(None)
     except StopIteration as done:
         answer: Answer = done.value
         return answer
+    finally:
+        call.close()
     raise AssertionError("it has to be awaited")

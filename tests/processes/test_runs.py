@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,13 +173,17 @@ def test_a_run_that_died_with_its_worker_has_its_row(make_site: MakeSite) -> Non
     site.verdict(hit=[job])
 
 
+def has_printed(board: Path, job: int) -> bool:
+    """Whether the first run of a slow job has said all it says: print() writes its newline apart."""
+    return any(said(run_logs_of(board), slot, job, 1) == "before the end\n" for slot in range(1, 9))
+
+
 def test_a_run_whose_supervisor_was_killed_has_its_row(make_site: MakeSite) -> None:
     site = make_site(pools("slow"), TALK)
     job = site.queue.enqueue("slow", {})
     process = site.start()
     board = wait_for(site.scoreboards, "its scoreboard")[0]
-    # print() writes its newline apart.
-    wait_for(lambda: said(run_logs_of(board), 1, job, 1) == "before the end\n", "it to print")
+    wait_for(lambda: has_printed(board, job), "it to print")
     kill(process.pid)
     process.wait()
     site.start()
@@ -199,8 +204,7 @@ def test_a_run_that_is_cut_off_has_its_row_with_what_it_had_said(make_site: Make
     process = site.start()
     wait_for(lambda: site.job(over).status is Status.FAILED and site.workers("late")[0].job == cut, "both to run")
     [board] = site.scoreboards()
-    logs = run_logs_of(board)
-    wait_for(lambda: any(said(logs, slot, cut, 1) == "before the end\n" for slot in range(1, 9)), "the other to print")
+    wait_for(lambda: has_printed(board, cut), "the other to print")
     site.stop(process)
 
     assert not run_logs_of(board).exists()

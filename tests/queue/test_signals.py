@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -155,3 +156,40 @@ def test_a_storm_of_signals(path: Path, kind: str) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert "WRONG" not in ran.stdout, ran.stdout
+
+
+@pytest.mark.parametrize("call", ["wait", "run"])
+@pytest.mark.filterwarnings("error")
+def test_an_interruption_before_the_first_step_of_a_call_is_silent(
+    queue: Queue, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    calls = {"wait": lambda: queue.wait(1, 0), "run": lambda: queue.run("tag", timeout=0)}
+
+    def interrupted_in(entered: int) -> bool:
+        """Whether this many functions of the module were entered: Python handles a signal where one begins."""
+        left = entered
+
+        def trace(frame: FrameType, event: str, _: object) -> None:
+            nonlocal left
+            left -= frame.f_code.co_filename.endswith(("client/waiting.py", "client/queue.py"))
+            if left == 0:
+                left = -1
+                raise Alarm
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            calls[call]()
+        except Alarm:
+            return True
+        except QueueError:
+            return False
+        finally:
+            sys.settrace(before)
+        raise AssertionError("it has not waited")
+
+    interrupted = [interrupted_in(n) for n in range(1, 7)]
+    assert interrupted == [True] * 6
+    assert unraisable == []
