@@ -105,10 +105,8 @@ class Gates(Concern):
     def admit_due(self, now: float) -> int:
         """Let jobs whose time has come go on to the next gate; returns how many, at most one slice."""
         which = {"now": now, "limit": _SLICE}
-        opened = self._queries.statements.get("open_keys")
-        return self._connection.apply(self._queries.admit_due, which) + (
-            self._connection.apply(opened, which) if opened else 0
-        )
+        known = [self._queries.statements.get(name) for name in ("pass_gates", "admit_due", "open_keys")]
+        return sum(self._connection.apply(statement, which) for statement in known if statement)
 
     def cancel_expired(self, now: float) -> int:
         """Cancel jobs that have not started before they expired; returns how many, at most one slice."""

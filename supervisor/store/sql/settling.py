@@ -73,22 +73,6 @@ def settle(
     """Inside the caller's transaction; `bare`: without rows of `job_errors` and `job_runs`. Returns False if the claim
     is lost.
     """
-    queries = connection.queries
-    grown = sorted({batch for child in s.children if isinstance(batch := child.extra.get("batch"), int)})
-    reopen = queries.statements.get("reopen_batch") if grown else None
-    if reopen is None:
-        return _settle(connection, raw, owner, s, now, worker, bare)
-    # Otherwise a trigger would end the batch before the children are there.
-    grown = [batch for batch in grown if raw.execute(reopen, {"id": batch}).rowcount]
-    settled = _settle(connection, raw, owner, s, now, worker, bare)
-    for batch in grown:
-        raw.execute(queries.close_batch, {"id": batch}).fetchall()
-    return settled
-
-
-def _settle(
-    connection: Connection, raw: Transaction, owner: str, s: Settlement, now: float, worker: str | None, bare: bool
-) -> bool:
     queries, failure = connection.queries, s.failure
     message = None if failure is None else clipped(failure.message, MAX_MESSAGE)
     about = {"id": s.job_id, "token": s.token, "attempts": s.attempts, "worker": worker, "now": now}

@@ -37,7 +37,7 @@ class SqliteClaims(Claims):
             first = (wanted.types[0], at_least(self._priority, wanted.min_priority), now)
             if self._connection.row(QUERIES.claim_first, first) is not None:
                 return True
-        return bool(self._due(wanted, now))
+        return bool(self._due(wanted, now)) or self._connection.row(QUERIES.any_moves) is not None
 
     def _exchange(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
@@ -45,16 +45,22 @@ class SqliteClaims(Claims):
         prepared = _prepared(settlements, mark["owner"], mark["now"])
         lost: list[int] = []
         claims: list[Claim] = []
-        with self._connection.write() as raw:
+        transaction = self._connection.write()
+        with transaction as raw:
             if settlements:
                 lost = self._settle(raw, *prepared, settlements, mark)
+                transaction.pass_gates(len(settlements) - len(lost))
             if want == 1 and len(wanted.types) == 1:
                 claims = self._claim_first(raw, wanted, mark)
             if want > 0 and not claims:
                 claims = self._claim_due(raw, wanted, mark, want)
-                if not (claims or settlements):
+                if not claims and raw.execute(QUERIES.any_moves).fetchone() is not None:
+                    transaction.pass_gates(-1)
+                    claims = self._claim_due(raw, wanted, mark, want)
+                elif not (claims or settlements):
                     # A commit would make the maintainer wake us for a row that cannot be claimed.
                     raw.execute("ROLLBACK")
+            transaction.pass_gates(len(claims))
         return SettledAndClaimed(claims, lost)
 
     def _settle(

@@ -32,6 +32,8 @@ from supervisor.store.sqlite.inserting import QUERIES as QUERIES
 from supervisor.store.sqlite.inserting import insert_new
 from supervisor.store.sqlite.writelock import PATIENCE, WriteLock
 
+_ROUNDS = 20  # of jobs that one transaction lets pass the gates; the maintainer goes on
+
 _TURN = 0.003  # seconds per attempt while polling for the lock
 
 _CHECKPOINT_PAGES = 1000  # SQLite's own default
@@ -247,12 +249,13 @@ class Connection(sql.Connection):
 class Transaction:
     """The write transactions of one connection, one after another. A class, because thousands are run per second."""
 
-    __slots__ = ("_connection", "_lock", "_raw")
+    __slots__ = ("_connection", "_counted", "_lock", "_raw")
 
     def __init__(self, connection: Connection, lock: WriteLock) -> None:
         self._connection = connection
         self._lock = lock
         self._raw = connection.raw
+        self._counted = 0
 
     def __enter__(self) -> sqlite3.Connection:
         raw = self._connection.raw
@@ -269,7 +272,25 @@ class Transaction:
             if isinstance(error, sqlite3.Error):
                 raise translated(error, self._connection.files.database) from None
             raise
+        self._counted = raw.total_changes
         return raw
+
+    def pass_gates(self, changed: int) -> None:
+        """Let jobs pass the gates after `changed` rows were changed: if there are no more, no trigger has noted a move."""
+        raw = self._raw
+        if raw.total_changes - self._counted > changed:
+            limit = 1000
+            for _ in range(_ROUNDS):
+                try:
+                    if raw.execute(QUERIES.pass_gates, {"limit": limit}).rowcount < 1:
+                        break
+                except sqlite3.IntegrityError:
+                    if not raw.in_transaction:
+                        raise
+                    if limit == 1:  # it would be refused for ever; a sweep tries again what it was about
+                        raw.execute(QUERIES.drop_move)
+                    limit = 1
+        self._counted = raw.total_changes
 
     def _begin(self, raw: sqlite3.Connection) -> None:
         try:
@@ -283,6 +304,7 @@ class Transaction:
         raw = self._raw
         try:
             if error is None and raw.in_transaction:
+                self.pass_gates(1)  # the first change of a row is not a trigger's
                 raw.execute("COMMIT")
         except sqlite3.Error as refused:
             error = refused

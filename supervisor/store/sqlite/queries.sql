@@ -55,13 +55,14 @@ UPDATE jobs SET
                 THEN status ELSE 'held' END,
   hold = CASE WHEN coalesce(hold, 'after') = 'after'
                 OR (hold <> 'due' AND priority = :priority AND coalesce(:due, :now + :due_after, :now) <= :now)
-              THEN hold ELSE 'due' END
+              THEN hold ELSE 'due' END,
+  turn = turn
 WHERE id = :id AND status IN ('pending', 'held')
 RETURNING id;
 
 -- name: refill_gates
 -- It may have left room at its gates.
-UPDATE jobs SET hold = hold WHERE id IN (
+UPDATE jobs SET turn = turn WHERE id IN (
   SELECT id FROM (SELECT o.id FROM jobs j CROSS JOIN jobs o INDEXED BY jobs_at_gate
                   WHERE j.id = :id AND o.type = j.type AND o.status = 'held' AND o.hold = 'type' AND j.hold IS NOT NULL
                   ORDER BY o.turn, o.id LIMIT 1)
@@ -854,7 +855,7 @@ WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished
 
 -- name: admit_due
 -- A trigger decides by the clock, which may have been set back since.
-UPDATE jobs SET hold = 'due' WHERE id IN (
+UPDATE jobs SET turn = turn WHERE id IN (
   SELECT id FROM jobs INDEXED BY jobs_due_later
   WHERE hold = 'due' AND status = 'held' AND scheduled_at <= min(:now, (SELECT now FROM job_clock)) + 0.001 ORDER BY scheduled_at LIMIT :limit);
 
@@ -862,6 +863,7 @@ UPDATE jobs SET hold = 'due' WHERE id IN (
 SELECT at FROM (
   SELECT (SELECT scheduled_at FROM jobs INDEXED BY jobs_due_later WHERE hold = 'due' AND status = 'held'
           ORDER BY scheduled_at LIMIT 1) AS at
+  UNION ALL SELECT (SELECT 0.0 FROM job_moves LIMIT 1)
   UNION ALL SELECT (SELECT min(opens_at) FROM job_keys WHERE opens_at IS NOT NULL)) WHERE at IS NOT NULL ORDER BY at LIMIT 1;
 
 -- name: open_keys
@@ -885,7 +887,7 @@ SELECT id FROM (
 WHERE place <= min(most, :limit) ORDER BY place;
 
 -- name: try_gate
-UPDATE jobs SET hold = hold WHERE id = :id AND status = 'held';
+UPDATE jobs SET turn = turn WHERE id = :id AND status = 'held';
 
 -- name: count_heads
 SELECT count(*) FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'held' AND hold IN ('key', 'type');
@@ -915,7 +917,7 @@ WHERE id IN (SELECT o.id FROM jobs j JOIN jobs o INDEXED BY jobs_by_key
              WHERE j.id = :id AND o.status IN ('held', 'pending'));
 
 -- name: pass_next
-UPDATE jobs SET hold = 'type' WHERE id = (
+UPDATE jobs SET turn = turn WHERE id = (
   SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = (SELECT type FROM jobs WHERE id = :id) AND hold = 'type'
     AND status = 'held' ORDER BY turn, id LIMIT 1);
 
@@ -943,13 +945,22 @@ SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
 -- A job that is held waits for these. What becomes of it if they have ended, triggers say.
 INSERT INTO job_after (after_id, job_id, on_failed) SELECT value, :job, :on_failed FROM json_each(:ids);
 
--- name: reopen_batch
--- Until the jobs are there that one of its last is about to add.
-UPDATE job_batches SET closed = 0 WHERE id = :id AND closed = 1 AND ended_at IS NULL;
+-- name: pass_gates
+-- What has happened to jobs makes room for others, or ends what they wait for: triggers see to that.
+DELETE FROM job_moves WHERE place IN (SELECT place FROM job_moves ORDER BY place LIMIT :limit);
+
+-- name: drop_move
+-- A rule of the application refuses what the first one leads to, such as the job after a batch.
+UPDATE job_moves SET id = NULL, type = NULL, before = '', now = 'held', followed = NULL, batch = NULL
+WHERE place = (SELECT min(place) FROM job_moves);
+
+-- name: any_moves
+SELECT 1 FROM job_moves LIMIT 1;
 
 -- name: sweep_edges
 -- Somebody has named jobs that there are not, or has deleted them.
-INSERT INTO job_ends SELECT DISTINCT after_id, 'deleted' FROM job_after WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = after_id);
+INSERT INTO job_moves (id, before, now, followed)
+SELECT DISTINCT after_id, '', 'deleted', 1 FROM job_after WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = after_id);
 
 -- name: sweep_batches
 -- Somebody has deleted the last jobs of these.

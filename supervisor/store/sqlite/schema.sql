@@ -302,8 +302,9 @@ BEGIN
 END;
 
 -- Stamped: a foreign claim becomes an ordinary claim with an expiry; a foreign settlement, release or
--- requeue leaves the row as ours would. What passes the gates, is followed by others or belongs to a batch goes on there.
--- The statements are in triggers of views: a trigger costs every change as much as it is long, and most need none of this.
+-- requeue leaves the row as ours would. What is to run again is held until it has passed its gates, and every move of a job
+-- with gates is noted for them. The statements are in a trigger of a view: a trigger costs every change as much as it is
+-- long, and most need none of this.
 CREATE VIEW job_transitions AS SELECT id, status AS before, 0 AS is_foreign, 0 AS charged FROM jobs;
 
 CREATE TRIGGER jobs_stamp AFTER UPDATE OF status ON jobs
@@ -333,14 +334,20 @@ BEGIN
     claim_token = claim_token + 1,
     completed_at = CASE WHEN status NOT IN ('pending', 'held') THEN (SELECT now FROM job_clock) END
   WHERE id = NEW.id AND NEW.is_foreign AND status <> 'running';
-  INSERT INTO job_key_moves SELECT id, type, waiting_key, NEW.before, status FROM jobs
-    WHERE id = NEW.id AND waiting_key IS NOT NULL;
-  -- One that another program has held is at no gate: it passes them all.
-  UPDATE jobs SET hold = 'due' WHERE id = NEW.id AND NEW.is_foreign AND status = 'held' AND coalesce(hold, '') = '';
-  INSERT INTO job_moves
-    SELECT id, type, concurrency_key, NEW.before, status, NEW.charged, hold, followed, batch FROM jobs
-    WHERE id = NEW.id AND status <> NEW.before AND status <> 'held' AND NOT (NEW.before = 'held' AND status = 'pending')
-      AND NOT (status = 'cancelled' AND hold IS 'failed'); -- jobs_ended sees to these, all at once
+  INSERT INTO job_moves (id, type, concurrency_key, before, now, charged, followed, batch)
+    SELECT id, type, concurrency_key, NEW.before, status, NEW.charged, followed, batch FROM jobs
+    WHERE id = NEW.id AND status <> NEW.before AND (status <> 'held' OR NEW.is_foreign)
+      AND NOT (NEW.before = 'held' AND status = 'pending')
+      AND NOT (status = 'cancelled' AND hold IS 'failed') -- jobs_ended sees to these, all at once
+      AND (coalesce(hold, concurrency_key, batch, expires_at, waiting_key, followed) IS NOT NULL OR status = 'held'
+        OR EXISTS (SELECT 1 FROM job_limits WHERE type = jobs.type)
+        OR EXISTS (SELECT 1 FROM job_after WHERE job_id = jobs.id));
+  -- Also what another program has held, which is at no gate.
+  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
+  WHERE id = NEW.id AND NEW.before <> 'held' AND ((status = 'held' AND NEW.is_foreign) OR (status = 'pending'
+    AND (coalesce(hold, concurrency_key, batch, expires_at, waiting_key) IS NOT NULL
+      OR EXISTS (SELECT 1 FROM job_limits WHERE type = jobs.type)
+      OR EXISTS (SELECT 1 FROM job_after WHERE job_id = jobs.id))));
 END;
 
 -- A key that counts until the start is free during the run. What was to run again, or has failed, while another job waits
@@ -349,24 +356,40 @@ CREATE VIEW job_key_moves AS SELECT id, type, waiting_key AS key, status AS befo
 
 CREATE TRIGGER jobs_key_moved INSTEAD OF INSERT ON job_key_moves WHEN NEW.now = 'running' OR NEW.before = 'running'
 BEGIN
-  UPDATE jobs SET unique_key = NULL WHERE id = NEW.id AND NEW.now = 'running';
+  UPDATE jobs SET unique_key = NULL WHERE id = NEW.id AND status = 'running';
   UPDATE jobs SET status = 'cancelled', completed_at = (SELECT now FROM job_clock), claim_token = claim_token + 1,
     last_error = 'superseded by job ' || (
       SELECT id FROM jobs INDEXED BY jobs_unique_key
       WHERE type = NEW.type AND unique_key = NEW.key AND unique_key IS NOT NULL AND status IN ('pending', 'running', 'held'))
-  WHERE id = NEW.id AND NEW.now IN ('pending', 'held', 'failed') AND EXISTS (
+  WHERE id = NEW.id AND status IN ('pending', 'held', 'failed') AND EXISTS (
     SELECT 1 FROM jobs INDEXED BY jobs_unique_key
     WHERE type = NEW.type AND unique_key = NEW.key AND unique_key IS NOT NULL AND status IN ('pending', 'running', 'held'));
-  UPDATE jobs SET unique_key = waiting_key WHERE id = NEW.id AND NEW.now <> 'running';
+  UPDATE jobs SET unique_key = waiting_key WHERE id = NEW.id AND status <> 'running';
 END;
 
 
 -- When a job may run -------------------------------------------------------------------------------
 
--- The limits of types, as configured, and how far they are used. A job of such a type, or with a concurrency_key, is held
--- at gates before it is pending: `due` until its time has come, `key` while its key has no room, `type` while its type has
--- none. Triggers decide, in the transaction that makes room: so it is the same whoever writes, and no kill can lose it.
--- What has passed the gates and has not ended is counted; there is no number that could be wrong.
+-- A job of a type with limits, or with a concurrency_key, is held at gates before it is pending: `due` until its time has
+-- come, `key` while its key has no room, `type` while its type has none. What has passed the gates and has not ended is
+-- counted; there is no number that could be wrong. Whoever writes, triggers hold a job and note in job_moves what happened
+-- to it. Deleting from there lets it, or the next one, pass: our own transactions do so before they commit, and a
+-- maintainer for those of other programs. So no kill can lose it, and no other program runs more than a few small triggers.
+
+-- What happened to jobs with gates, or with others that wait for them.
+CREATE TABLE job_moves (
+  place           INTEGER PRIMARY KEY,
+  id              INTEGER,
+  type            TEXT,
+  concurrency_key TEXT,
+  before          TEXT,             -- its status; NULL: the job is new
+  now             TEXT NOT NULL,    -- its status, or deleted; closed: its batch is
+  charged         INTEGER NOT NULL DEFAULT 0, -- 1: the attempt counts
+  followed        INTEGER,
+  batch           INTEGER
+) STRICT;
+
+-- The limits of types, as configured, and how far they are used.
 CREATE TABLE job_limits (
   type          TEXT PRIMARY KEY,
   max_running   INTEGER,               -- pending and running jobs at most; NULL: any number
@@ -407,53 +430,54 @@ CREATE INDEX jobs_by_key ON jobs (type, concurrency_key, hold, turn)
 CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND hold IS NOT NULL;
 CREATE INDEX jobs_due_later ON jobs (scheduled_at) WHERE hold = 'due';
 
--- The heavy part of a trigger is one of a view: a trigger costs each row as much as its statements are long, although it
--- does nothing for most.
-CREATE VIEW job_arrivals AS SELECT id, type, concurrency_key FROM jobs;
 CREATE TRIGGER jobs_arrive AFTER INSERT ON jobs
 WHEN NEW.hold IS NULL AND (NEW.status = 'held' OR (NEW.status = 'pending' AND (
   coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at, NEW.waiting_key) IS NOT NULL
   OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type))))
 BEGIN
-  INSERT INTO job_arrivals VALUES (NEW.id, NEW.type, NEW.concurrency_key);
+  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1 WHERE id = NEW.id;
+  INSERT INTO job_moves (id, type, concurrency_key, now) VALUES (NEW.id, NEW.type, NEW.concurrency_key, 'held');
 END;
 CREATE TRIGGER jobs_arrive_late AFTER UPDATE OF concurrency_key, batch, expires_at, waiting_key ON jobs
 WHEN NEW.status IN ('pending', 'running') AND NEW.hold IS NULL
   AND coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at, NEW.waiting_key) IS NOT NULL
 BEGIN
   UPDATE jobs SET hold = '' WHERE id = NEW.id AND status = 'running';
-  INSERT INTO job_arrivals SELECT NEW.id, NEW.type, NEW.concurrency_key WHERE NEW.status = 'pending';
+  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1 WHERE id = NEW.id AND status = 'pending';
+  INSERT INTO job_moves (id, type, concurrency_key, now)
+    SELECT NEW.id, NEW.type, NEW.concurrency_key, 'held' WHERE NEW.status = 'pending';
 END;
-CREATE TRIGGER jobs_arrived INSTEAD OF INSERT ON job_arrivals
+
+-- Of those that came together, the first is skipped for none, and the last cancels the others.
+CREATE TRIGGER jobs_arrived AFTER DELETE ON job_moves WHEN OLD.before IS NULL AND OLD.id IS NOT NULL
 BEGIN
   UPDATE jobs SET status = 'cancelled', last_error = 'skipped: its concurrency_key had another job',
     completed_at = (SELECT now FROM job_clock), claim_token = claim_token + 1
-  WHERE id = NEW.id AND (SELECT on_conflict FROM job_limits WHERE type = NEW.type) = 'skip' AND EXISTS (
-    SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
-      AND hold IS NOT NULL AND status IN ('held', 'pending', 'running') AND id <> NEW.id);
-  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
-  WHERE id = NEW.id AND status IN ('pending', 'held');
-  -- By now it takes no room itself.
+  WHERE id = OLD.id AND status = 'held' AND (SELECT on_conflict FROM job_limits WHERE type = OLD.type) = 'skip' AND EXISTS (
+    SELECT 1 FROM jobs INDEXED BY jobs_by_key WHERE type = OLD.type AND concurrency_key = OLD.concurrency_key
+      AND hold IS NOT NULL AND status IN ('held', 'pending', 'running') AND id <> OLD.id
+      AND (id < OLD.id OR hold <> 'due'));
   UPDATE jobs SET status = iif(status = 'running', status, 'cancelled'), cancel_requested_at = (SELECT now FROM job_clock),
     completed_at = iif(status = 'running', NULL, (SELECT now FROM job_clock)),
     hold = iif(status = 'running', hold, NULL), claim_token = claim_token + (status <> 'running'),
-    last_error = 'cancelled: job ' || NEW.id || ' with its concurrency_key came later'
+    last_error = 'cancelled: job ' || OLD.id || ' with its concurrency_key came later'
   WHERE id IN (
     -- The limit first: otherwise all jobs of the key would be read for nothing.
     SELECT j.id FROM job_limits l CROSS JOIN jobs j INDEXED BY jobs_by_key
-    WHERE l.type = NEW.type AND l.on_conflict = 'cancel_running' AND j.type = NEW.type
-      AND j.concurrency_key = NEW.concurrency_key AND j.hold IS NOT NULL AND j.status IN ('held', 'pending', 'running')
-      AND j.id <> NEW.id);
+    WHERE l.type = OLD.type AND l.on_conflict = 'cancel_running' AND j.type = OLD.type
+      AND j.concurrency_key = OLD.concurrency_key AND j.hold IS NOT NULL AND j.status IN ('held', 'pending', 'running')
+      AND j.id <> OLD.id AND (j.id < OLD.id OR j.hold <> 'due'));
+  UPDATE jobs SET turn = turn WHERE id = OLD.id AND status = 'held';
 END;
 
 -- The first two milliseconds: julianday has only whole ones.
-CREATE TRIGGER jobs_pass_due AFTER UPDATE OF hold ON jobs
+CREATE TRIGGER jobs_pass_due AFTER UPDATE OF turn ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'due' AND NEW.scheduled_at <= (SELECT now + 0.002 FROM job_clock)
 BEGIN
   UPDATE jobs SET hold = 'key', turn = scheduled_at - priority * 1e9 WHERE id = NEW.id;
 END;
 
-CREATE TRIGGER jobs_pass_key AFTER UPDATE OF hold ON jobs
+CREATE TRIGGER jobs_pass_key AFTER UPDATE OF turn ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'key' AND (NEW.concurrency_key IS NULL OR (
   NEW.id = (SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
               AND hold = 'key' AND status = 'held' ORDER BY turn, id LIMIT 1) AND
@@ -480,7 +504,7 @@ BEGIN
   WHERE id = NEW.id;
 END;
 
-CREATE TRIGGER jobs_wait_key AFTER UPDATE OF hold ON jobs
+CREATE TRIGGER jobs_wait_key AFTER UPDATE OF turn ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'key' AND EXISTS (SELECT 1 FROM job_key_starts, job_clock
   WHERE type = NEW.type AND key = NEW.concurrency_key AND at > now + 0.01)
 BEGIN
@@ -489,7 +513,7 @@ BEGIN
 END;
 CREATE TRIGGER job_keys_open AFTER UPDATE OF opens_at ON job_keys WHEN NEW.opens_at IS NULL
 BEGIN
-  UPDATE jobs SET hold = 'key' WHERE id = (
+  UPDATE jobs SET turn = turn WHERE id = (
     SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.key
       AND status = 'held' AND hold = 'key' ORDER BY turn, id LIMIT 1);
 END;
@@ -497,7 +521,7 @@ END;
 -- With a rate, one of each `requires` stands before its start, so that one that no worker takes is in nobody's way, and is
 -- due when it may start; above 100 starts a second, those of 10 ms, at most 100. Those that take turns in one millisecond
 -- are due in the order of their turns. While the breaker is open or has just closed, one runs at a time.
-CREATE TRIGGER jobs_pass_type AFTER UPDATE OF hold ON jobs
+CREATE TRIGGER jobs_pass_type AFTER UPDATE OF turn ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'type'
 AND NOT EXISTS (
   SELECT 1 FROM job_limits l WHERE l.type = NEW.type AND l.interval IS NOT NULL
@@ -527,67 +551,64 @@ BEGIN
   WHERE id = NEW.id;
 END;
 
--- A job with gates, or with others that wait for it, starts, ends, is deleted, or is to run again.
-CREATE VIEW job_moves AS
-SELECT id, type, concurrency_key, status AS before, status AS now, 0 AS charged, hold, followed, batch FROM jobs;
-
-CREATE TRIGGER jobs_moved INSTEAD OF INSERT ON job_moves
+-- A job with gates, or with others that wait for it, has started or ended, was deleted, or is to run again.
+CREATE TRIGGER jobs_moved AFTER DELETE ON job_moves WHEN OLD.before IS NOT NULL
 BEGIN
-  UPDATE jobs SET hold = NULL WHERE id = NEW.id AND NEW.now NOT IN ('pending', 'running') AND hold <> 'failed';
+  INSERT INTO job_key_moves SELECT id, type, waiting_key, OLD.before, OLD.now FROM jobs
+    WHERE id = OLD.id AND waiting_key IS NOT NULL;
+  UPDATE jobs SET hold = NULL
+  WHERE id = OLD.id AND OLD.before <> OLD.now AND status NOT IN ('held', 'pending', 'running') AND hold <> 'failed';
   -- A start counts for the rates.
   UPDATE job_limits SET next_at = max(next_at, (SELECT now - 0.012 FROM job_clock)) + interval
-  WHERE type = NEW.type AND interval IS NOT NULL AND NEW.now = 'running';
-  UPDATE jobs SET scheduled_at = (SELECT next_at - (burst - 1) * interval FROM job_limits WHERE type = NEW.type)
-  WHERE NEW.now = 'running' AND id IN (
+  WHERE type = OLD.type AND interval IS NOT NULL AND OLD.now = 'running';
+  UPDATE jobs SET scheduled_at = (SELECT next_at - (burst - 1) * interval FROM job_limits WHERE type = OLD.type)
+  WHERE OLD.now = 'running' AND id IN (
     SELECT j.id FROM job_limits l CROSS JOIN jobs j INDEXED BY jobs_unfinished
-    WHERE l.type = NEW.type AND l.interval IS NOT NULL AND j.type = NEW.type AND j.hold = ''
+    WHERE l.type = OLD.type AND l.interval IS NOT NULL AND j.type = OLD.type AND j.hold = ''
       AND j.status = 'pending' AND (j.status = 'pending' OR j.status = 'running')
       AND j.scheduled_at < l.next_at - (l.burst - 1) * l.interval
-      AND j.requires <> (SELECT requires FROM jobs WHERE id = NEW.id));
+      AND j.requires <> (SELECT requires FROM jobs WHERE id = OLD.id));
   INSERT INTO job_keys (type, key, next_at)
-    SELECT NEW.type, NEW.concurrency_key, c.now - 0.012 + l.key_interval FROM job_limits l, job_clock c
-    WHERE l.type = NEW.type AND l.key_interval IS NOT NULL AND NEW.now = 'running' AND NEW.concurrency_key IS NOT NULL
+    SELECT OLD.type, OLD.concurrency_key, c.now - 0.012 + l.key_interval FROM job_limits l, job_clock c
+    WHERE l.type = OLD.type AND l.key_interval IS NOT NULL AND OLD.now = 'running' AND OLD.concurrency_key IS NOT NULL
     ON CONFLICT (type, key) DO UPDATE SET next_at = max(
       excluded.next_at, job_keys.next_at + (SELECT key_interval FROM job_limits WHERE type = excluded.type));
   -- A failed attempt counts for the breaker.
-  UPDATE job_limits SET failures = CASE WHEN NEW.now = 'done' THEN 0 ELSE failures + 1 END
-  WHERE type = NEW.type AND max_failures IS NOT NULL AND NEW.before = 'running' AND NEW.now NOT IN ('running', 'cancelled')
-    AND NEW.charged;
+  UPDATE job_limits SET failures = CASE WHEN OLD.now = 'done' THEN 0 ELSE failures + 1 END
+  WHERE type = OLD.type AND max_failures IS NOT NULL AND OLD.before = 'running' AND OLD.now NOT IN ('running', 'cancelled')
+    AND OLD.charged;
   UPDATE job_limits SET next_at = max(next_at, (SELECT now FROM job_clock) + breaker_pause + (burst - 1) * coalesce(interval, 0))
-  WHERE type = NEW.type AND failures >= max_failures AND NEW.before = 'running' AND NEW.charged;
+  WHERE type = OLD.type AND failures >= max_failures AND OLD.before = 'running' AND OLD.charged;
   -- What is to run again passes the gates again; the first one, too, if it has ended and jobs before it have not.
-  UPDATE jobs SET status = 'held', hold = 'after', claim_token = claim_token + 1
-  WHERE id = NEW.id AND NEW.now = 'pending' AND NEW.before <> 'running' AND EXISTS (
+  UPDATE jobs SET hold = 'after'
+  WHERE id = OLD.id AND OLD.now = 'pending' AND OLD.before <> 'running' AND status = 'held' AND EXISTS (
     SELECT 1 FROM job_after a JOIN jobs j ON j.id = a.after_id
-    WHERE a.job_id = NEW.id AND j.status IN ('held', 'pending', 'running'));
-  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
-  WHERE id = NEW.id AND NEW.now = 'pending' AND status = 'pending' AND (
-    coalesce(hold, concurrency_key, batch, expires_at, waiting_key) IS NOT NULL
-    OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type));
-  UPDATE jobs SET hold = 'key' WHERE id = (
-    SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
+    WHERE a.job_id = OLD.id AND j.status IN ('held', 'pending', 'running'));
+  UPDATE jobs SET turn = turn WHERE id = OLD.id AND status = 'held' AND OLD.now IN ('held', 'pending');
+  UPDATE jobs SET turn = turn WHERE id = (
+    SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = OLD.type AND concurrency_key = OLD.concurrency_key
       AND status = 'held' AND hold = 'key' ORDER BY turn, id LIMIT 1);
   -- A breaker that has closed leaves room for many: two for each end.
-  UPDATE jobs SET hold = 'type' WHERE id IN (
-    SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = NEW.type AND status = 'held' AND hold = 'type'
+  UPDATE jobs SET turn = turn WHERE id IN (
+    SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = OLD.type AND status = 'held' AND hold = 'type'
     ORDER BY turn, id
-    LIMIT 1 + EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type AND max_failures IS NOT NULL AND failures = 0))
+    LIMIT 1 + EXISTS (SELECT 1 FROM job_limits WHERE type = OLD.type AND max_failures IS NOT NULL AND failures = 0))
   OR id = (SELECT j.id FROM job_limits l CROSS JOIN jobs j INDEXED BY jobs_at_gate
-           WHERE l.type = NEW.type AND l.interval IS NOT NULL AND j.type = NEW.type AND j.status = 'held' AND j.hold = 'type'
-             AND j.requires = (SELECT requires FROM jobs WHERE id = NEW.id) ORDER BY j.turn, j.id LIMIT 1);
-  INSERT INTO job_ends SELECT NEW.id, NEW.now WHERE NEW.followed IS NOT NULL
-    AND NOT (NEW.before IN ('pending', 'running') AND NEW.now IN ('pending', 'running'));
+           WHERE l.type = OLD.type AND l.interval IS NOT NULL AND j.type = OLD.type AND j.status = 'held' AND j.hold = 'type'
+             AND j.requires = (SELECT requires FROM jobs WHERE id = OLD.id) ORDER BY j.turn, j.id LIMIT 1);
+  INSERT INTO job_ends SELECT OLD.id, OLD.now WHERE OLD.followed IS NOT NULL
+    AND NOT (OLD.before IN ('pending', 'running') AND OLD.now IN ('pending', 'running'));
   -- Another one before it has failed: it goes on as that says.
   INSERT INTO job_ends SELECT j.id, j.status FROM job_after a JOIN jobs j ON j.id = a.after_id
-    WHERE a.job_id = NEW.id AND NEW.now = 'pending' AND j.status IN ('failed', 'cancelled', 'quarantined')
-      AND EXISTS (SELECT 1 FROM jobs WHERE id = NEW.id AND status = 'held' AND hold = 'after');
-  INSERT INTO job_batch_ends SELECT NEW.batch WHERE NEW.batch IS NOT NULL AND NEW.now NOT IN ('pending', 'running');
+    WHERE a.job_id = OLD.id AND OLD.now = 'pending' AND j.status IN ('failed', 'cancelled', 'quarantined')
+      AND EXISTS (SELECT 1 FROM jobs WHERE id = OLD.id AND status = 'held' AND hold = 'after');
+  INSERT INTO job_batch_ends SELECT OLD.batch WHERE OLD.batch IS NOT NULL AND OLD.now NOT IN ('pending', 'running');
 END;
 
 CREATE TRIGGER jobs_deleted AFTER DELETE ON jobs WHEN coalesce(OLD.hold, OLD.followed) IS NOT NULL
 BEGIN
-  INSERT INTO job_moves
-    VALUES (OLD.id, OLD.type, OLD.concurrency_key, OLD.status, 'deleted', 0, OLD.hold, OLD.followed, OLD.batch);
+  INSERT INTO job_moves (id, type, concurrency_key, before, now, followed, batch)
+    VALUES (OLD.id, OLD.type, OLD.concurrency_key, OLD.status, 'deleted', OLD.followed, OLD.batch);
 END;
 
 
@@ -611,19 +632,20 @@ BEGIN
   -- One that had ended may have let it pass, although it has more.
   UPDATE jobs SET status = 'held', hold = 'after', claim_token = claim_token + 1
   WHERE id = NEW.job_id AND (status = 'pending' OR (status = 'held' AND hold <> 'after'));
-  INSERT INTO job_ends SELECT id, status FROM jobs
+  INSERT INTO job_moves (id, before, now, followed) SELECT id, status, status, 1 FROM jobs
     WHERE id = NEW.after_id AND status IN ('done', 'failed', 'cancelled', 'quarantined');
 END;
 
 CREATE TRIGGER job_after_ends AFTER DELETE ON job_after
+WHEN NOT EXISTS (SELECT 1 FROM job_after WHERE job_id = OLD.job_id)
 BEGIN
-  UPDATE jobs SET hold = 'after' WHERE id = OLD.job_id AND status = 'held' AND hold = 'after';
+  INSERT INTO job_moves (id, before, now) VALUES (OLD.job_id, 'held', 'held');
 END;
 
-CREATE TRIGGER jobs_pass_after AFTER UPDATE OF hold ON jobs
+CREATE TRIGGER jobs_pass_after AFTER UPDATE OF turn ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'after' AND NOT EXISTS (SELECT 1 FROM job_after WHERE job_id = NEW.id)
 BEGIN
-  UPDATE jobs SET hold = 'due' WHERE id = NEW.id;
+  UPDATE jobs SET hold = 'due', turn = turn WHERE id = NEW.id;
 END;
 
 -- A job that others follow has ended, was deleted, or is to run again. If it has not succeeded, whatever follows only from
@@ -699,7 +721,7 @@ CREATE INDEX jobs_in_batch ON jobs (batch, hold) WHERE batch IS NOT NULL;
 
 CREATE TRIGGER job_batch_closes AFTER UPDATE OF closed ON job_batches
 BEGIN
-  INSERT INTO job_batch_ends VALUES (NEW.id);
+  INSERT INTO job_moves (batch, before, now) VALUES (NEW.id, '', 'closed');
 END;
 
 CREATE VIEW job_batch_ends AS SELECT id FROM job_batches;
@@ -712,8 +734,4 @@ BEGIN
   INSERT INTO jobs (type, payload, meta)
     SELECT type, payload, json_object('batch', id) FROM job_batches WHERE id = NEW.id AND type IS NOT NULL;
   UPDATE job_batches SET callback = last_insert_rowid() WHERE id = NEW.id AND type IS NOT NULL;
-  -- The arrival of another job may have ended the batch: then that trigger is at work already, and does not see this one.
-  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
-  WHERE id = (SELECT callback FROM job_batches WHERE id = NEW.id) AND hold IS NULL
-    AND EXISTS (SELECT 1 FROM job_limits WHERE type = jobs.type);
 END;
