@@ -146,4 +146,5 @@ class Gates(Concern):
             self._connection.apply(self._queries.sweep_edges, {})
         self._connection.apply(self._queries.forget_keys, {"now": now})
         self._connection.apply(self._queries.sweep_batches, {})
+        self.admit_due(now)
         return admitted, False

@@ -344,7 +344,7 @@ BEGIN
         OR EXISTS (SELECT 1 FROM job_after WHERE job_id = jobs.id));
   -- Also what another program has held, which is at no gate.
   UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
-  WHERE id = NEW.id AND NEW.before <> 'held' AND ((status = 'held' AND NEW.is_foreign) OR (status = 'pending'
+  WHERE id = NEW.id AND NEW.before NOT IN ('held', status) AND ((status = 'held' AND NEW.is_foreign) OR (status = 'pending'
     AND (coalesce(hold, concurrency_key, batch, expires_at, waiting_key) IS NOT NULL
       OR EXISTS (SELECT 1 FROM job_limits WHERE type = jobs.type)
       OR EXISTS (SELECT 1 FROM job_after WHERE job_id = jobs.id))));
@@ -617,7 +617,7 @@ END;
 -- A job whose predecessors have not all ended is held with `after`. A predecessor has followed = 1; when it is deleted, a
 -- trigger deletes its rows here, also where foreign keys are off.
 CREATE TABLE job_after (
-  after_id  INTEGER NOT NULL REFERENCES jobs (id) ON UPDATE CASCADE,
+  after_id  INTEGER NOT NULL,          -- a deleted one is there until the gates have seen that
   job_id    INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE ON UPDATE CASCADE,
   on_failed TEXT NOT NULL DEFAULT 'cancel' CHECK (on_failed IN ('cancel', 'run')), -- if it fails: what the job does
   PRIMARY KEY (after_id, job_id)
