@@ -26,7 +26,7 @@ from supervisor.store.base import (
     SupervisorRecord,
     WorkerRecord,
 )
-from supervisor.store.moving import TABLES
+from supervisor.store.moving import KEYS
 from tests.fresh import make_tables
 
 ENGINES = ("postgres", "sqlite")
@@ -38,7 +38,7 @@ def emptied(url: str) -> str:
 
     with psycopg.connect(url, autocommit=True) as connection:
         if connection.execute("SELECT to_regclass('jobs')").fetchone() != (None,):
-            tables = ", ".join(sorted(TABLES - {"job_meta"} | {"job_ends"}))
+            tables = ", ".join(sorted({*KEYS, "job_ends"} - {"job_meta"}))
             connection.execute(
                 f"TRUNCATE {tables} RESTART IDENTITY; SELECT setval('job_sleepers', 0), setval('job_watchers', 0)"
             )

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from supervisor.engine import open_engine
-from supervisor.store.moving import TABLES
+from supervisor.store.moving import KEYS
 from tests.postgres_server import Databases
 
 Row = tuple[Any, ...]
@@ -149,12 +149,12 @@ def contents(url: str) -> Tables:
     """All rows but those of the engine itself, and the latest runs last."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as raw:
-            found = {table: _rows(raw, table, _columns(raw, table)) for table in TABLES}
+            found = {table: _rows(raw, table, _columns(raw, table)) for table in KEYS}
             found["order of runs"] = raw.execute("SELECT job_id, token FROM job_runs ORDER BY rowid").fetchall()
             return found
     with psycopg.connect(url, autocommit=True) as connection:
         found = {}
-        for table in TABLES:
+        for table in KEYS:
             cursor = connection.execute(f"SELECT * FROM {table} LIMIT 0")
             found[table] = _rows(connection, table, [column.name for column in cursor.description or ()])
         found["order of runs"] = connection.execute("SELECT job_id, token FROM job_runs ORDER BY number").fetchall()

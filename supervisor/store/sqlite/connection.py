@@ -276,7 +276,7 @@ class Transaction:
         return raw
 
     def pass_gates(self, changed: int) -> None:
-        """Let jobs pass the gates after `changed` rows were changed: if there are no more, no trigger has noted a move."""
+        """Let jobs pass the gates, if triggers have noted moves: more than `changed` rows have changed since the last one."""
         raw = self._raw
         if raw.total_changes - self._counted > changed:
             limit = 1000

@@ -10,7 +10,7 @@ from supervisor.store.migrate import statements
 from supervisor.store.moving import MoveEnd
 from supervisor.store.sql.connection import Queries, Row, load
 from supervisor.store.sqlite import schema
-from supervisor.store.sqlite.connection import Connection
+from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.maintenance import registry
 
@@ -25,6 +25,11 @@ class SqliteMoveEnd(MoveEnd):
         other = Connection(files, synchronous="FULL")
         connection = Connection(files, synchronous="FULL", checkpoints=True)
         super().__init__(connection, f"sqlite:///{files.database}", registry(other), other)
+
+    def shut(self, state: str, target: str) -> None:
+        while self._connection.apply(QUERIES.pass_gates, {"limit": 1000}):
+            pass  # what happened until now is known here only
+        super().shut(state, target)
 
     def columns(self, table: str) -> list[str]:
         names = [str(row[0]) for row in self._connection.rows(SQL.columns, {"table": table})]

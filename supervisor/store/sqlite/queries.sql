@@ -958,9 +958,12 @@ WHERE place = (SELECT min(place) FROM job_moves);
 SELECT 1 FROM job_moves LIMIT 1;
 
 -- name: sweep_edges
--- Somebody has named jobs that there are not, or has deleted them.
+-- Somebody has named jobs that there are not, or ended them where no trigger saw it.
 INSERT INTO job_moves (id, before, now, followed)
-SELECT DISTINCT after_id, '', 'deleted', 1 FROM job_after WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = after_id);
+SELECT DISTINCT a.after_id, '', coalesce(j.status, 'deleted'), 1
+FROM job_after a LEFT JOIN jobs j ON j.id = a.after_id LEFT JOIN jobs f ON f.id = a.job_id
+WHERE j.id IS NULL
+   OR (j.status NOT IN ('held', 'pending', 'running') AND f.status = 'held' AND f.hold = 'after');
 
 -- name: sweep_batches
 -- Somebody has deleted the last jobs of these.
