@@ -125,7 +125,7 @@ def test_what_decides_when_a_job_may_run_is_shown_if_it_is_set(cli: Run, put: Ma
     plain, held, passed = put("pending", "held", "pending")
     execute(database, "UPDATE jobs SET batch = 8, concurrency_key = 'user 7', fair_key = 'ada' WHERE id > 1")
     execute(database, "UPDATE jobs SET hold = 'after' WHERE id = ?", held)
-    execute(database, "UPDATE jobs SET hold = '' WHERE id = ?", passed)
+    execute(database, "UPDATE jobs SET status = 'pending', hold = '', claim_token = 7 WHERE id = ?", passed)
     execute(database, "INSERT INTO job_after (after_id, job_id) VALUES (?, ?), (?, ?)", plain, held, passed, held)
 
     def shown(job: int) -> str:

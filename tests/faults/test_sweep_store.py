@@ -52,6 +52,8 @@ ELSEWHERE = {
     "make_epoch": "test_a_migration_can_be_tried_again",
     "named_parts": "tests/store/sqlite/test_damage_check.py",
     "whole_backlog": "tests/store/sqlite/test_many_kinds.py, where there are thousands of kinds",
+    "any_moves": "tests/store/gates/test_foreign.py, where a worker lets pass what another program has inserted",
+    "drop_move": "tests/store/gates/test_foreign.py, where the job after a batch is refused",
     "about_job": "tests of ctx.meta, which has a connection for itself",
     "job_status": "tests/queue/test_operating.py, where a cancel is refused",
     "set_aside": "the claims here, where a row is refused",

@@ -110,6 +110,10 @@ class Connection(Protocol):
     def write(self) -> AbstractContextManager[Transaction]:
         """One short write transaction: commits at the end, rolls back on any exception."""
 
+    def pass_gates(self) -> int:
+        """Let jobs pass the gates after what others have done, if that is noted. Returns how many notes."""
+        return 0
+
     def insert(self, raw: Any, job: NewJob, now: float, /) -> int | None:
         """Insert one job inside a transaction. Returns its id; None for a duplicate of a unique key.
 

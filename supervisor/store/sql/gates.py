@@ -105,8 +105,9 @@ class Gates(Concern):
     def admit_due(self, now: float) -> int:
         """Let jobs whose time has come go on to the next gate; returns how many, at most one slice."""
         which = {"now": now, "limit": _SLICE}
-        known = [self._queries.statements.get(name) for name in ("pass_gates", "admit_due", "open_keys")]
-        return sum(self._connection.apply(statement, which) for statement in known if statement)
+        known = [self._queries.statements.get(name) for name in ("admit_due", "open_keys")]
+        passed = self._connection.pass_gates()
+        return passed + sum(self._connection.apply(statement, which) for statement in known if statement)
 
     def cancel_expired(self, now: float) -> int:
         """Cancel jobs that have not started before they expired; returns how many, at most one slice."""

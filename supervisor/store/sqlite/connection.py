@@ -214,6 +214,10 @@ class Connection(sql.Connection):
         """One short write transaction: commits at the end, rolls back on any exception."""
         return self._transaction
 
+    def pass_gates(self) -> int:
+        with self._transaction:
+            return self._transaction.pass_gates(-1)
+
     @contextmanager
     def exclusive_writers(self) -> Iterator[sqlite3.Connection]:
         """Keep our writers out without a transaction: for checkpoints."""
@@ -275,15 +279,19 @@ class Transaction:
         self._counted = raw.total_changes
         return raw
 
-    def pass_gates(self, changed: int) -> None:
-        """Let jobs pass the gates, if triggers have noted moves: more than `changed` rows have changed since the last one."""
-        raw = self._raw
+    def pass_gates(self, changed: int) -> int:
+        """If triggers have noted moves, since more than `changed` rows have changed, let jobs pass the gates.
+
+        Returns how many moves.
+        """
+        raw, passed = self._raw, 0
         if raw.total_changes - self._counted > changed:
             limit = 1000
             for _ in range(_ROUNDS):
                 try:
-                    if raw.execute(QUERIES.pass_gates, {"limit": limit}).rowcount < 1:
+                    if (moves := raw.execute(QUERIES.pass_gates, {"limit": limit}).rowcount) < 1:
                         break
+                    passed += moves
                 except sqlite3.IntegrityError:
                     if not raw.in_transaction:
                         raise
@@ -291,6 +299,7 @@ class Transaction:
                         raw.execute(QUERIES.drop_move)
                     limit = 1
         self._counted = raw.total_changes
+        return passed
 
     def _begin(self, raw: sqlite3.Connection) -> None:
         try:

@@ -10,7 +10,7 @@ from supervisor.store.migrate import statements
 from supervisor.store.moving import MoveEnd
 from supervisor.store.sql.connection import Queries, Row, load
 from supervisor.store.sqlite import schema
-from supervisor.store.sqlite.connection import QUERIES, Connection
+from supervisor.store.sqlite.connection import Connection
 from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.maintenance import registry
 
@@ -27,7 +27,7 @@ class SqliteMoveEnd(MoveEnd):
         super().__init__(connection, f"sqlite:///{files.database}", registry(other), other)
 
     def shut(self, state: str, target: str) -> None:
-        while self._connection.apply(QUERIES.pass_gates, {"limit": 1000}):
+        while self._connection.pass_gates():
             pass  # what happened until now is known here only
         super().shut(state, target)
 

@@ -342,8 +342,8 @@ BEGIN
       AND (coalesce(hold, concurrency_key, batch, expires_at, waiting_key, followed) IS NOT NULL OR status = 'held'
         OR EXISTS (SELECT 1 FROM job_limits WHERE type = jobs.type)
         OR EXISTS (SELECT 1 FROM job_after WHERE job_id = jobs.id));
-  -- Also what another program has held, which is at no gate.
-  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1
+  -- Also what another program has held.
+  UPDATE jobs SET status = 'held', hold = iif(status = 'held' AND hold <> '', hold, 'due'), claim_token = claim_token + 1
   WHERE id = NEW.id AND NEW.before NOT IN ('held', status) AND ((status = 'held' AND NEW.is_foreign) OR (status = 'pending'
     AND (coalesce(hold, concurrency_key, batch, expires_at, waiting_key) IS NOT NULL
       OR EXISTS (SELECT 1 FROM job_limits WHERE type = jobs.type)

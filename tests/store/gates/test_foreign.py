@@ -191,3 +191,33 @@ def test_triggers_that_may_call_themselves_change_nothing(gates: Gates, engine: 
     others = gates.status(*jobs[1:])
     assert others == (["cancelled"] * 299 if status == "failed" else ["pending"] + ["held"] * 298)
     assert len(gates.pending("sum")) == (status == "failed")
+
+
+def test_a_worker_lets_pass_what_another_program_has_just_inserted(gates: Gates, engine: Engine) -> None:
+    if not engine.url.startswith("sqlite:"):
+        pytest.skip("there, the maintainer does")
+    gates.limit(max_running=1)
+    execute(gates._raw, "INSERT INTO jobs (type) VALUES ('tag'), ('tag')")
+    assert (gates.status(1, 2), gates.hold(1)) == (["held", "held"], "due")
+    [claim] = gates.claim(2)
+    assert (claim.job_id, gates.hold(2)) == (1, "type")
+
+
+def test_what_a_rule_of_the_application_refuses_holds_up_nothing_else(gates: Gates, engine: Engine) -> None:
+    if not engine.url.startswith("sqlite:"):
+        pytest.skip("a rule of SQLite")
+    gates.sql(
+        "CREATE TRIGGER rule BEFORE INSERT ON jobs WHEN NEW.type = 'sum' BEGIN SELECT RAISE(ABORT, 'no sums'); END"
+    )
+    refused, fine = 8, 9
+    gates.sql("INSERT INTO job_batches (id, type, closed) VALUES (8, 'sum', 0), (9, 'report', 0)")
+    first, second = gates.one(batch=refused), gates.one(batch=fine)
+    gates.sql("UPDATE job_batches SET closed = 1")
+    a, b = gates.put(2, concurrency_key="k")
+    execute(gates._raw, f"UPDATE jobs SET status = 'cancelled' WHERE id IN ({first}, {second}, {a})")
+    gates.tend()
+    assert (gates.hold(b), gates.status(b)) == (None, ["pending"])
+    assert gates.pending("report") == [b + 1]
+    gates.sql("DROP TRIGGER rule")
+    gates.desk.maintenance.gates.sweep(time.time())
+    assert gates.pending("sum") == [b + 2]
