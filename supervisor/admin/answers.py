@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -12,7 +13,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from supervisor.domain.errors import (
     BatchNotFound,
@@ -33,6 +35,8 @@ from supervisor.system.spool import FileTooLarge, SpoolFull
 
 AGAIN = {"Retry-After": "2"}
 """The header of an answer after which another try may succeed, in seconds."""
+
+_PIECE = 16 << 10  # bytes
 
 _CODES: dict[type, int] = {  # the nearest class of an error counts
     QueueError: 409,
@@ -134,11 +138,34 @@ def streaming(*events: str, **more: Any) -> dict[str, Any]:
     return {"content": {"text/event-stream": {"schema": schema}}}
 
 
-def no_other_parameters(request: Request) -> None:
-    """For routes: those that take no query parameters refuse any. The models of the others do that themselves."""
+async def no_other_parameters(request: Request) -> None:
+    """For routes: those that take no query parameters refuse any. The models of the others do that themselves.
+
+    A coroutine: FastAPI would call a function on a thread, for every request.
+    """
     if not request.scope["route"].dependant.query_params:
         for name in request.query_params:
             raise Refused(422, f"{name}: unknown field", field=name)
+
+
+class _Pieces(Response):
+    """A body that many share: of what a slow client has not read, no more than a piece is copied for it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for begin in range(0, len(self.body), _PIECE):
+            end = begin + _PIECE
+            more = end < len(self.body)
+            await send({"type": "http.response.body", "body": self.body[begin:end], "more_body": more})
+            await asyncio.sleep(0)  # it is written now; the next `send` waits until the client has taken enough
+
+
+async def openapi(request: Request) -> Response:
+    """The OpenAPI document, which is written once."""
+    kept = request.app.state
+    if not hasattr(kept, "openapi"):
+        kept.openapi = JSONResponse(request.app.openapi()).body
+    return _Pieces(kept.openapi, media_type="application/json")
 
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> JSONResponse:

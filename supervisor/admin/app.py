@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 import supervisor
 from supervisor.admin import login, metrics
 from supervisor.admin.access import AccessMiddleware
-from supervisor.admin.answers import ANSWERED, no_other_parameters
+from supervisor.admin.answers import ANSWERED, no_other_parameters, openapi
 from supervisor.admin.api import batches, controls, jobs, overview, run
 from supervisor.admin.api.run import direct
 from supervisor.admin.keys import keys_of
@@ -62,13 +62,13 @@ def make_app(state: AppState) -> FastAPI:
         title=TITLE,
         version=supervisor.__version__,
         description=DESCRIPTION,
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,
         redirect_slashes=False,
     )
     app.state.state = state
     for kind in (*ANSWERED, Exception):
         app.add_exception_handler(kind, error_of)
+    app.add_route("/openapi.json", openapi, include_in_schema=False)
     app.include_router(login.router)
     app.include_router(overview.open_router)
     parts = (overview.router, jobs.router, batches.router, run.router, controls.router, controls.schedules, jobs.events)

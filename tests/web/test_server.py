@@ -30,7 +30,7 @@ from tests.web.client import ADMIN, WORK, Admin, admin_of
 MakeSite = Callable[..., Site]
 MEGABYTE = 1 << 20
 PRIVATE = "/api/admin/pools"  # something that is not for everybody
-USS_LIMIT = 70 * MEGABYTE
+USS_LIMIT = 60 * MEGABYTE
 NO_TOKEN = "does not contain a token: one word of at least 16 printable ASCII characters; remove it for a new one"
 
 MODULES = """
