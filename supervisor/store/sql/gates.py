@@ -129,6 +129,8 @@ class Gates(Concern):
         limits changed; one who changed a limit may have been killed. Returns how many were admitted, and whether it is
         to be continued, since it has taken `bound` seconds.
         """
+        if self._connection.row(self._queries.any_gates) is None:
+            return 0, False
         until = time.monotonic() + bound
         admitted, passed = 0, 1
         for (type_,) in self._connection.rows(self._queries.unapplied):

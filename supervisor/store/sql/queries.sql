@@ -236,6 +236,12 @@ FROM job_limits l JOIN jobs j ON j.type = l.type AND j.hold = 'type' AND j.statu
 GROUP BY j.type, coalesce(j.fair_key, '')
 ON CONFLICT (type, key) DO UPDATE SET turn = CASE WHEN job_keys.turn > excluded.turn THEN job_keys.turn ELSE excluded.turn END;
 
+-- name: any_gates
+-- Whether there is anything that a sweep looks at: most databases have no jobs with gates.
+SELECT 1 FROM job_limits UNION ALL SELECT 1 FROM job_keys UNION ALL SELECT 1 FROM job_after
+UNION ALL SELECT 1 FROM job_batches WHERE ended_at IS NULL
+UNION ALL SELECT 1 FROM jobs WHERE hold IS NOT NULL AND status IN ('held', 'pending', 'running') LIMIT 1;
+
 -- name: unapplied
 SELECT type FROM job_limits WHERE applied = 0;
 

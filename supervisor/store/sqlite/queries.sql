@@ -873,6 +873,12 @@ UPDATE job_keys SET opens_at = NULL WHERE (type, key) IN (
 -- name: keys_from_now
 UPDATE job_keys SET next_at = :now, opens_at = NULL WHERE next_at > :now AND type = coalesce(:type, type);
 
+-- name: any_gates
+-- Also with those of ended jobs: the first row answers.
+SELECT 1 FROM job_limits UNION ALL SELECT 1 FROM job_keys UNION ALL SELECT 1 FROM job_after
+UNION ALL SELECT 1 FROM job_batches WHERE ended_at IS NULL UNION ALL SELECT 1 FROM job_moves
+UNION ALL SELECT 1 FROM jobs INDEXED BY jobs_at_gate WHERE hold IS NOT NULL LIMIT 1;
+
 -- name: gate_heads
 -- The first jobs that are held at each type, of each `requires`, and as many at each key as it has room for, in their order.
 SELECT id FROM (
