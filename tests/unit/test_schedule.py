@@ -198,6 +198,7 @@ def test_a_spread_delays_each_time_of_a_name_by_the_same_part_of_it() -> None:
         one = plain._replace(name=name, spread=300.0)
         offsets.append(one.offset)
         # A time is after the one before, and never after itself.
+        assert next(one.after(nights[0])) == nights[0] + one.offset
         assert next(one.after(nights[0] + one.offset)) == nights[1] + one.offset
     for name in names[:10]:
         one = plain._replace(name=name, spread=300.0)
