@@ -321,6 +321,8 @@ def batch(target: Target, batch_id: int | None, close: bool) -> Answer:
 
         if found:
             tables.batches(found, now)
+            if any(one.state == "open" for one in found):
+                line("→ nothing follows an open batch; if its program adds no more jobs, `--close` with its id ends it")
         else:
             line("all batches have ended")
 

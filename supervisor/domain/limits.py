@@ -52,7 +52,10 @@ def interval_of(rate: str) -> float:
     (see schema.sql), and its run 3 ms later, and still no period has one too many. Raises ValueError for anything else.
     """
     count, _, period = rate.replace(" ", "").partition("/")
-    length = seconds(period if period[:1].isdigit() else f"1{period}") if period else 0.0
+    try:
+        length = seconds(period if period[:1].isdigit() else f"1{period}") if period else 0.0
+    except ValueError:  # what it says is about the period, with a 1 that nobody wrote
+        length = 0.0
     if not is_number(count) or int(count[:9]) < 1 or not 0.001 <= length <= 31 * 86_400.0:
         raise ValueError(f"{rate!r} is not a rate; write it like 50/s, 100/m or 1/5s")
     if len(count) > 9 or int(count) > MOST_STARTS * min(length, 1.0):

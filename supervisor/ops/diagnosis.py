@@ -29,7 +29,8 @@ _MANY_DEAD = 50_000  # dead rows, of which a person should know
 _QUEUE_FULL = 0.25  # part of the queue of notifications
 LATELY = 3600.0  # seconds
 _FIX_IT = "fix it, then run `supervisor reload`; it is also tried again automatically"
-_MEET_IT = "give a pool the capabilities, or a lower min_priority, and reload; or cancel the jobs"
+_GIVE_THEM = "give a pool the capabilities and reload, or cancel the jobs"
+_LOWER_IT = "give a pool a lower min_priority and reload, or cancel the jobs"
 _VERSION: str = sys.modules["supervisor"].__version__  # the package that this is in
 
 
@@ -86,10 +87,10 @@ def lacking(type_: str, requires: str, priority: int, takers: Iterable[Taker]) -
     who, needs = f"no pool that takes {text_of(type_)}", text_of(requires)
     if not bounds:
         fact = f"{who} has the capabilities that some of its jobs require: {needs}"
-        return warning("jobs", fact, _MEET_IT, "capabilities")
+        return warning("jobs", fact, _GIVE_THEM, "capabilities")
     having = f" and has {needs}" if needs else ""
     least = min(bound for bound in bounds if bound is not None)
-    return warning("jobs", f"{who}{having} takes jobs below priority {least}, and some wait", _MEET_IT, "priority")
+    return warning("jobs", f"{who}{having} takes jobs below priority {least}, and some wait", _LOWER_IT, "priority")
 
 
 def able(takers: Iterable[Named], type_: str, requires: str, priority: int) -> list[Named]:
@@ -107,7 +108,7 @@ def diagnose(seen: Overview) -> list[Finding]:
 def _of_supervisors(seen: Overview) -> Iterator[Finding]:
     living = [one for one in seen.supervisors if one.alive is not False]
     if not living:
-        yield no_supervisor(seen.jobs.get("pending", 0))
+        yield no_supervisor(seen.jobs.get("pending", 0) + seen.jobs.get("held", 0))
     several = seen.several_hosts
     for one in seen.supervisors:
         yield from of_supervisor(one, several, seen.time, unseen=not any(other.visible for other in living))
@@ -119,8 +120,8 @@ def _of_supervisors(seen: Overview) -> Iterator[Finding]:
             yield note("hosts", fact, advice, "host_gone")
 
 
-def no_supervisor(pending: int = 0) -> Finding:
-    advice = "`supervisor run` starts one" + (f"; {_jobs(pending, 'waits', 'wait')} until then" if pending else "")
+def no_supervisor(waiting: int = 0) -> Finding:
+    advice = "`supervisor run` starts one" + (f"; {_jobs(waiting, 'waits', 'wait')} until then" if waiting else "")
     return fault("supervisors", "no supervisor is running", advice, "no_supervisor", blocks=True)
 
 
@@ -225,7 +226,8 @@ def _of_types(seen: Overview) -> Iterator[Finding]:
         for type_ in seen.unhandled:
             yield with_its_jobs(unhandled(type_))
     for sentence in seen.unmet[:_MOST_NAMED]:
-        yield warning("jobs", sentence, _MEET_IT, "unmet")
+        advice = _LOWER_IT if " takes jobs below priority " in sentence else _GIVE_THEM
+        yield warning("jobs", sentence, advice, "unmet")
     if quarantined := seen.jobs.get("quarantined", 0):
         them = "it" if quarantined == 1 else "them"
         fact = f"{_jobs(quarantined, 'is', 'are')} quarantined because workers died while running {them}"

@@ -102,6 +102,10 @@ def gather(
     speeds = {text_of(one.type): one for one in costs.answer("speeds", 200, asked.speeds)}
     backlog, hour = _by_name(operations.backlog.by_type(now, COUNT_LIMIT)), _by_name(by_type(minutes))
     held = _held(costs.answer("held", 100, asked.held_counts)) if jobs["held"] else {}
+    for type_, of_type in counts.items():  # counted at another time: one sum and its parts are shown together
+        if "held" in of_type:
+            of_type["held"] = sum(held.get(type_, {}).values())
+    jobs["held"] = sum(of_type.get("held", 0) for of_type in counts.values())
     limits = {text_of(view.type): view for view in operations.gates.limits()}
     types = []
     for type_ in sorted(counts.keys() | paused | handled | limits.keys()):

@@ -239,9 +239,10 @@ class TypeView:
         """The limits and how far they are used: `2 of 5 running, rate 50/s, 76 held (70 key, 6 type)`; "" if there are
         none.
         """
-        most, held = self.limits.get("max_running"), self.jobs.get("held", 0)
+        most, held, ready = self.limits.get("max_running"), self.jobs.get("held", 0), self.jobs.get("pending", 0)
         parts = (
             most and f"{self.jobs.get('running', 0)} of {most} running",
+            most and ready and f"{ready} let through",
             in_words({key: value for key, value in self.limits.items() if key != "max_running"}),
             self.breaker_open and "breaker open",
             held and f"{held} held{by_gate(self.held)}",

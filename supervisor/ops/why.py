@@ -147,7 +147,7 @@ def _held(job: Job, held: Held, now: float, present: Present) -> Reason:
         return Reason("held_after", "it waits for other jobs to end, and the table job_after names none", by_hand)
     if held.gate == "due":
         return Reason("held", "it is due, and a supervisor has to let it through")
-    if held.gate not in ("key", "type"):
+    if held.gate not in ("key", "type") or (held.gate == "key" and not held.key):
         return Reason("held", "it is held, and its row does not say why", by_hand)
     return _at_gate(job, held, now, present)
 

@@ -477,6 +477,7 @@ def test_a_batch_is_shown_listed_closed_and_cancelled(cli: Run, put: Make, datab
     execute(database, "UPDATE jobs SET status = 'done' WHERE id = ?", ids[0])
 
     assert cli("jobs", "batch").out.splitlines()[1].split()[:5] == [str(batch), "open", "2", "1", "0"]
+    assert "\n→ nothing follows an open batch; " in cli("jobs", "batch", batch).out
     assert [job["id"] for job in cli("jobs", "list", "--batch", batch, "--json").document] == ids[::-1]
     assert cli("jobs", "cancel", 1, "--batch", batch).errors() == ["give either ids or --batch, not both"]
     assert cli("jobs", "delete", "--batch", batch).err.startswith("error: --batch needs --status: done")

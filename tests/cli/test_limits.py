@@ -28,7 +28,7 @@ def test_a_limit_holds_at_once_for_what_waits_and_is_given_back(cli: Run, databa
     assert cli("limit", "greet", "--max-running", "1").out == "greet: max_running 1, set by an operator\n"
     add(database, 1)
     assert states(database) == {"pending": 1, "held": 4}
-    assert "0 of 1 running, 4 held (1 due, 3 type)" in cli("status").out
+    assert "0 of 1 running, 1 let through, 4 held (1 due, 3 type)" in cli("status").out
 
     assert cli("limit", "greet", "--max-running", "3").code == 0
     assert states(database) == {"pending": 3, "held": 2}
@@ -107,6 +107,7 @@ def test_the_configuration_changes_nothing_that_an_operator_has_set(cli: Run, da
         (["greet", "--rate", "0/s"], "rate: '0/s' is not a rate; write it like 50/s, 100/m or 1/5s"),
         (["greet", "--rate", "5"], "rate: '5' is not a rate; write it like 50/s, 100/m or 1/5s"),
         (["greet", "--rate", "900000/s"], "rate: '900000/s' is too high; at most 100,000 starts a second"),
+        (["greet", "--rate", "5/x"], "rate: '5/x' is not a rate; write it like 50/s, 100/m or 1/5s"),
         (["greet", "--rate", "fast"], "rate: 'fast' is not a rate; write it like 50/s, 100/m or 1/5s"),
         (["greet", "--max-running", "0"], "max_running: must be at least 1, not 0"),
         (["greet", "--max-running", "9" * 21], "max_running: must be at most 1000000, not 99999"),

@@ -34,6 +34,7 @@ def test_without_a_supervisor_only_jobs_that_wait_are_counted() -> None:
 
     assert advice(pending=0) == "`supervisor run` starts one"
     assert advice(pending=2) == "`supervisor run` starts one; 2 jobs wait until then"
+    assert advice(pending=1, held=4) == "`supervisor run` starts one; 5 jobs wait until then"
 
 
 EVERYTHING: list[tuple[str, str, bool, dict[str, Any]]] = [

@@ -51,7 +51,8 @@ RUNNING, HELD = job(Status.RUNNING, locked_by="x", started_at=NOW - 10, lock_exp
 BUSY = present(workers=[worker("tag-1", job=7, progress=0.4, text="picture 40")])
 ASIDE = {"target": 0, "size": 0}
 RUN = "`supervisor run` starts one"
-MEET = "give a pool the capabilities, or a lower min_priority, and reload; or cancel the jobs"
+GIVE = "give a pool the capabilities and reload, or cancel the jobs"
+LOWER = "give a pool a lower min_priority and reload, or cancel the jobs"
 LOOK = "`supervisor jobs why {0}` says how job {0} is"
 HAND = "`supervisor jobs run-now 7` lets it run"
 
@@ -85,9 +86,9 @@ SITUATIONS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("no_supervisor", "no supervisor is running", RUN, {"about": present(supervisors=[supervisor(alive=False)])}),
     ("unhandled", "no pool takes the type tagg; did you mean tag?", "add a pool for it and reload, or cancel its jobs",
      {"of": job(type="tagg")}),
-    ("capabilities", "no pool that takes tag has the capabilities that some of its jobs require: gpu", MEET,
+    ("capabilities", "no pool that takes tag has the capabilities that some of its jobs require: gpu", GIVE,
      {"of": job(requires="gpu")}),
-    ("priority", "no pool that takes tag takes jobs below priority 5, and some wait", MEET,
+    ("priority", "no pool that takes tag takes jobs below priority 5, and some wait", LOWER,
      {"about": present(pools=[pool("tag", min_priority=5)])}),
     ("not_visible", "supervisor 7 is running, but its workers are not visible: its scoreboard cannot be read",
      "look as the user of the service, and with its version of this program",
@@ -123,6 +124,7 @@ SITUATIONS: list[tuple[str, str, str, dict[str, Any]]] = [
      {"of": HELD, "held": Held("key", "user:42", 1, running=(13,), since=NOW - 5)}),
     ("held_key", "its concurrency key user:42 has room, and a supervisor has to let it through", "",
      {"of": HELD, "held": Held("key", "user:42", 1)}),
+    ("held", "it is held, and its row does not say why", HAND, {"of": HELD, "held": Held("key")}),
     ("held_key", "its concurrency key user:42 has no room", "", {"of": HELD, "held": Held("key", "user:42", 0)}),
     ("held_type", "the type tag has no room: 5 jobs (1, 2 and 3 more) run or may start, of at most 5; 1 other job "
      "waits there before this one", LOOK.format(1),

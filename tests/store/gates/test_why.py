@@ -122,7 +122,7 @@ def arrived(gates: Gates) -> int:
 RUN = r"`supervisor jobs retry \d+` runs it again"
 HAND = r"`supervisor jobs run-now \d+` lets it run"
 BREAKER = "the breaker of the type tag is open, since 2 attempts in a row have failed"
-MEET = "give a pool the capabilities, .*"
+MEET = "give a pool the capabilities .*"
 CASES: dict[str, tuple[Callable[[Gates], int], str, str, str]] = {
     "not due": (lambda g: g.one(scheduled_at=time.time() + 60), "not_due",
                 f"it is not due until {AT}; it was enqueued for then", ""),
