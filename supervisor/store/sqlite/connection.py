@@ -32,7 +32,8 @@ from supervisor.store.sqlite.inserting import QUERIES as QUERIES
 from supervisor.store.sqlite.inserting import insert_new
 from supervisor.store.sqlite.writelock import PATIENCE, WriteLock
 
-_ROUNDS = 20  # of jobs that one transaction lets pass the gates; the maintainer goes on
+_SLICE = 100  # moves that one statement sees to
+_LONGEST = 0.02  # seconds for which one transaction lets jobs pass the gates; the maintainer goes on
 
 _TURN = 0.003  # seconds per attempt while polling for the lock
 
@@ -286,8 +287,8 @@ class Transaction:
         """
         raw, passed = self._raw, 0
         if raw.total_changes - self._counted > changed:
-            limit = 1000
-            for _ in range(_ROUNDS):
+            limit, until = _SLICE, time.monotonic() + _LONGEST
+            while not passed or time.monotonic() < until:
                 try:
                     if (moves := raw.execute(QUERIES.pass_gates, {"limit": limit}).rowcount) < 1:
                         break
@@ -296,7 +297,7 @@ class Transaction:
                     if not raw.in_transaction:
                         raise
                     if limit == 1:  # it would be refused for ever; a sweep tries again what it was about
-                        raw.execute(QUERIES.drop_move)
+                        passed += raw.execute(QUERIES.drop_move).rowcount
                     limit = 1
         self._counted = raw.total_changes
         return passed

@@ -388,6 +388,7 @@ CREATE TABLE job_moves (
   followed        INTEGER,
   batch           INTEGER
 ) STRICT;
+CREATE INDEX job_moves_order ON job_moves ((before IS NULL) + (now <> 'running'), place);
 
 -- The limits of types, as configured, and how far they are used.
 CREATE TABLE job_limits (

@@ -221,3 +221,25 @@ def test_what_a_rule_of_the_application_refuses_holds_up_nothing_else(gates: Gat
     gates.sql("DROP TRIGGER rule")
     gates.desk.maintenance.gates.sweep(time.time())
     assert gates.pending("sum") == [b + 2]
+
+
+def test_what_many_new_jobs_have_noted_delays_neither_a_start_nor_an_end(gates: Gates, engine: Engine) -> None:
+    if not engine.url.startswith("sqlite:"):
+        pytest.skip("there, nothing is noted")
+    gates.limit(interval=60)
+    gates.put(concurrency_key="k", unique_key="u", waiting_key="u")
+    other = gates.one("mail", concurrency_key="k")
+    waiting = gates.one("mail", concurrency_key="k")
+    many = "WITH n (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n WHERE n < 20000)"
+    execute(gates._raw, f"{many} INSERT INTO jobs (type, concurrency_key) SELECT 'tag', n FROM n")
+    [claim] = gates.claim()
+    [first] = gates.claim(type_="mail")
+    assert (claim.job_id, first.job_id) == (1, other)
+    assert execute(gates._raw, "SELECT unique_key FROM jobs WHERE id = 1") == [(None,)]
+    began = time.monotonic()
+    gates.settle(done(first, None))
+    assert time.monotonic() - began < 0.3  # all of them would take a second
+    assert gates.pending("mail") == [waiting]
+    gates.sql("SELECT 1")
+    [due] = execute(gates._raw, "SELECT scheduled_at FROM jobs WHERE type = 'tag' AND status = 'pending'")
+    assert due[0] > time.time() + 50
