@@ -12,7 +12,7 @@ import stat
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar
 
 from supervisor.domain.errors import StoreError
@@ -216,8 +216,15 @@ class Connection(sql.Connection):
         return self._transaction
 
     def pass_gates(self) -> int:
-        with self._transaction:
+        with suppress(RowRefused), self._transaction:
             return self._transaction.pass_gates(-1)
+        # A rule of the application has rolled back everything: the first one alone, or without what it leads to.
+        for statement, values in ((QUERIES.pass_gates, {"limit": 1}), (QUERIES.drop_move, {})):
+            with suppress(RowRefused), self._transaction as raw:
+                moves = raw.execute(statement, values).rowcount
+                self._transaction.pass_gates(raw.total_changes)  # no others now
+                return moves
+        return 0
 
     @contextmanager
     def exclusive_writers(self) -> Iterator[sqlite3.Connection]:

@@ -882,7 +882,8 @@ SELECT id FROM (
   SELECT id, type, concurrency_key, row_number() OVER (PARTITION BY type, concurrency_key ORDER BY turn, id),
     coalesce((SELECT per_key FROM job_limits l WHERE l.type = jobs.type), 1) - (
       SELECT count(*) FROM jobs j INDEXED BY jobs_by_key
-      WHERE j.type = jobs.type AND j.concurrency_key = jobs.concurrency_key AND j.hold IN ('', 'type'))
+      WHERE j.type = jobs.type AND j.concurrency_key = jobs.concurrency_key AND j.hold IN ('', 'type')
+        AND j.status IN ('held', 'pending', 'running'))
   FROM jobs INDEXED BY jobs_by_key WHERE concurrency_key IS NOT NULL AND hold = 'key' AND status = 'held')
 WHERE place <= min(most, :limit) ORDER BY place;
 

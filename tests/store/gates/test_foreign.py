@@ -243,3 +243,19 @@ def test_what_many_new_jobs_have_noted_delays_neither_a_start_nor_an_end(gates: 
     gates.sql("SELECT 1")
     [due] = execute(gates._raw, "SELECT scheduled_at FROM jobs WHERE type = 'tag' AND status = 'pending'")
     assert due[0] > time.time() + 50
+
+
+@pytest.mark.parametrize("verb", ["ABORT", "ROLLBACK"])
+def test_what_a_rule_refuses_keeps_no_other_job_of_its_key_waiting(gates: Gates, engine: Engine, verb: str) -> None:
+    if not engine.url.startswith("sqlite:"):
+        pytest.skip("a rule of SQLite")
+    gates.sql(
+        f"CREATE TRIGGER rule BEFORE INSERT ON jobs WHEN NEW.type = 'sum' BEGIN SELECT RAISE({verb}, 'no sums'); END"
+    )
+    batch(gates)
+    a, b = gates.one(batch=1, concurrency_key="k"), gates.one(concurrency_key="k")
+    execute(gates._raw, f"{SET} 'cancelled' WHERE id = {a}")
+    gates.tend()
+    gates.desk.maintenance.gates.sweep(time.time())
+    gates.tend()
+    assert gates.pending() == [b]
