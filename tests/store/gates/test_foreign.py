@@ -259,3 +259,17 @@ def test_what_a_rule_refuses_keeps_no_other_job_of_its_key_waiting(gates: Gates,
     gates.desk.maintenance.gates.sweep(time.time())
     gates.tend()
     assert gates.pending() == [b]
+
+
+@pytest.mark.parametrize("key", ["NULL", "'k'"])
+def test_thousands_that_another_program_cancels_delay_nobody(gates: Gates, engine: Engine, key: str) -> None:
+    if not engine.url.startswith("sqlite:"):
+        pytest.skip("there, nothing is noted")
+    gates.limit(max_running=1)
+    many = "WITH n (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n WHERE n < 5000)"
+    gates.sql(f"{many} INSERT INTO jobs (type, concurrency_key) SELECT 'tag', {key} FROM n")
+    execute(gates._raw, f"{SET} 'cancelled'")
+    began = time.monotonic()
+    gates.tend()
+    assert time.monotonic() - began < 3  # a fifth of a second; if each end reads all others, half a minute
+    assert gates.pending() == []
