@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 
 import pytest
 
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import done
 from supervisor.store.base import Engine
+from supervisor.store.moving import CLOSED_FOR
+from supervisor.store.sqlite.connection import Connection
 from tests.store.gates.conftest import Gates, connect, execute
 from tests.store.gates.test_after import after, batch, edges
 
@@ -273,3 +276,16 @@ def test_thousands_that_another_program_cancels_delay_nobody(gates: Gates, engin
     gates.tend()
     assert time.monotonic() - began < 3  # a fifth of a second; if each end reads all others, half a minute
     assert gates.pending() == []
+
+
+def test_what_happens_right_before_a_move_is_seen_to(
+    gates: Gates, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not engine.url.startswith("sqlite:"):
+        pytest.skip("there, nothing is noted")
+    a, b = chain(gates, 2)
+    monkeypatch.setattr(Connection, "pass_gates", lambda self: 0)  # it has been done already
+    with closing(engine.move_end()) as end:
+        execute(gates._raw, f"{SET} 'done' WHERE id = {a}")
+        end.shut(CLOSED_FOR, "postgresql://server/db")
+    assert gates.pending() == [b]
