@@ -7,11 +7,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from typing import NamedTuple
 
 from supervisor.domain.limits import Limits
-from supervisor.store.sql.connection import Concern
+from supervisor.store.sql.connection import Concern, RowRefused
 
 _SLICE = 500  # rows in one transaction
 
@@ -148,6 +149,7 @@ class Gates(Concern):
         if "sweep_edges" in self._queries.statements:
             self._connection.apply(self._queries.sweep_edges, {})
         self._connection.apply(self._queries.forget_keys, {"now": now})
-        self._connection.apply(self._queries.sweep_batches, {})
+        with suppress(RowRefused):  # a rule of the application's rolls back what follows from it
+            self._connection.apply(self._queries.sweep_batches, {})
         self.admit_due(now)
         return admitted, False

@@ -12,7 +12,7 @@ import stat
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar
 
 from supervisor.domain.errors import StoreError
@@ -32,7 +32,8 @@ from supervisor.store.sqlite.inserting import QUERIES as QUERIES
 from supervisor.store.sqlite.inserting import insert_new
 from supervisor.store.sqlite.writelock import PATIENCE, WriteLock
 
-_ROUNDS = 20  # of jobs that one transaction lets pass the gates; the maintainer goes on
+_SLICE = 100  # moves that one statement sees to
+_LONGEST = 0.02  # seconds for which one transaction does so if there are more; the maintainer goes on
 
 _TURN = 0.003  # seconds per attempt while polling for the lock
 
@@ -215,8 +216,15 @@ class Connection(sql.Connection):
         return self._transaction
 
     def pass_gates(self) -> int:
-        with self._transaction:
+        with suppress(RowRefused), self._transaction:
             return self._transaction.pass_gates(-1)
+        # A rule of the application has rolled back everything: the first one alone, or without what it leads to.
+        for statement, values in ((QUERIES.pass_gates, {"limit": 1}), (QUERIES.drop_move, {})):
+            with suppress(RowRefused), self._transaction as raw:
+                moves = raw.execute(statement, values).rowcount
+                self._transaction.pass_gates(raw.total_changes)  # no others now
+                return moves
+        return 0
 
     @contextmanager
     def exclusive_writers(self) -> Iterator[sqlite3.Connection]:
@@ -286,8 +294,8 @@ class Transaction:
         """
         raw, passed = self._raw, 0
         if raw.total_changes - self._counted > changed:
-            limit = 1000
-            for _ in range(_ROUNDS):
+            limit, until = _SLICE, time.monotonic() + _LONGEST
+            while passed < _SLICE or time.monotonic() < until:
                 try:
                     if (moves := raw.execute(QUERIES.pass_gates, {"limit": limit}).rowcount) < 1:
                         break
@@ -296,7 +304,7 @@ class Transaction:
                     if not raw.in_transaction:
                         raise
                     if limit == 1:  # it would be refused for ever; a sweep tries again what it was about
-                        raw.execute(QUERIES.drop_move)
+                        passed += raw.execute(QUERIES.drop_move).rowcount
                     limit = 1
         self._counted = raw.total_changes
         return passed

@@ -888,7 +888,8 @@ SELECT id FROM (
   SELECT id, type, concurrency_key, row_number() OVER (PARTITION BY type, concurrency_key ORDER BY turn, id),
     coalesce((SELECT per_key FROM job_limits l WHERE l.type = jobs.type), 1) - (
       SELECT count(*) FROM jobs j INDEXED BY jobs_by_key
-      WHERE j.type = jobs.type AND j.concurrency_key = jobs.concurrency_key AND j.hold IN ('', 'type'))
+      WHERE j.type = jobs.type AND j.concurrency_key = jobs.concurrency_key AND j.hold IN ('', 'type')
+        AND j.status IN ('held', 'pending', 'running'))
   FROM jobs INDEXED BY jobs_by_key WHERE concurrency_key IS NOT NULL AND hold = 'key' AND status = 'held')
 WHERE place <= min(most, :limit) ORDER BY place;
 
@@ -953,12 +954,16 @@ INSERT INTO job_after (after_id, job_id, on_failed) SELECT value, :job, :on_fail
 
 -- name: pass_gates
 -- What has happened to jobs makes room for others, or ends what they wait for: triggers see to that.
-DELETE FROM job_moves WHERE place IN (SELECT place FROM job_moves ORDER BY place LIMIT :limit);
+-- Starts first, which count for rates, then ends; what is new comes last, however many there are.
+DELETE FROM job_moves WHERE place IN (
+  SELECT place FROM job_moves WHERE (before IS NULL) + (now <> 'running') = (
+    SELECT (before IS NULL) + (now <> 'running') FROM job_moves ORDER BY (before IS NULL) + (now <> 'running') LIMIT 1)
+  ORDER BY place LIMIT :limit);
 
 -- name: drop_move
 -- A rule of the application refuses what the first one leads to, such as the job after a batch.
 UPDATE job_moves SET id = NULL, type = NULL, before = '', now = 'held', followed = NULL, batch = NULL
-WHERE place = (SELECT min(place) FROM job_moves);
+WHERE place = (SELECT place FROM job_moves ORDER BY (before IS NULL) + (now <> 'running'), place LIMIT 1);
 
 -- name: any_moves
 SELECT 1 FROM job_moves LIMIT 1;

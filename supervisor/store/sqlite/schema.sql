@@ -342,6 +342,8 @@ BEGIN
       AND (coalesce(hold, concurrency_key, batch, expires_at, waiting_key, followed) IS NOT NULL OR status = 'held'
         OR EXISTS (SELECT 1 FROM job_limits WHERE type = jobs.type)
         OR EXISTS (SELECT 1 FROM job_after WHERE job_id = jobs.id));
+  -- At once: whoever looks for the next one would read all that have ended and have not been seen to.
+  UPDATE jobs SET hold = NULL WHERE id = NEW.id AND status NOT IN ('held', 'pending', 'running') AND hold <> 'failed';
   -- Also what another program has held.
   UPDATE jobs SET status = 'held', hold = iif(status = 'held' AND hold <> '', hold, 'due'), claim_token = claim_token + 1
   WHERE id = NEW.id AND NEW.before NOT IN ('held', status) AND ((status = 'held' AND NEW.is_foreign) OR (status = 'pending'
@@ -388,6 +390,7 @@ CREATE TABLE job_moves (
   followed        INTEGER,
   batch           INTEGER
 ) STRICT;
+CREATE INDEX job_moves_order ON job_moves ((before IS NULL) + (now <> 'running'), place);
 
 -- The limits of types, as configured, and how far they are used.
 CREATE TABLE job_limits (
@@ -556,8 +559,6 @@ CREATE TRIGGER jobs_moved AFTER DELETE ON job_moves WHEN OLD.before IS NOT NULL
 BEGIN
   INSERT INTO job_key_moves SELECT id, type, waiting_key, OLD.before, OLD.now FROM jobs
     WHERE id = OLD.id AND waiting_key IS NOT NULL;
-  UPDATE jobs SET hold = NULL
-  WHERE id = OLD.id AND OLD.before <> OLD.now AND status NOT IN ('held', 'pending', 'running') AND hold <> 'failed';
   -- A start counts for the rates.
   UPDATE job_limits SET next_at = max(next_at, (SELECT now - 0.012 FROM job_clock)) + interval
   WHERE type = OLD.type AND interval IS NOT NULL AND OLD.now = 'running';

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 
 import pytest
 
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import done
 from supervisor.store.base import Engine
+from supervisor.store.moving import CLOSED_FOR
+from supervisor.store.sqlite.connection import Connection
 from tests.store.gates.conftest import Gates, connect, execute
 from tests.store.gates.test_after import after, batch, edges
 
@@ -221,3 +224,68 @@ def test_what_a_rule_of_the_application_refuses_holds_up_nothing_else(gates: Gat
     gates.sql("DROP TRIGGER rule")
     gates.desk.maintenance.gates.sweep(time.time())
     assert gates.pending("sum") == [b + 2]
+
+
+def test_what_many_new_jobs_have_noted_delays_neither_a_start_nor_an_end(gates: Gates, engine: Engine) -> None:
+    if not engine.url.startswith("sqlite:"):
+        pytest.skip("there, nothing is noted")
+    gates.limit(interval=60)
+    gates.put(concurrency_key="k", unique_key="u", waiting_key="u")
+    other = gates.one("mail", concurrency_key="k")
+    waiting = gates.one("mail", concurrency_key="k")
+    many = "WITH n (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n WHERE n < 20000)"
+    execute(gates._raw, f"{many} INSERT INTO jobs (type, concurrency_key) SELECT 'tag', n FROM n")
+    [claim] = gates.claim()
+    [first] = gates.claim(type_="mail")
+    assert (claim.job_id, first.job_id) == (1, other)
+    assert execute(gates._raw, "SELECT unique_key FROM jobs WHERE id = 1") == [(None,)]
+    began = time.monotonic()
+    gates.settle(done(first, None))
+    assert time.monotonic() - began < 0.3  # all of them would take a second
+    assert gates.pending("mail") == [waiting]
+    gates.sql("SELECT 1")
+    [due] = execute(gates._raw, "SELECT scheduled_at FROM jobs WHERE type = 'tag' AND status = 'pending'")
+    assert due[0] > time.time() + 50
+
+
+@pytest.mark.parametrize("verb", ["ABORT", "ROLLBACK"])
+def test_what_a_rule_refuses_keeps_no_other_job_of_its_key_waiting(gates: Gates, engine: Engine, verb: str) -> None:
+    if not engine.url.startswith("sqlite:"):
+        pytest.skip("a rule of SQLite")
+    gates.sql(
+        f"CREATE TRIGGER rule BEFORE INSERT ON jobs WHEN NEW.type = 'sum' BEGIN SELECT RAISE({verb}, 'no sums'); END"
+    )
+    batch(gates)
+    a, b = gates.one(batch=1, concurrency_key="k"), gates.one(concurrency_key="k")
+    execute(gates._raw, f"{SET} 'cancelled' WHERE id = {a}")
+    gates.tend()
+    gates.desk.maintenance.gates.sweep(time.time())
+    gates.tend()
+    assert gates.pending() == [b]
+
+
+@pytest.mark.parametrize("key", ["NULL", "'k'"])
+def test_thousands_that_another_program_cancels_delay_nobody(gates: Gates, engine: Engine, key: str) -> None:
+    if not engine.url.startswith("sqlite:"):
+        pytest.skip("there, nothing is noted")
+    gates.limit(max_running=1)
+    many = "WITH n (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n WHERE n < 5000)"
+    gates.sql(f"{many} INSERT INTO jobs (type, concurrency_key) SELECT 'tag', {key} FROM n")
+    execute(gates._raw, f"{SET} 'cancelled'")
+    began = time.monotonic()
+    gates.tend()
+    assert time.monotonic() - began < 3  # a fifth of a second; if each end reads all others, half a minute
+    assert gates.pending() == []
+
+
+def test_what_happens_right_before_a_move_is_seen_to(
+    gates: Gates, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not engine.url.startswith("sqlite:"):
+        pytest.skip("there, nothing is noted")
+    a, b = chain(gates, 2)
+    monkeypatch.setattr(Connection, "pass_gates", lambda self: 0)  # it has been done already
+    with closing(engine.move_end()) as end:
+        execute(gates._raw, f"{SET} 'done' WHERE id = {a}")
+        end.shut(CLOSED_FOR, "postgresql://server/db")
+    assert gates.pending() == [b]
