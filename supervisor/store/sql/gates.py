@@ -60,6 +60,7 @@ class Gates(Concern):
 
     def _write(self, type_: str, limits: Limits | None, now: float, *, chosen: bool) -> None:
         """No job waits longer than it would by the new limits, except for a breaker that is open."""
+        self._connection.pass_gates()
         saved_up = 0.0 if limits is None else limits.key_burst * (limits.key_interval or 0.0)
         was_fair = any(view.limits.fair for view in self.limits() if view.type == type_)
         with self._connection.write() as raw:
@@ -116,6 +117,7 @@ class Gates(Concern):
 
     def count_from(self, now: float) -> None:
         """The clock was set back: rates count from now, and pauses are over."""
+        self._connection.pass_gates()
         for statement in (self._queries.limits_from_now, self._queries.keys_from_now, self._queries.admitted_from_now):
             self._connection.apply(statement, {"now": now, "type": None})
 
@@ -132,6 +134,7 @@ class Gates(Concern):
         """
         if self._connection.row(self._queries.any_gates) is None:
             return 0, False
+        self._connection.pass_gates()
         until = time.monotonic() + bound
         admitted, passed = 0, 1
         for (type_,) in self._connection.rows(self._queries.unapplied):

@@ -95,7 +95,7 @@ def settle(
     elif s.pause > 0:
         until = {"id": s.job_id, "until": now + min(s.pause, LONGEST_DELAY)}
         known = queries.statements  # another engine does it with what follows
-        for name in ("pause_key", "pause_type", "delay_admitted", "hold_key", "pass_next"):
+        for name in ("pause_key", "pause_type", "delay_admitted", "hold_key"):
             raw.execute(known[name], until)
     if s.batch_limit:
         raw.execute(queries.limit_batch, {"id": s.job_id, "most": s.batch_limit})

@@ -13,6 +13,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from importlib import resources
 from typing import Any, Literal, TypeVar
 
 from supervisor.domain.errors import StoreError
@@ -65,6 +67,7 @@ class Connection(sql.Connection):
     ) -> None:
         self.files = files
         self.polls = 0.0  # seconds for which a statement is retried while another program writes
+        self.has_gates = False  # whether the triggers are there that let jobs pass
         self._synchronous = synchronous
         self._generation = FORKS.count
         self._raw = self._open(create, any_thread)
@@ -294,6 +297,7 @@ class Transaction:
         """
         raw, passed = self._raw, 0
         if raw.total_changes - self._counted > changed:
+            self._make_gates(raw)
             limit, until = _SLICE, time.monotonic() + _LONGEST
             while passed < _SLICE or time.monotonic() < until:
                 try:
@@ -309,6 +313,12 @@ class Transaction:
         self._counted = raw.total_changes
         return passed
 
+    def _make_gates(self, raw: sqlite3.Connection) -> None:
+        if not self._connection.has_gates:
+            for statement in _gates():
+                raw.execute(statement)
+            self._connection.has_gates = True
+
     def _begin(self, raw: sqlite3.Connection) -> None:
         try:
             raw.execute("BEGIN IMMEDIATE")
@@ -320,10 +330,13 @@ class Transaction:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, stack: object) -> None:
         raw = self._raw
         try:
-            if error is None and raw.in_transaction:
+            if error is not None:
+                self._connection.has_gates = False  # they may be of this transaction
+            elif raw.in_transaction:
                 self.pass_gates(1)  # the first change of a row is not a trigger's
                 raw.execute("COMMIT")
         except sqlite3.Error as refused:
+            self._connection.has_gates = False
             error = refused
         finally:
             try:
@@ -335,6 +348,13 @@ class Transaction:
             raise RowRefused(str(error)) from None
         if isinstance(error, sqlite3.Error):
             raise translated(error, self._connection.files.database) from None
+
+
+@cache
+def _gates() -> list[str]:
+    from supervisor.store.migrate import statements
+
+    return list(statements(resources.files(__package__).joinpath("gates.sql").read_text(encoding="utf-8")))
 
 
 def compile_changes(raw: sqlite3.Connection) -> None:

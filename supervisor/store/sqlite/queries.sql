@@ -55,21 +55,14 @@ UPDATE jobs SET
                 THEN status ELSE 'held' END,
   hold = CASE WHEN coalesce(hold, 'after') = 'after'
                 OR (hold <> 'due' AND priority = :priority AND coalesce(:due, :now + :due_after, :now) <= :now)
-              THEN hold ELSE 'due' END,
-  turn = turn
+              THEN hold ELSE 'due' END
 WHERE id = :id AND status IN ('pending', 'held')
 RETURNING id;
 
 -- name: refill_gates
--- It may have left room at its gates.
-UPDATE jobs SET turn = turn WHERE id IN (
-  SELECT id FROM (SELECT o.id FROM jobs j CROSS JOIN jobs o INDEXED BY jobs_at_gate
-                  WHERE j.id = :id AND o.type = j.type AND o.status = 'held' AND o.hold = 'type' AND j.hold IS NOT NULL
-                  ORDER BY o.turn, o.id LIMIT 1)
-  UNION ALL
-  SELECT id FROM (SELECT o.id FROM jobs j CROSS JOIN jobs o INDEXED BY jobs_by_key
-                  WHERE j.id = :id AND o.type = j.type AND o.concurrency_key = j.concurrency_key AND o.status = 'held'
-                    AND o.hold = 'key' ORDER BY o.turn, o.id LIMIT 1));
+-- It is to pass its gates, and may have left room there.
+INSERT INTO job_moves (id, type, concurrency_key, before, now)
+SELECT id, type, concurrency_key, 'held', 'held' FROM jobs WHERE id = :id AND hold IS NOT NULL;
 
 -- name: find_once
 -- The job of an earlier request, in whatever state. The bounds are those of the index; without `likelihood`, SQLite would
@@ -922,11 +915,6 @@ UPDATE jobs SET status = 'held', hold = 'key', turn = scheduled_at - priority * 
 WHERE id IN (SELECT o.id FROM jobs j JOIN jobs o INDEXED BY jobs_by_key
                ON o.type = j.type AND o.concurrency_key = j.concurrency_key AND o.hold IN ('', 'type')
              WHERE j.id = :id AND o.status IN ('held', 'pending'));
-
--- name: pass_next
-UPDATE jobs SET turn = turn WHERE id = (
-  SELECT id FROM jobs INDEXED BY jobs_at_gate WHERE type = (SELECT type FROM jobs WHERE id = :id) AND hold = 'type'
-    AND status = 'held' ORDER BY turn, id LIMIT 1);
 
 -- name: admitted_from_now
 -- What has passed the gates is due, or will be by a rate.
