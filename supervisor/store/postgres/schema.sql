@@ -623,10 +623,10 @@ BEGIN
     WITH passing AS (
       SELECT p.*, row_number() OVER (ORDER BY p.turn, p.id) AS place FROM (
         SELECT j.id, j.turn, j.priority
-        FROM (SELECT h.id FROM jobs h WHERE h.type = gate.type AND h.status = 'held' AND h.hold = 'type'
+        FROM (SELECT h.id, h.turn FROM jobs h WHERE h.type = gate.type AND h.status = 'held' AND h.hold = 'type'
               ORDER BY h.turn, h.id LIMIT CASE WHEN gate.interval IS NOT NULL THEN 1000 END) AS h JOIN jobs j ON j.id = h.id
         WHERE j.status = held AND j.hold = 'type' AND j.requires <> ALL (gate.taken)
-        ORDER BY j.turn, j.id
+        ORDER BY h.turn, h.id -- in the order in which they come: to sort them, all would be read
         LIMIT greatest(coalesce(least(
           gate.max_running - (SELECT count(*) FROM (SELECT 1 FROM jobs j WHERE j.type = gate.type AND j.hold = ''
                                 AND j.status IN ('pending', 'running') LIMIT gate.max_running) AS o),

@@ -9,7 +9,7 @@ import pytest
 from supervisor.domain.limits import interval_of
 from supervisor.domain.settlement import done
 from supervisor.store.base import Engine
-from tests.store.gates.conftest import Gates
+from tests.store.gates.conftest import Gates, execute
 
 
 @pytest.fixture(params=["postgres"])
@@ -36,3 +36,15 @@ def test_who_deletes_the_next_ones_too_lets_those_after_them_pass(gates: Gates) 
     gates.sql(f"DELETE FROM jobs WHERE id IN ({keyed[0]}, {keyed[1]}, {typed[0]}, {typed[1]})")
     assert gates.pending() == keyed[2:]
     assert gates.pending("mail") == typed[2:]
+
+
+def test_what_is_held_is_not_read_to_find_the_first(gates: Gates) -> None:
+    gates.limit(max_running=1)
+    gates.put(2000)
+    execute(gates._raw, "BEGIN")
+    execute(gates._raw, "UPDATE jobs SET status = 'done', claim_token = claim_token + 1 WHERE id = 1")
+    execute(gates._raw, "SELECT supervisor_settled_v1(ARRAY[1], NULL, NULL, NULL, NULL)")
+    [(read,)] = execute(gates._raw, "SELECT pg_stat_get_xact_tuples_returned('jobs_at_gate'::regclass)")
+    execute(gates._raw, "COMMIT")
+    assert gates.pending() == [2]
+    assert read < 100
