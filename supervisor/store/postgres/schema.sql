@@ -995,6 +995,11 @@ BEGIN
   END IF;
   due := ARRAY(SELECT j.id FROM jobs j WHERE j.status = 'held' AND j.hold = 'due' AND j.scheduled_at <= at
                ORDER BY j.scheduled_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+  IF cardinality(due) >= most THEN -- many of one type keep no other waiting
+    due := due || ARRAY(SELECT j.id FROM jobs j WHERE j.status = 'held' AND j.hold = 'due' AND j.scheduled_at <= at
+                          AND j.type <> ALL (ARRAY(SELECT DISTINCT o.type FROM jobs o WHERE o.id = ANY (due)))
+                        ORDER BY j.scheduled_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+  END IF;
   IF EXISTS (SELECT 1 FROM job_keys WHERE opens_at <= at) THEN
     due := due || ARRAY(
       SELECT h.id FROM (SELECT type, key FROM job_keys WHERE opens_at <= at ORDER BY opens_at LIMIT most) AS k, LATERAL (

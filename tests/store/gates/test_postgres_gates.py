@@ -48,3 +48,11 @@ def test_what_is_held_is_not_read_to_find_the_first(gates: Gates) -> None:
     execute(gates._raw, "COMMIT")
     assert gates.pending() == [2]
     assert read < 100
+
+
+def test_many_of_one_type_keep_no_other_waiting(gates: Gates) -> None:
+    gates.limit(max_running=1)
+    execute(gates._raw, "INSERT INTO jobs (type) SELECT 'tag' FROM generate_series(1, 1500)")
+    execute(gates._raw, "INSERT INTO jobs (type, concurrency_key) VALUES ('other', 'a')")
+    gates.desk.maintenance.gates.admit_due(time.time())
+    assert len(gates.pending("other")) == 1
