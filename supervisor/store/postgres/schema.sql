@@ -965,14 +965,15 @@ BEGIN
   IF EXISTS (SELECT 1 FROM job_ends) THEN
     -- Before any row, for which it never waits: whoever has this lock may wait for rows.
     PERFORM pg_advisory_xact_lock(7308604897285366891);
-    WITH latest AS MATERIALIZED (SELECT e.ctid AS place, e.job_id FROM job_ends e LIMIT most),
-    jobs_of AS MATERIALIZED (SELECT j.id FROM jobs j WHERE j.id = ANY (ARRAY(SELECT l.job_id FROM latest l))
-                             FOR NO KEY UPDATE SKIP LOCKED),
+    -- Not the first ones, which may all be about rows that somebody has locked.
+    WITH jobs_of AS MATERIALIZED (
+      SELECT j.id FROM jobs j WHERE j.id IN (SELECT e.job_id FROM job_ends e) LIMIT most FOR NO KEY UPDATE SKIP LOCKED),
+    latest AS MATERIALIZED (
+      SELECT e.ctid AS place, e.job_id FROM job_ends e
+      WHERE e.job_id IS NULL OR e.job_id IN (SELECT o.id FROM jobs_of o)
+         OR NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = e.job_id) LIMIT most),
     gone AS (
-      DELETE FROM job_ends WHERE ctid = ANY (ARRAY(
-        SELECT l.place FROM latest l
-        WHERE l.job_id IS NULL OR l.job_id IN (SELECT o.id FROM jobs_of o)
-           OR NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = l.job_id)))
+      DELETE FROM job_ends WHERE ctid = ANY (ARRAY(SELECT l.place FROM latest l))
       RETURNING job_id, started, batch, type, key, deleted),
     lost AS (
       UPDATE jobs SET status = 'cancelled', completed_at = at, claim_token = claim_token + 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from supervisor.domain.limits import interval_of
 from supervisor.domain.settlement import done
 from supervisor.store.base import Engine
-from tests.store.gates.conftest import Gates, execute
+from tests.store.gates.conftest import Gates, connect, execute
 
 
 @pytest.fixture(params=["postgres"])
@@ -56,3 +57,16 @@ def test_many_of_one_type_keep_no_other_waiting(gates: Gates) -> None:
     execute(gates._raw, "INSERT INTO jobs (type, concurrency_key) VALUES ('other', 'a')")
     gates.desk.maintenance.gates.admit_due(time.time())
     assert len(gates.pending("other")) == 1
+
+
+def test_rows_that_somebody_has_locked_hold_up_nothing_else(gates: Gates) -> None:
+    gates.limit(max_running=1)
+    gates.put(700)
+    first, second = gates.put(2, "other", concurrency_key="a")
+    execute(gates._raw, "UPDATE jobs SET status = 'cancelled' WHERE type = 'tag'")
+    with contextlib.closing(connect(gates.url)) as application:
+        execute(application, "BEGIN")
+        execute(application, "SELECT 1 FROM jobs WHERE type = 'tag' FOR UPDATE")
+        execute(gates._raw, f"UPDATE jobs SET status = 'cancelled' WHERE id = {first}")
+        gates.desk.maintenance.gates.admit_due(time.time())
+        assert gates.pending("other") == [second]
