@@ -725,12 +725,11 @@ END $$;
 -- `in_charged` are those whose attempt counts, for breakers. From the starts of others, for rates. The gates of types whose
 -- jobs are to be claimed then are locked, too; batches may have been closed. For so many seconds no other job with the
 -- concurrency_key of a paused one starts. Returns how many jobs have become pending.
-CREATE FUNCTION supervisor_settled_v1(
+-- Called by supervisor_settled_v1, with its settings.
+CREATE FUNCTION supervisor_follow_v1(
   in_ids bigint[], in_charged bigint[], in_started bigint[], in_rated text[], in_batches bigint[],
-  in_paused bigint[] DEFAULT NULL, in_pauses double precision[] DEFAULT NULL)
-RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+  in_paused bigint[], in_pauses double precision[])
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
   at constant double precision := extract(epoch FROM clock_timestamp());
@@ -853,22 +852,27 @@ BEGIN
     FROM (SELECT DISTINCT hashtextextended('batch ' || b, 7308604897285366890) AS lock
           FROM unnest(settled.batches || in_batches) AS b ORDER BY 1) AS b;
     FOR one IN
-      UPDATE job_batches b SET ended_at = at
+      SELECT b.id, b.type, b.payload FROM job_batches b
       WHERE b.id = ANY (settled.batches || in_batches) AND b.closed = 1 AND b.ended_at IS NULL AND NOT EXISTS (
         SELECT 1 FROM jobs j WHERE j.batch = b.id AND j.status IN ('held', 'pending', 'running'))
-      RETURNING b.id, b.type, b.payload
     LOOP
-      IF one.type IS NOT NULL THEN
-        FOR tried IN 1 .. 1000 LOOP -- ids that others have given by hand are passed over
-          WITH made AS (
-            INSERT INTO jobs (type, payload, meta)
-            VALUES (one.type, one.payload, json_build_object('batch', one.id)::text)
-            ON CONFLICT (id) DO NOTHING RETURNING id)
-          UPDATE job_batches b SET callback = made.id FROM made WHERE b.id = one.id;
-          EXIT WHEN FOUND;
-        END LOOP;
-        admitted := admitted + 1;
-      END IF;
+      BEGIN
+        UPDATE job_batches b SET ended_at = at WHERE b.id = one.id;
+        IF one.type IS NOT NULL THEN
+          FOR tried IN 1 .. 1000 LOOP -- ids that others have given by hand are passed over
+            WITH made AS (
+              INSERT INTO jobs (type, payload, meta)
+              VALUES (one.type, one.payload, json_build_object('batch', one.id)::text)
+              ON CONFLICT (id) DO NOTHING RETURNING id)
+            UPDATE job_batches b SET callback = made.id FROM made WHERE b.id = one.id;
+            EXIT WHEN FOUND;
+          END LOOP;
+          admitted := admitted + 1;
+        END IF;
+      EXCEPTION
+        WHEN integrity_constraint_violation OR data_exception OR program_limit_exceeded OR plpgsql_error THEN
+          NULL; -- a rule of the application refuses that job: a sweep tries again
+      END;
     END LOOP;
   END IF;
 
@@ -951,6 +955,53 @@ BEGIN
     END IF;
   END IF;
   RETURN admitted;
+END $$;
+
+-- The same. What a rule of the application does not let go on is quarantined, so that it does not stop those that end, or
+-- others: jobs after these, those whose time has come, and the first ones at their gates.
+CREATE FUNCTION supervisor_settled_v1(
+  in_ids bigint[], in_charged bigint[], in_started bigint[], in_rated text[], in_batches bigint[],
+  in_paused bigint[] DEFAULT NULL, in_pauses double precision[] DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+  one bigint;
+  refused bigint;
+BEGIN
+  LOOP
+    BEGIN
+      RETURN supervisor_follow_v1(in_ids, in_charged, in_started, in_rated, in_batches, in_paused, in_pauses);
+    EXCEPTION
+      WHEN integrity_constraint_violation OR data_exception OR program_limit_exceeded OR plpgsql_error THEN
+        refused := 0;
+        FOR one IN
+          SELECT j.id FROM jobs j WHERE j.id = ANY (in_ids) AND j.status = 'held'
+          UNION SELECT j.id FROM job_after a JOIN jobs j ON j.id = a.job_id WHERE a.after_id = ANY (in_ids) AND j.status = 'held'
+          UNION SELECT h.id FROM (SELECT DISTINCT j.type, j.concurrency_key FROM jobs j WHERE j.id = ANY (in_ids || in_started)) AS g,
+            LATERAL (
+              (SELECT j.id FROM jobs j WHERE j.type = g.type AND j.concurrency_key = g.concurrency_key AND j.hold = 'key'
+                 AND j.status IN ('held', 'pending', 'running') ORDER BY j.turn, j.id LIMIT 100)
+              UNION ALL
+              (SELECT j.id FROM jobs j WHERE j.type = g.type AND j.hold = 'type' AND j.status = 'held'
+               ORDER BY j.turn, j.id LIMIT 100)) AS h
+        LOOP
+          BEGIN
+            UPDATE jobs SET status = 'pending', hold = '', claim_token = claim_token + 1 WHERE id = one;
+            RAISE SQLSTATE 'UNDO1';
+          EXCEPTION
+            WHEN SQLSTATE 'UNDO1' THEN NULL;
+            WHEN integrity_constraint_violation OR data_exception OR program_limit_exceeded OR plpgsql_error THEN
+              UPDATE jobs SET status = 'quarantined', last_error = 'the database refuses this row: ' || SQLERRM,
+                completed_at = extract(epoch FROM clock_timestamp()), claim_token = claim_token + 1 WHERE id = one;
+              refused := refused + 1;
+          END;
+        END LOOP;
+        IF refused = 0 THEN
+          RAISE;
+        END IF;
+    END;
+  END LOOP;
 END $$;
 
 -- The maintainer's look at what nobody else admits: jobs whose time has come, new ones among them, and job_ends. Returns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -70,3 +71,47 @@ def test_rows_that_somebody_has_locked_hold_up_nothing_else(gates: Gates) -> Non
         execute(gates._raw, f"UPDATE jobs SET status = 'cancelled' WHERE id = {first}")
         gates.desk.maintenance.gates.admit_due(time.time())
         assert gates.pending("other") == [second]
+
+
+@pytest.fixture
+def rule(gates: Gates) -> Iterator[Callable[[str, str], None]]:
+    """Makes a rule of the application, which refuses what has this condition."""
+
+    def make(event: str, condition: str) -> None:
+        execute(
+            gates._raw,
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;"
+            f"CREATE TRIGGER refuse BEFORE {event} ON jobs FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION refuse()",
+        )
+
+    yield make
+    execute(gates._raw, "DROP FUNCTION IF EXISTS refuse CASCADE")
+
+
+@pytest.mark.parametrize("by_sql", [False, True])
+def test_a_refused_job_after_a_batch_stops_nobody(gates: Gates, rule: Callable[..., None], *, by_sql: bool) -> None:
+    rule("INSERT", "NEW.type = 'sum'")
+    gates.sql("INSERT INTO job_batches (id, type, closed) VALUES (8, 'sum', 1), (9, 'report', 1)")
+    jobs = gates.one(batch=8), gates.one(batch=9)
+    if by_sql:
+        gates.sql(f"UPDATE jobs SET status = 'cancelled' WHERE id IN {jobs}")
+    else:
+        gates.settle(*(done(claim, None) for claim in gates.claim(2)))
+    assert gates.status(*jobs) == ["cancelled" if by_sql else "done"] * 2
+    assert len(gates.pending("report")) == 1
+    gates.sql("DROP FUNCTION refuse CASCADE")
+    gates.desk.maintenance.gates.sweep(time.time())
+    assert (len(gates.pending("sum")), len(gates.pending("report"))) == (1, 1)
+
+
+def test_a_job_that_may_not_become_pending_is_quarantined_and_stops_nobody(
+    gates: Gates, rule: Callable[..., None]
+) -> None:
+    gates.limit(max_running=1)
+    first, bad, good = gates.put(3)
+    [follower] = gates.sql("INSERT INTO jobs (type, status, hold) VALUES ('other', 'held', 'after') RETURNING id")[0]
+    gates.sql(f"INSERT INTO job_after (after_id, job_id) VALUES ({first}, {follower})")
+    rule("UPDATE", f"NEW.status = 'pending' AND NEW.id IN ({bad}, {follower})")
+    gates.work(first)  # whose success is kept
+    assert gates.status(first, bad, good, follower) == ["done", "quarantined", "pending", "quarantined"]
+    assert gates.desk.job(bad).last_error == "the database refuses this row: no"
