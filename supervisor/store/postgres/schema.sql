@@ -1007,9 +1007,10 @@ END $$;
 -- The maintainer's look at what nobody else admits: jobs whose time has come, new ones among them, and job_ends. Returns
 -- how many jobs it has seen.
 CREATE FUNCTION supervisor_admit_due_v1(most bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET enable_seqscan = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
   at constant double precision := extract(epoch FROM clock_timestamp());
+  held constant text := 'held'; -- as above
   due bigint[];
   seen record;
 BEGIN
@@ -1048,9 +1049,16 @@ BEGIN
   due := ARRAY(SELECT j.id FROM jobs j WHERE j.status = 'held' AND j.hold = 'due' AND j.scheduled_at <= at
                ORDER BY j.scheduled_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
   IF cardinality(due) >= most THEN -- many of one type keep no other waiting
-    due := due || ARRAY(SELECT j.id FROM jobs j WHERE j.status = 'held' AND j.hold = 'due' AND j.scheduled_at <= at
-                          AND j.type <> ALL (ARRAY(SELECT DISTINCT o.type FROM jobs o WHERE o.id = ANY (due)))
-                        ORDER BY j.scheduled_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+    due := due || ARRAY(
+      WITH RECURSIVE types (type) AS (
+        SELECT '' COLLATE "C" UNION ALL
+        SELECT (SELECT min(j.type) FROM jobs j WHERE j.type > t.type AND j.hold IS NOT NULL AND j.status IN ('held', 'pending', 'running'))
+        FROM types t WHERE t.type IS NOT NULL)
+      SELECT h.id FROM types t, LATERAL (
+        SELECT j.id FROM jobs j
+        WHERE j.type = t.type AND j.hold = 'due' AND j.scheduled_at <= at AND j.status IN ('held', 'pending', 'running') AND j.status = held
+        ORDER BY j.turn, j.id LIMIT 50 FOR NO KEY UPDATE SKIP LOCKED) AS h
+      WHERE t.type <> ALL (ARRAY(SELECT o.type FROM jobs o WHERE o.id = ANY (due))));
   END IF;
   IF EXISTS (SELECT 1 FROM job_keys WHERE opens_at <= at) THEN
     due := due || ARRAY(
