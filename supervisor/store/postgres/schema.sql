@@ -617,7 +617,7 @@ BEGIN
              GROUP BY 1 HAVING count(*) >= r.most) AS taken
     FROM (SELECT DISTINCT unnest(wide)) AS n (t) JOIN job_limits l ON l.type = n.t,
          LATERAL (SELECT floor(least(100, greatest(1, 0.01 / l.interval)))::bigint) AS r (most)
-    WHERE EXISTS (SELECT 1 FROM jobs j WHERE j.type = n.t AND j.status = 'held' AND j.hold = 'type')
+    WHERE EXISTS (SELECT 1 FROM jobs j WHERE j.type = n.t AND j.status = 'held' AND j.hold = 'type' OFFSET 0) -- for each of them
     ORDER BY 1
   LOOP
     WITH passing AS (

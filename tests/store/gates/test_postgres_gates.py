@@ -41,11 +41,12 @@ def test_who_deletes_the_next_ones_too_lets_those_after_them_pass(gates: Gates) 
 
 
 def test_what_is_held_is_not_read_to_find_the_first(gates: Gates) -> None:
+    gates.limit("other", interval=1.0)
     gates.limit(max_running=1)
     gates.put(2000)
     execute(gates._raw, "BEGIN")
     execute(gates._raw, "UPDATE jobs SET status = 'done', claim_token = claim_token + 1 WHERE id = 1")
-    execute(gates._raw, "SELECT supervisor_settled_v1(ARRAY[1], NULL, NULL, NULL, NULL)")
+    execute(gates._raw, "SELECT supervisor_settled_v1(ARRAY[1], NULL, NULL, ARRAY['other'], NULL)")
     [(read,)] = execute(gates._raw, "SELECT pg_stat_get_xact_tuples_returned('jobs_at_gate'::regclass)")
     execute(gates._raw, "COMMIT")
     assert gates.pending() == [2]
