@@ -965,9 +965,7 @@ CREATE FUNCTION supervisor_settled_v1(
 RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
-DECLARE
-  one bigint;
-  refused bigint;
+DECLARE one bigint; refused bigint;
 BEGIN
   LOOP
     BEGIN
@@ -982,8 +980,7 @@ BEGIN
             LATERAL (
               (SELECT j.id FROM jobs j WHERE j.type = g.type AND j.concurrency_key = g.concurrency_key AND j.hold = 'key'
                  AND j.status IN ('held', 'pending', 'running') ORDER BY j.turn, j.id LIMIT 100)
-              UNION ALL
-              (SELECT j.id FROM jobs j WHERE j.type = g.type AND j.hold = 'type' AND j.status = 'held'
+              UNION ALL (SELECT j.id FROM jobs j WHERE j.type = g.type AND j.hold = 'type' AND j.status = 'held'
                ORDER BY j.turn, j.id LIMIT 100)) AS h
         LOOP
           BEGIN
@@ -997,9 +994,7 @@ BEGIN
               refused := refused + 1;
           END;
         END LOOP;
-        IF refused = 0 THEN
-          RAISE;
-        END IF;
+        IF refused = 0 THEN RAISE; END IF;
     END;
   END LOOP;
 END $$;
