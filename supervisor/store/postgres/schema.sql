@@ -617,16 +617,16 @@ BEGIN
              GROUP BY 1 HAVING count(*) >= r.most) AS taken
     FROM (SELECT DISTINCT unnest(wide)) AS n (t) JOIN job_limits l ON l.type = n.t,
          LATERAL (SELECT floor(least(100, greatest(1, 0.01 / l.interval)))::bigint) AS r (most)
-    WHERE EXISTS (SELECT 1 FROM jobs j WHERE j.type = n.t AND j.status = 'held' AND j.hold = 'type')
+    WHERE EXISTS (SELECT 1 FROM jobs j WHERE j.type = n.t AND j.status = 'held' AND j.hold = 'type' OFFSET 0) -- for each of them
     ORDER BY 1
   LOOP
     WITH passing AS (
       SELECT p.*, row_number() OVER (ORDER BY p.turn, p.id) AS place FROM (
         SELECT j.id, j.turn, j.priority
-        FROM (SELECT h.id FROM jobs h WHERE h.type = gate.type AND h.status = 'held' AND h.hold = 'type'
+        FROM (SELECT h.id, h.turn FROM jobs h WHERE h.type = gate.type AND h.status = 'held' AND h.hold = 'type'
               ORDER BY h.turn, h.id LIMIT CASE WHEN gate.interval IS NOT NULL THEN 1000 END) AS h JOIN jobs j ON j.id = h.id
         WHERE j.status = held AND j.hold = 'type' AND j.requires <> ALL (gate.taken)
-        ORDER BY j.turn, j.id
+        ORDER BY h.turn, h.id -- in the order in which they come: to sort them, all would be read
         LIMIT greatest(coalesce(least(
           gate.max_running - (SELECT count(*) FROM (SELECT 1 FROM jobs j WHERE j.type = gate.type AND j.hold = ''
                                 AND j.status IN ('pending', 'running') LIMIT gate.max_running) AS o),
@@ -725,12 +725,11 @@ END $$;
 -- `in_charged` are those whose attempt counts, for breakers. From the starts of others, for rates. The gates of types whose
 -- jobs are to be claimed then are locked, too; batches may have been closed. For so many seconds no other job with the
 -- concurrency_key of a paused one starts. Returns how many jobs have become pending.
-CREATE FUNCTION supervisor_settled_v1(
+-- Called by supervisor_settled_v1, with its settings.
+CREATE FUNCTION supervisor_follow_v1(
   in_ids bigint[], in_charged bigint[], in_started bigint[], in_rated text[], in_batches bigint[],
-  in_paused bigint[] DEFAULT NULL, in_pauses double precision[] DEFAULT NULL)
-RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+  in_paused bigint[], in_pauses double precision[])
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
   at constant double precision := extract(epoch FROM clock_timestamp());
@@ -853,22 +852,27 @@ BEGIN
     FROM (SELECT DISTINCT hashtextextended('batch ' || b, 7308604897285366890) AS lock
           FROM unnest(settled.batches || in_batches) AS b ORDER BY 1) AS b;
     FOR one IN
-      UPDATE job_batches b SET ended_at = at
+      SELECT b.id, b.type, b.payload FROM job_batches b
       WHERE b.id = ANY (settled.batches || in_batches) AND b.closed = 1 AND b.ended_at IS NULL AND NOT EXISTS (
         SELECT 1 FROM jobs j WHERE j.batch = b.id AND j.status IN ('held', 'pending', 'running'))
-      RETURNING b.id, b.type, b.payload
     LOOP
-      IF one.type IS NOT NULL THEN
-        FOR tried IN 1 .. 1000 LOOP -- ids that others have given by hand are passed over
-          WITH made AS (
-            INSERT INTO jobs (type, payload, meta)
-            VALUES (one.type, one.payload, json_build_object('batch', one.id)::text)
-            ON CONFLICT (id) DO NOTHING RETURNING id)
-          UPDATE job_batches b SET callback = made.id FROM made WHERE b.id = one.id;
-          EXIT WHEN FOUND;
-        END LOOP;
-        admitted := admitted + 1;
-      END IF;
+      BEGIN
+        UPDATE job_batches b SET ended_at = at WHERE b.id = one.id;
+        IF one.type IS NOT NULL THEN
+          FOR tried IN 1 .. 1000 LOOP -- ids that others have given by hand are passed over
+            WITH made AS (
+              INSERT INTO jobs (type, payload, meta)
+              VALUES (one.type, one.payload, json_build_object('batch', one.id)::text)
+              ON CONFLICT (id) DO NOTHING RETURNING id)
+            UPDATE job_batches b SET callback = made.id FROM made WHERE b.id = one.id;
+            EXIT WHEN FOUND;
+          END LOOP;
+          admitted := admitted + 1;
+        END IF;
+      EXCEPTION
+        WHEN integrity_constraint_violation OR data_exception OR program_limit_exceeded OR plpgsql_error THEN
+          NULL; -- a rule of the application refuses that job: a sweep tries again
+      END;
     END LOOP;
   END IF;
 
@@ -953,26 +957,70 @@ BEGIN
   RETURN admitted;
 END $$;
 
+-- The same. What a rule of the application does not let go on is quarantined, so that it does not stop those that end, or
+-- others: jobs after these, those whose time has come, and the first ones at their gates.
+CREATE FUNCTION supervisor_settled_v1(
+  in_ids bigint[], in_charged bigint[], in_started bigint[], in_rated text[], in_batches bigint[],
+  in_paused bigint[] DEFAULT NULL, in_pauses double precision[] DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE one bigint; refused bigint;
+BEGIN
+  LOOP
+    BEGIN
+      RETURN supervisor_follow_v1(in_ids, in_charged, in_started, in_rated, in_batches, in_paused, in_pauses);
+    EXCEPTION
+      WHEN integrity_constraint_violation OR data_exception OR program_limit_exceeded OR plpgsql_error THEN
+        refused := 0;
+        FOR one IN
+          SELECT j.id FROM jobs j WHERE j.id = ANY (in_ids) AND j.status = 'held'
+          UNION SELECT j.id FROM job_after a JOIN jobs j ON j.id = a.job_id WHERE a.after_id = ANY (in_ids) AND j.status = 'held'
+          UNION SELECT h.id FROM (SELECT DISTINCT j.type, j.concurrency_key FROM jobs j WHERE j.id = ANY (in_ids || in_started)) AS g,
+            LATERAL (
+              (SELECT j.id FROM jobs j WHERE j.type = g.type AND j.concurrency_key = g.concurrency_key AND j.hold = 'key'
+                 AND j.status IN ('held', 'pending', 'running') ORDER BY j.turn, j.id LIMIT 100)
+              UNION ALL (SELECT j.id FROM jobs j WHERE j.type = g.type AND j.hold = 'type' AND j.status = 'held'
+               ORDER BY j.turn, j.id LIMIT 100)) AS h
+        LOOP
+          BEGIN
+            UPDATE jobs SET status = 'pending', hold = '', claim_token = claim_token + 1 WHERE id = one;
+            RAISE SQLSTATE 'UNDO1';
+          EXCEPTION
+            WHEN SQLSTATE 'UNDO1' THEN NULL;
+            WHEN integrity_constraint_violation OR data_exception OR program_limit_exceeded OR plpgsql_error THEN
+              UPDATE jobs SET status = 'quarantined', last_error = 'the database refuses this row: ' || SQLERRM,
+                completed_at = extract(epoch FROM clock_timestamp()), claim_token = claim_token + 1 WHERE id = one;
+              refused := refused + 1;
+          END;
+        END LOOP;
+        IF refused = 0 THEN RAISE; END IF;
+    END;
+  END LOOP;
+END $$;
+
 -- The maintainer's look at what nobody else admits: jobs whose time has come, new ones among them, and job_ends. Returns
 -- how many jobs it has seen.
 CREATE FUNCTION supervisor_admit_due_v1(most bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
-SET enable_seqscan = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
   at constant double precision := extract(epoch FROM clock_timestamp());
+  held constant text := 'held'; -- as above
   due bigint[];
   seen record;
 BEGIN
   IF EXISTS (SELECT 1 FROM job_ends) THEN
     -- Before any row, for which it never waits: whoever has this lock may wait for rows.
     PERFORM pg_advisory_xact_lock(7308604897285366891);
-    WITH latest AS MATERIALIZED (SELECT e.ctid AS place, e.job_id FROM job_ends e LIMIT most),
-    jobs_of AS MATERIALIZED (SELECT j.id FROM jobs j WHERE j.id = ANY (ARRAY(SELECT l.job_id FROM latest l))
-                             FOR NO KEY UPDATE SKIP LOCKED),
+    -- Not the first ones, which may all be about rows that somebody has locked.
+    WITH jobs_of AS MATERIALIZED (
+      SELECT j.id FROM jobs j WHERE j.id IN (SELECT e.job_id FROM job_ends e) LIMIT most FOR NO KEY UPDATE SKIP LOCKED),
+    latest AS MATERIALIZED (
+      SELECT e.ctid AS place, e.job_id FROM job_ends e
+      WHERE e.job_id IS NULL OR e.job_id IN (SELECT o.id FROM jobs_of o)
+         OR NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = e.job_id) LIMIT most),
     gone AS (
-      DELETE FROM job_ends WHERE ctid = ANY (ARRAY(
-        SELECT l.place FROM latest l
-        WHERE l.job_id IS NULL OR l.job_id IN (SELECT o.id FROM jobs_of o)
-           OR NOT EXISTS (SELECT 1 FROM jobs j WHERE j.id = l.job_id)))
+      DELETE FROM job_ends WHERE ctid = ANY (ARRAY(SELECT l.place FROM latest l))
       RETURNING job_id, started, batch, type, key, deleted),
     lost AS (
       UPDATE jobs SET status = 'cancelled', completed_at = at, claim_token = claim_token + 1,
@@ -995,6 +1043,18 @@ BEGIN
   END IF;
   due := ARRAY(SELECT j.id FROM jobs j WHERE j.status = 'held' AND j.hold = 'due' AND j.scheduled_at <= at
                ORDER BY j.scheduled_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+  IF cardinality(due) >= most THEN -- many of one type keep no other waiting
+    due := due || ARRAY(
+      WITH RECURSIVE types (type) AS (
+        SELECT '' COLLATE "C" UNION ALL
+        SELECT (SELECT min(j.type) FROM jobs j WHERE j.type > t.type AND j.hold IS NOT NULL AND j.status IN ('held', 'pending', 'running'))
+        FROM types t WHERE t.type IS NOT NULL)
+      SELECT h.id FROM types t, LATERAL (
+        SELECT j.id FROM jobs j
+        WHERE j.type = t.type AND j.hold = 'due' AND j.scheduled_at <= at AND j.status IN ('held', 'pending', 'running') AND j.status = held
+        ORDER BY j.turn, j.id LIMIT 50 FOR NO KEY UPDATE SKIP LOCKED) AS h
+      WHERE t.type <> ALL (ARRAY(SELECT o.type FROM jobs o WHERE o.id = ANY (due))));
+  END IF;
   IF EXISTS (SELECT 1 FROM job_keys WHERE opens_at <= at) THEN
     due := due || ARRAY(
       SELECT h.id FROM (SELECT type, key FROM job_keys WHERE opens_at <= at ORDER BY opens_at LIMIT most) AS k, LATERAL (

@@ -129,8 +129,9 @@ def test_turns_keep_to_the_rate(gates: Gates) -> None:
 
 def test_turns_wait_for_the_breaker(gates: Gates) -> None:
     gates.limit(max_failures=1, breaker_pause=0.3, max_running=10, fair=True)
-    gates.work(gates.one(fair_key="a"), Status.FAILED)
+    failing = gates.one(fair_key="a")
     opened = time.time()
+    gates.work(failing, Status.FAILED)
     gates.put(2, fair_key="a")
     assert starts(gates, 1)[0][0] - opened > 0.28
 
