@@ -13,8 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
-from importlib import resources
 from typing import Any, Literal, TypeVar
 
 from supervisor.domain.errors import StoreError
@@ -31,7 +29,7 @@ from supervisor.store.sqlite.driver_errors import (
 )
 from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.inserting import QUERIES as QUERIES
-from supervisor.store.sqlite.inserting import insert_new
+from supervisor.store.sqlite.inserting import gates, insert_new
 from supervisor.store.sqlite.writelock import PATIENCE, WriteLock
 
 _SLICE = 100  # moves that one statement sees to
@@ -315,7 +313,7 @@ class Transaction:
 
     def _make_gates(self, raw: sqlite3.Connection) -> None:
         if not self._connection.has_gates:
-            for statement in _gates():
+            for statement in gates():
                 raw.execute(statement)
             self._connection.has_gates = True
 
@@ -348,13 +346,6 @@ class Transaction:
             raise RowRefused(str(error)) from None
         if isinstance(error, sqlite3.Error):
             raise translated(error, self._connection.files.database) from None
-
-
-@cache
-def _gates() -> list[str]:
-    from supervisor.store.migrate import statements
-
-    return list(statements(resources.files(__package__).joinpath("gates.sql").read_text(encoding="utf-8")))
 
 
 def compile_changes(raw: sqlite3.Connection) -> None:

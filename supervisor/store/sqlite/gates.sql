@@ -2,14 +2,17 @@
 -- and no connection of ours that needs none of this, reads or compiles them.
 
 
+-- name: job_key_starts
 CREATE TEMP VIEW IF NOT EXISTS job_key_starts AS -- when the next job may start
 SELECT k.type, k.key, k.next_at - coalesce((l.key_burst - 1) * l.key_interval, 0) AS at
 FROM job_keys k LEFT JOIN job_limits l ON l.type = k.type;
 
+-- name: job_key_moves
 -- A key that counts until the start is free during the run. What was to run again, or has failed, while another job waits
 -- with it, has been superseded by that.
 CREATE TEMP VIEW IF NOT EXISTS job_key_moves AS SELECT id, type, waiting_key AS key, status AS before, status AS now FROM jobs;
 
+-- name: jobs_key_moved
 CREATE TEMP TRIGGER IF NOT EXISTS jobs_key_moved INSTEAD OF INSERT ON job_key_moves
 WHEN NEW.now = 'running' OR NEW.before = 'running'
 BEGIN
@@ -24,6 +27,7 @@ BEGIN
   UPDATE jobs SET unique_key = waiting_key WHERE id = NEW.id AND status <> 'running';
 END;
 
+-- name: jobs_arrived
 -- Of those that came together, the first is skipped for none, and the last cancels the others.
 CREATE TEMP TRIGGER IF NOT EXISTS jobs_arrived AFTER DELETE ON job_moves
 WHEN OLD.before IS NULL AND OLD.id IS NOT NULL
@@ -47,6 +51,7 @@ BEGIN
   UPDATE jobs SET turn = turn WHERE id = OLD.id AND status = 'held';
 END;
 
+-- name: jobs_pass_due
 -- The first two milliseconds: julianday has only whole ones.
 CREATE TEMP TRIGGER IF NOT EXISTS jobs_pass_due AFTER UPDATE OF turn ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'due' AND NEW.scheduled_at <= (SELECT now + 0.002 FROM job_clock)
@@ -54,6 +59,7 @@ BEGIN
   UPDATE jobs SET hold = 'key', turn = scheduled_at - priority * 1e9 WHERE id = NEW.id;
 END;
 
+-- name: jobs_pass_key
 CREATE TEMP TRIGGER IF NOT EXISTS jobs_pass_key AFTER UPDATE OF turn ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'key' AND (NEW.concurrency_key IS NULL OR (
   NEW.id = (SELECT id FROM jobs INDEXED BY jobs_by_key WHERE type = NEW.type AND concurrency_key = NEW.concurrency_key
@@ -81,6 +87,7 @@ BEGIN
   WHERE id = NEW.id;
 END;
 
+-- name: jobs_wait_key
 CREATE TEMP TRIGGER IF NOT EXISTS jobs_wait_key AFTER UPDATE OF turn ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'key' AND EXISTS (SELECT 1 FROM job_key_starts, job_clock
   WHERE type = NEW.type AND key = NEW.concurrency_key AND at > now + 0.01)
@@ -88,6 +95,7 @@ BEGIN
   UPDATE job_keys SET opens_at = (SELECT at - 0.01 FROM job_key_starts WHERE type = NEW.type AND key = NEW.concurrency_key)
   WHERE type = NEW.type AND key = NEW.concurrency_key AND opens_at IS NULL;
 END;
+-- name: job_keys_open
 CREATE TEMP TRIGGER IF NOT EXISTS job_keys_open AFTER UPDATE OF opens_at ON job_keys WHEN NEW.opens_at IS NULL
 BEGIN
   UPDATE jobs SET turn = turn WHERE id = (
@@ -95,6 +103,7 @@ BEGIN
       AND status = 'held' AND hold = 'key' ORDER BY turn, id LIMIT 1);
 END;
 
+-- name: jobs_pass_type
 -- With a rate, one of each `requires` stands before its start, so that one that no worker takes is in nobody's way, and is
 -- due when it may start; above 100 starts a second, those of 10 ms, at most 100. Those that take turns in one millisecond
 -- are due in the order of their turns. While the breaker is open or has just closed, one runs at a time.
@@ -128,6 +137,7 @@ BEGIN
   WHERE id = NEW.id;
 END;
 
+-- name: jobs_moved
 -- A job with gates, or with others that wait for it, has started or ended, was deleted, or is to run again.
 CREATE TEMP TRIGGER IF NOT EXISTS jobs_moved AFTER DELETE ON job_moves WHEN OLD.before IS NOT NULL
 BEGIN
@@ -180,16 +190,19 @@ BEGIN
   INSERT INTO job_batch_ends SELECT OLD.batch WHERE OLD.batch IS NOT NULL AND OLD.now NOT IN ('pending', 'running');
 END;
 
+-- name: jobs_pass_after
 CREATE TEMP TRIGGER IF NOT EXISTS jobs_pass_after AFTER UPDATE OF turn ON jobs
 WHEN NEW.status = 'held' AND NEW.hold = 'after' AND NOT EXISTS (SELECT 1 FROM job_after WHERE job_id = NEW.id)
 BEGIN
   UPDATE jobs SET hold = 'due', turn = turn WHERE id = NEW.id;
 END;
 
+-- name: job_ends
 -- A job that others follow has ended, was deleted, or is to run again. If it has not succeeded, whatever follows only from
 -- its success is cancelled, and what follows that; the edges stay, so that it waits again once the job is retried. Its
 -- status is asked where each walk begins: SQLite would walk before it tested a condition beside that.
 CREATE TEMP VIEW IF NOT EXISTS job_ends AS SELECT id, status FROM jobs;
+-- name: jobs_ended
 CREATE TEMP TRIGGER IF NOT EXISTS jobs_ended INSTEAD OF INSERT ON job_ends
 BEGIN
   -- Also what a retry has let go on before; but nothing whose unique key another job has by now.
@@ -240,7 +253,9 @@ BEGIN
   DELETE FROM job_after WHERE NEW.status IN ('done', 'deleted') AND after_id = NEW.id;
 END;
 
+-- name: job_batch_ends
 CREATE TEMP VIEW IF NOT EXISTS job_batch_ends AS SELECT id FROM job_batches;
+-- name: job_batch_ended
 CREATE TEMP TRIGGER IF NOT EXISTS job_batch_ended INSTEAD OF INSERT ON job_batch_ends
 WHEN EXISTS (SELECT 1 FROM job_batches WHERE id = NEW.id AND closed AND ended_at IS NULL) AND NOT EXISTS (
   SELECT 1 FROM jobs INDEXED BY jobs_in_batch WHERE batch = NEW.id AND hold IN ('', 'after', 'due', 'key', 'type')

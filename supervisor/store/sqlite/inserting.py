@@ -6,15 +6,21 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from supervisor.domain.job import AlikeJobs, NewJob, NewJobs, unix_time
-from supervisor.store.sql.connection import Queries, of_engine, with_parts
+from supervisor.store.sql.connection import Queries, load, of_engine, with_parts
 from supervisor.store.sql.inserting import Inserting, require_batches
 
 QUERIES: Queries = of_engine("supervisor.store.sqlite")
 
 _LEGACY = -1  # sqlite3.LEGACY_TRANSACTION_CONTROL
+
+
+@cache
+def gates() -> list[str]:
+    """What makes the triggers that let jobs pass the gates."""
+    return list(load("supervisor.store.sqlite", "gates.sql").statements.values())
 
 
 def insert_whole(connection: sqlite3.Connection, jobs: NewJobs) -> list[int]:

@@ -10,8 +10,7 @@ import pytest
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import done
 from supervisor.store.base import Engine
-from supervisor.store.moving import CLOSED_FOR
-from supervisor.store.sqlite.connection import Connection
+from supervisor.store.moving import CLOSED_FOR, MoveEnd
 from tests.store.gates.conftest import Gates, connect, execute
 from tests.store.gates.test_after import after, batch, edges
 
@@ -284,8 +283,13 @@ def test_what_happens_right_before_a_move_is_seen_to(
     if not engine.url.startswith("sqlite:"):
         pytest.skip("there, nothing is noted")
     a, b = chain(gates, 2)
-    monkeypatch.setattr(Connection, "pass_gates", lambda self: 0)  # it has been done already
-    with closing(engine.move_end()) as end:
+    shut = MoveEnd.shut
+
+    def shut_late(self: MoveEnd, *where: str) -> None:
         execute(gates._raw, f"{SET} 'done' WHERE id = {a}")
+        shut(self, *where)
+
+    monkeypatch.setattr(MoveEnd, "shut", shut_late)
+    with closing(engine.move_end()) as end:
         end.shut(CLOSED_FOR, "postgresql://server/db")
     assert gates.pending() == [b]
