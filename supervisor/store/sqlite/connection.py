@@ -33,7 +33,7 @@ from supervisor.store.sqlite.inserting import gates, insert_new
 from supervisor.store.sqlite.writelock import PATIENCE, WriteLock
 
 _SLICE = 100  # moves that one statement sees to
-_LONGEST = 0.02  # seconds for which one transaction does so if there are more; the maintainer goes on
+_LONGEST = 0.02  # seconds for which one transaction does so for others; the maintainer goes on
 
 _TURN = 0.003  # seconds per attempt while polling for the lock
 
@@ -294,10 +294,10 @@ class Transaction:
         Returns how many moves.
         """
         raw, passed = self._raw, 0
-        if raw.total_changes - self._counted > changed:
+        if (ours := raw.total_changes - self._counted) > changed:
             self._make_gates(raw)
             limit, until = _SLICE, time.monotonic() + _LONGEST
-            while passed < _SLICE or time.monotonic() < until:
+            while passed < max(_SLICE, ours) or time.monotonic() < until:
                 try:
                     if (moves := raw.execute(QUERIES.pass_gates, {"limit": limit}).rowcount) < 1:
                         break

@@ -944,14 +944,12 @@ INSERT INTO job_after (after_id, job_id, on_failed) SELECT value, :job, :on_fail
 -- What has happened to jobs makes room for others, or ends what they wait for: triggers see to that.
 -- Starts first, which count for rates, then ends; what is new comes last, however many there are.
 DELETE FROM job_moves WHERE place IN (
-  SELECT place FROM job_moves WHERE (before IS NULL) + (now <> 'running') = (
-    SELECT (before IS NULL) + (now <> 'running') FROM job_moves ORDER BY (before IS NULL) + (now <> 'running') LIMIT 1)
-  ORDER BY place LIMIT :limit);
+  SELECT place FROM job_moves WHERE stage = (SELECT min(stage) FROM job_moves) ORDER BY place LIMIT :limit);
 
 -- name: drop_move
 -- A rule of the application refuses what the first one leads to, such as the job after a batch.
 UPDATE job_moves SET id = NULL, type = NULL, before = '', now = 'held', followed = NULL, batch = NULL
-WHERE place = (SELECT place FROM job_moves ORDER BY (before IS NULL) + (now <> 'running'), place LIMIT 1);
+WHERE place = (SELECT place FROM job_moves ORDER BY stage, place LIMIT 1);
 
 -- name: any_moves
 SELECT 1 FROM job_moves LIMIT 1;

@@ -334,8 +334,8 @@ BEGIN
     claim_token = claim_token + 1,
     completed_at = CASE WHEN status NOT IN ('pending', 'held') THEN (SELECT now FROM job_clock) END
   WHERE id = NEW.id AND NEW.is_foreign AND status <> 'running';
-  INSERT INTO job_moves (id, type, concurrency_key, before, now, charged, followed, batch)
-    SELECT id, type, concurrency_key, NEW.before, status, NEW.charged, followed, batch FROM jobs
+  INSERT INTO job_moves (stage, id, type, concurrency_key, before, now, charged, followed, batch)
+    SELECT status <> 'running', id, type, concurrency_key, NEW.before, status, NEW.charged, followed, batch FROM jobs
     WHERE id = NEW.id AND status <> NEW.before AND (status <> 'held' OR NEW.is_foreign)
       AND NOT (NEW.before = 'held' AND status = 'pending')
       AND NOT (status = 'cancelled' AND hold IS 'failed') -- jobs_ended sees to these, all at once
@@ -364,6 +364,7 @@ END;
 -- What happened to jobs with gates, or with others that wait for them.
 CREATE TABLE job_moves (
   place           INTEGER PRIMARY KEY,
+  stage           INTEGER NOT NULL DEFAULT 1, -- starts, 0, are seen to first, new jobs, 2, last
   id              INTEGER,
   type            TEXT,
   concurrency_key TEXT,
@@ -373,7 +374,7 @@ CREATE TABLE job_moves (
   followed        INTEGER,
   batch           INTEGER
 ) STRICT;
-CREATE INDEX job_moves_order ON job_moves ((before IS NULL) + (now <> 'running'), place);
+CREATE INDEX job_moves_order ON job_moves (stage, place);
 
 -- The limits of types, as configured, and how far they are used.
 CREATE TABLE job_limits (
@@ -418,7 +419,7 @@ WHEN NEW.hold IS NULL AND (NEW.status = 'held' OR (NEW.status = 'pending' AND (
   OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type))))
 BEGIN
   UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1 WHERE id = NEW.id;
-  INSERT INTO job_moves (id, type, concurrency_key, now) VALUES (NEW.id, NEW.type, NEW.concurrency_key, 'held');
+  INSERT INTO job_moves (stage, id, type, concurrency_key, now) VALUES (2, NEW.id, NEW.type, NEW.concurrency_key, 'held');
 END;
 CREATE TRIGGER jobs_arrive_late AFTER UPDATE OF concurrency_key, batch, expires_at, waiting_key ON jobs
 WHEN NEW.status IN ('pending', 'running') AND NEW.hold IS NULL
@@ -426,8 +427,8 @@ WHEN NEW.status IN ('pending', 'running') AND NEW.hold IS NULL
 BEGIN
   UPDATE jobs SET hold = '' WHERE id = NEW.id AND status = 'running';
   UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1 WHERE id = NEW.id AND status = 'pending';
-  INSERT INTO job_moves (id, type, concurrency_key, now)
-    SELECT NEW.id, NEW.type, NEW.concurrency_key, 'held' WHERE NEW.status = 'pending';
+  INSERT INTO job_moves (stage, id, type, concurrency_key, now)
+    SELECT 2, NEW.id, NEW.type, NEW.concurrency_key, 'held' WHERE NEW.status = 'pending';
 END;
 
 CREATE TRIGGER jobs_deleted AFTER DELETE ON jobs WHEN coalesce(OLD.hold, OLD.followed) IS NOT NULL
