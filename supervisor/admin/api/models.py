@@ -124,7 +124,7 @@ class JobFilter(Request):
     tag: list[Annotated[str, Field(max_length=200)]] = Field(
         default_factory=list, max_length=20, description="With all of these in the list `tags` of its meta."
     )
-    batch: JobNumber | None = Field(default=None, description="Of this batch.")
+    batch: JobNumber | None = Field(default=None, le=LARGEST_ID, description="Of this batch.")
     finished_after: Moment | None = Field(default=None, description="Finished then or later.")
     finished_before: Moment | None = Field(default=None, description="Finished before then.")
 

@@ -15,7 +15,7 @@ from supervisor.domain.errors import DuplicateJob
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import cancelled, crashed, done, failed, released
 from supervisor.store.base import Filter
-from tests.store.gates.conftest import Gates, connect, execute
+from tests.store.gates.conftest import Gates
 from tests.store.kit import BROKEN, POLICY, python
 
 
@@ -272,5 +272,4 @@ def test_of_two_processes_that_put_a_key_at_once_one_is_told_that_it_is_new(gate
         one.stdin.flush()
     told = [number for one in both for number in one.communicate(timeout=60)[0].split()]
     assert sorted(told, key=int) == [str(number) for number in range(500)]
-    with connect(gates.url) as raw:
-        assert execute(raw, "SELECT count(*) FROM jobs") == [(500,)]
+    assert gates.sql("SELECT count(*) FROM jobs") == [(500,)]

@@ -31,7 +31,12 @@ TOKEN = "t" * 43
 # another payload has, fields that are no JSON, and that cancel and a key exclude each other.
 BEYOND = {"at", "since", "finished_after", "finished_before", "idempotency_key", "fields", "cancel"}
 BEYOND |= {f"filter.{name}" for name in ("finished_after", "finished_before", "status")}
-BEYOND |= {"body", "delay"}  # fields that exclude each other, and durations
+BEYOND |= {"body", "expires_at"}  # fields that exclude each other, and times that are over
+BEYOND |= {"delay", "expires_in", "unique_for"}  # durations
+BEYOND |= {"batch", "filter.batch"}  # the largest id, which the document rounds up
+
+# Their bodies are tables of the configuration, which says what is in them.
+CONFIGURED = {"/api/admin/limits/{type}", "/api/admin/schedules/{name}"}
 
 load_all_checks()
 EVERY_CHECK = [check for check in CHECKS.get_all() if check.__name__ != "positive_data_acceptance"]
@@ -89,5 +94,6 @@ def test_whatever_is_asked_is_answered_as_the_document_says(case: schemathesis.C
     case.validate_response(
         answer, checks=[check for check in EVERY_CHECK if case.path not in EXCEPT.get(check.__name__, ())]
     )
-    if case.meta and case.meta.generation.mode.is_positive and answer.status_code == 422:
+    positive = case.meta is not None and case.meta.generation.mode.is_positive
+    if positive and answer.status_code == 422 and case.path not in CONFIGURED:
         assert answer.json()["field"] in BEYOND, answer.text

@@ -344,10 +344,10 @@ def test_a_type_is_limited_and_its_configured_limits_hold_again(common: Site, ki
     row = f"#types tr:has(th a:text-is('{kind}'))"
     visitor.press("Limit…", within=row).get_by_label("Running at most").fill("2")
     assert visitor.confirm("Limit") == f"At most 2 jobs of the type {kind} may run at a time."
-    expect(page.locator(row)).to_contain_text("0 of 2 running, 1 held")
+    expect(page.locator(row)).to_contain_text("0 of 2 running, 2 let through, 1 held")
     assert common.rows("SELECT max_running, chosen FROM job_limits WHERE type = ?", kind) == [(2, 1)]
 
     page.get_by_role("button", name="Close this message").click()
-    expect(visitor.press("Reset", within=row)).to_contain_text("Now: 0 of 2 running, 1 held.")
+    expect(visitor.press("Reset", within=row)).to_contain_text("Now: 0 of 2 running, 2 let through, 1 held (1 type).")
     assert visitor.confirm("Return") == f"The configured limits of the type {kind} hold again."
     assert common.rows("SELECT status FROM jobs WHERE type = ? AND status <> 'failed'", kind) == [("pending",)] * 3
