@@ -42,8 +42,8 @@ def test_no_class_has_many_public_methods() -> None:
 
 
 # May be raised only with a reason in the commit.
-MOST_LINES, MOST_MODULES = 46_900, 270
-MOST_LINES_OF_TESTS = 72_500
+MOST_LINES, MOST_MODULES = 46_000, 260
+MOST_LINES_OF_TESTS = 72_600
 MOST_WORDS_OF_INTERNALS = 15_000
 MOST_ON_THE_PATH = 1800  # lines, in at most twelve modules
 
