@@ -223,7 +223,7 @@ def test_signals_of_a_terminal_or_a_cgroup_do_not_end_it_before_the_supervisor_s
 def test_a_template_s_death_does_not_take_it_for_something_that_the_template_had_started(make_site: MakeSite) -> None:
     site, supervisor, admin = started(make_site)
     wait_for(lambda: len(site.workers("work")) == 2, "both workers")
-    [template] = site.supervisor_status(supervisor)["templates"]
+    [template] = wait_for(lambda: site.supervisor_status(supervisor)["templates"], "its bulletin")
     kill(template)
     wait_for(lambda: site.event("template_died", pid=template), "its death to be noticed")
     site.done(site.queue.enqueue("work"))
