@@ -19,7 +19,7 @@ _SPARE = 0.015  # seconds of each period in which nothing starts: see `interval_
 
 
 class Limits(NamedTuple):
-    """A row of job_limits. Times are seconds; None means that there is no such limit.
+    """A row of job_limits. Times are seconds; None: no limit.
 
     `per_key` and what begins with `key_` are for each concurrency_key. An `interval` is that between two starts, of
     which `burst` may be saved up. Jobs take turns by their fair_key if `fair`. `age_boost` is the waiting that counts
@@ -49,7 +49,7 @@ def interval_of(rate: str) -> float:
     """Seconds between two starts, for a rate such as `50/s`, `100/m` or `1/5s`.
 
     A little more than the period divided by the starts: a start may come up to 12 ms late without moving those after it
-    (see schema.sql), and its run 3 ms later, and still no period has one too many. Raises ValueError for anything else.
+    (see gates.sql), and its run 3 ms later, and still no period has one too many. Raises ValueError for anything else.
     """
     count, _, period = rate.replace(" ", "").partition("/")
     try:

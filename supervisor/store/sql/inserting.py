@@ -94,7 +94,7 @@ class Inserting:
 
 
 def require_batches(queries: Queries, raw: Transaction, jobs: Iterable[NewJob]) -> None:
-    """Raises InvalidJob if there is no such batch as one of these is to belong to."""
+    """Raises InvalidJob if one of these names a batch that does not exist."""
     for batch in {job.extra["batch"] for job in jobs if "batch" in job.extra}:
         if raw.execute(queries.batch, {"id": batch}).fetchone() is None:
             raise InvalidJob("batch", f"there is no batch {batch}")
